@@ -1,0 +1,1 @@
+"""The Kubernetes operator's package: it deploys the storage nodes of `headrace`."""

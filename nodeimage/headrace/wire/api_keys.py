@@ -1,0 +1,92 @@
+"""The APIs that Headrace speaks: their keys, version ranges, and from which version each is flexible (KIP-482).
+
+Keys and flexible versions are Kafka's (clients/src/main/resources/common/message/*.json); a test holds them against
+kio's schemas.
+"""
+
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class ApiKey(IntEnum):
+    """Kafka's API keys. The lower-case name is that of kio's schema package."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    HEADRACE_ADMIN = 24000
+    """Our own: streams, chains, scrub. Its body is in `wire/client.py`. Never advertised."""
+
+
+_RANGES: Final[dict[ApiKey, tuple[int, int, int]]] = {
+    # key: lowest version, highest version, first flexible version
+    ApiKey.PRODUCE: (0, 11, 9),  # 0-2 advertised for librdkafka's sake (KAFKA-18659), answered with an error
+    ApiKey.FETCH: (4, 16, 12),
+    ApiKey.LIST_OFFSETS: (1, 9, 6),
+    ApiKey.METADATA: (0, 12, 9),
+    ApiKey.OFFSET_COMMIT: (2, 9, 8),
+    ApiKey.OFFSET_FETCH: (1, 9, 6),
+    ApiKey.FIND_COORDINATOR: (0, 4, 3),
+    ApiKey.JOIN_GROUP: (0, 9, 6),
+    ApiKey.HEARTBEAT: (0, 4, 4),
+    ApiKey.LEAVE_GROUP: (0, 5, 4),
+    ApiKey.SYNC_GROUP: (0, 5, 4),
+    ApiKey.DESCRIBE_GROUPS: (0, 5, 5),
+    ApiKey.LIST_GROUPS: (0, 4, 3),
+    ApiKey.API_VERSIONS: (0, 4, 3),
+    ApiKey.CREATE_TOPICS: (2, 7, 5),
+    ApiKey.DELETE_TOPICS: (1, 6, 4),
+    ApiKey.DELETE_RECORDS: (0, 2, 2),
+    ApiKey.INIT_PRODUCER_ID: (0, 4, 2),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4, 4),
+    ApiKey.ALTER_CONFIGS: (0, 2, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4, 2),
+    ApiKey.CREATE_PARTITIONS: (0, 3, 2),
+    ApiKey.DELETE_GROUPS: (0, 2, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, 0),
+    ApiKey.OFFSET_DELETE: (0, 0, 1),
+    ApiKey.DESCRIBE_CLUSTER: (0, 1, 0),
+    ApiKey.HEADRACE_ADMIN: (0, 0, 1),
+}
+
+SUPPORTED: Final = MappingProxyType({key: (lowest, highest) for key, (lowest, highest, _) in _RANGES.items()})
+"""The versions that are answered: key to (lowest, highest)."""
+
+ADVERTISED: Final = MappingProxyType({key: span for key, span in SUPPORTED.items() if key is not ApiKey.HEADRACE_ADMIN})
+"""What ApiVersions tells clients."""
+
+_FLEXIBLE_FROM: Final[dict[int, int]] = {int(key): flexible for key, (_, _, flexible) in _RANGES.items()}
+_NEVER: Final = 1 << 15
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether bodies of this API and version use the compact encodings and tagged fields. No for an unknown API."""
+    return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)

@@ -1,0 +1,338 @@
+"""Record batches of Kafka's format 2: check, stamp, read and build. Knows nothing of where they are stored.
+
+    RecordBatch => base_offset INT64, length INT32 (of what follows), leader_epoch INT32, magic INT8, crc UINT32,
+                   attributes INT16, last_offset_delta INT32, base_timestamp INT64, max_timestamp INT64,
+                   producer_id INT64, producer_epoch INT16, base_sequence INT32, record_count INT32, records [Record]
+    Record      => length VARINT, attributes INT8, timestamp_delta VARLONG, offset_delta VARINT,
+                   key VARINT-BYTES, value VARINT-BYTES, headers VARINT [key VARINT-STRING, value VARINT-BYTES]
+
+The CRC is CRC-32C from `attributes` to the end: base offset and leader epoch can be stamped without touching it.
+Attributes: bits 0-2 compression, 3 timestamp type (1 = append time), 4 transactional, 5 control. Records are packed as
+a whole when compressed. On the way from socket to disk a batch is opaque; only look-ups by time see inside.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
+from headrace.wire.compression import ZSTD, compress, decompress
+from headrace.wire.primitives import Buffer
+
+BATCH_HEADER_SIZE: Final = 61
+MAGIC: Final = 2
+
+COMPRESSION_BITS: Final = 0x07
+APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH_PREFIX: Final = 12  # bytes of base offset and length, which `length` leaves out
+_LENGTH_AT: Final = 8
+_EPOCH_AT: Final = 12
+_MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_UINT32 = struct.Struct(">I")
+
+Header = tuple[str, bytes | None]
+
+
+class BatchHeader(NamedTuple):
+    """A batch's header. `length` is that of the whole batch in bytes, with the 12 bytes before its own count."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def compression(self) -> int:
+        """The codec's number, see `wire/compression.py`."""
+        return self.attributes & COMPRESSION_BITS
+
+    @property
+    def append_time(self) -> bool:
+        """Whether `max_timestamp` is the time of every record."""
+        return bool(self.attributes & APPEND_TIME_BIT)
+
+    @property
+    def transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def control(self) -> bool:
+        """Whether its records are markers of the broker, such as a transaction's end."""
+        return bool(self.attributes & CONTROL_BIT)
+
+
+class Record(NamedTuple):
+    """One record. `timestamp` in milliseconds."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+
+def read_batch(view: Buffer, *, check_crc: bool = True, from_client: bool = True) -> BatchHeader:
+    """The header of the batch that starts at `view[0]`, after checking that it is whole and sound.
+
+    `view` may go on after the batch: `length` says where it ends. `from_client` holds it to what a producer may send:
+    offsets without gaps, its own timestamps, no control batch, a sequence where there is a producer id.
+    Raises `UnsupportedBatch` for magic 0 and 1, `CorruptBatch` for wrong lengths or CRC, else `InvalidBatch`.
+    """
+    available = len(view)
+    if not available:
+        raise InvalidBatch("no record batch where one is due")
+    if available > _MAGIC_AT and view[_MAGIC_AT] != MAGIC:
+        magic = view[_MAGIC_AT]
+        if magic < MAGIC:
+            raise UnsupportedBatch(
+                f"messages of format {magic}; send record batches of format 2 (Kafka 0.11 and later)"
+            )
+        raise CorruptBatch(f"magic {magic}, where 2 is due")
+    if available < BATCH_HEADER_SIZE:
+        raise CorruptBatch(f"{available} bytes are no record batch, whose header alone has {BATCH_HEADER_SIZE}")
+    fields = _HEADER.unpack_from(view)
+    length = fields[1] + _LENGTH_PREFIX
+    if length < BATCH_HEADER_SIZE or length > available:
+        raise CorruptBatch(f"a record batch of {length} bytes, of which {available} are there")
+    header = BatchHeader(fields[0], length, *fields[2:])
+    if check_crc and crc32c(memoryview(view)[_ATTRIBUTES_AT:length]) != header.crc:
+        raise CorruptBatch(f"CRC of a record batch of {length} bytes does not match")
+    if header.attributes & COMPRESSION_BITS > ZSTD:
+        raise InvalidBatch(f"compression {header.compression} is unknown")
+    if from_client:
+        _check_client(header)
+    return header
+
+
+def _check_client(header: BatchHeader) -> None:
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidBatch(f"{header.record_count} records, last offset delta {header.last_offset_delta}")
+    if header.attributes & (CONTROL_BIT | APPEND_TIME_BIT):
+        raise InvalidBatch("control batches and append times are the broker's to write")
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise InvalidBatch(f"producer {header.producer_id} sent no epoch or no sequence")
+
+
+def stamp(view: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Write the two fields that are the broker's into the batch at `view[0]`, in place. The CRC stays right."""
+    _INT64.pack_into(view, 0, base_offset)
+    _INT32.pack_into(view, _EPOCH_AT, leader_epoch)
+
+
+def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
+    """Make `now_ms` the time of every record of the batch at `view[0]`, in place, and count the CRC again."""
+    end = _INT32.unpack_from(view, _LENGTH_AT)[0] + _LENGTH_PREFIX
+    _INT16.pack_into(view, _ATTRIBUTES_AT, _INT16.unpack_from(view, _ATTRIBUTES_AT)[0] | APPEND_TIME_BIT)
+    _INT64.pack_into(view, _MAX_TIMESTAMP_AT, now_ms)
+    _UINT32.pack_into(view, _CRC_AT, crc32c(memoryview(view)[_ATTRIBUTES_AT:end]))
+
+
+def iter_batches(view: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each batch of a run of them, with its bytes. CRCs are not checked. Raises `CorruptBatch`.
+
+    A part of a batch at the end is left out: a fetch response may end so (KIP-74).
+    """
+    rest = memoryview(view)
+    while len(rest) >= BATCH_HEADER_SIZE:
+        (length,) = _INT32.unpack_from(rest, _LENGTH_AT)
+        if length + _LENGTH_PREFIX > len(rest) and rest[_MAGIC_AT] == MAGIC:
+            return
+        header = read_batch(rest, check_crc=False, from_client=False)
+        yield header, rest[: header.length]
+        rest = rest[header.length :]
+
+
+def iter_records(view: Buffer) -> Iterator[Record]:
+    """The records of one or several batches back to back, in order. CRCs are not checked.
+
+    A batch that unpacks to more than `compression.MAX_UNPACKED` bytes (128 MiB), or is not what its header says,
+    raises `CorruptBatch`.
+    """
+    for header, batch in iter_batches(view):
+        yield from batch_records(header, batch)
+
+
+def batch_records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
+    """The records of one batch. Raises as `iter_records`."""
+    raw = decompress(header.attributes & COMPRESSION_BITS, memoryview(batch)[BATCH_HEADER_SIZE : header.length])
+    try:
+        yield from _parse(raw, header)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise CorruptBatch(f"the records of the batch at offset {header.base_offset} end early: {error}") from error
+
+
+def _parse(raw: bytes, header: BatchHeader) -> Iterator[Record]:
+    pos = 0
+    for _ in range(header.record_count):
+        length, pos = _varint(raw, pos)
+        end = pos + length
+        if length < 0 or end > len(raw):
+            raise CorruptBatch(f"a record of {length} bytes, of which {len(raw) - pos} are there")
+        time_delta, pos = _varint(raw, pos + 1)
+        offset_delta, pos = _varint(raw, pos)
+        key, pos = _field(raw, pos, end)
+        value, pos = _field(raw, pos, end)
+        count, pos = _varint(raw, pos)
+        if not 0 <= count <= end - pos:
+            raise CorruptBatch(f"a record of {length} bytes with {count} headers")
+        headers: list[Header] = []
+        for _ in range(count):
+            name, pos = _field(raw, pos, end)
+            content, pos = _field(raw, pos, end)
+            if name is None:
+                raise CorruptBatch("a header's key is null")
+            headers.append((name.decode(), content))
+        if pos != end:
+            raise CorruptBatch(f"a record announced as {length} bytes has {pos - end + length}")
+        timestamp = header.max_timestamp if header.append_time else header.base_timestamp + time_delta
+        yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
+    if pos != len(raw):
+        raise CorruptBatch(f"{len(raw) - pos} bytes after the last of {header.record_count} records")
+
+
+def _varint(raw: bytes, pos: int) -> tuple[int, int]:
+    """A zigzag varint of at most 64 bits."""
+    byte = raw[pos]
+    pos += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos
+    value = byte & 0x7F
+    shift = 7
+    while shift < 64:
+        byte = raw[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), pos
+        shift += 7
+    raise CorruptBatch("a varint has more than 64 bits")
+
+
+def _field(raw: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    """Bytes or null inside a record that ends at `end`."""
+    length, pos = _varint(raw, pos)
+    if length < 0:
+        return None, pos
+    stop = pos + length
+    if stop > end:
+        raise CorruptBatch(f"a field of {length} bytes in a record with {end - pos} left")
+    return raw[pos:stop], stop
+
+
+RecordIn = tuple[int, bytes | None, bytes | None, Sequence[Header]]
+"""What `build_batch` takes: timestamp, key, value, headers."""
+
+
+def build_batch(
+    records: Sequence[RecordIn],
+    *,
+    base_offset: int = 0,
+    compression: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+) -> bytearray:
+    """A batch of `records`, one or more, with consecutive offsets. `attributes` adds bits to the codec's."""
+    if not records:
+        raise InvalidBatch("a record batch has at least one record")
+    base_timestamp = records[0][0]
+    raw = bytearray()
+    body = bytearray()
+    for delta, (timestamp, key, value, headers) in enumerate(records):
+        body += b"\x00"
+        _put_varint(body, timestamp - base_timestamp)
+        _put_varint(body, delta)
+        _put_field(body, key)
+        _put_field(body, value)
+        _put_varint(body, len(headers))
+        for name, content in headers:
+            _put_field(body, name.encode())
+            _put_field(body, content)
+        _put_varint(raw, len(body))
+        raw += body
+        body.clear()
+    packed = compress(compression, raw)
+    batch = bytearray(BATCH_HEADER_SIZE)
+    _HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        BATCH_HEADER_SIZE - _LENGTH_PREFIX + len(packed),
+        -1,  # leader epoch: the broker's
+        MAGIC,
+        0,  # CRC: below
+        compression | attributes,
+        len(records) - 1,
+        base_timestamp,
+        max(record[0] for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    batch += packed
+    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
+    return batch
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _put_field(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)  # -1
+        return
+    _put_varint(out, len(value))
+    out += value
+
+
+def find_by_time(view: Buffer, timestamp: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after `timestamp` in the batches, or None."""
+    for header, batch in iter_batches(view):
+        if header.max_timestamp < timestamp:
+            continue
+        for record in batch_records(header, batch):
+            if record.timestamp >= timestamp:
+                return record.offset, record.timestamp
+    return None
+
+
+def find_max_time(view: Buffer) -> tuple[int, int]:
+    """(offset, timestamp) of the record with the largest timestamp, the first of equals. Raises `CorruptBatch`."""
+    latest: tuple[BatchHeader, memoryview] | None = None
+    for header, batch in iter_batches(view):
+        if latest is None or header.max_timestamp > latest[0].max_timestamp:
+            latest = header, batch
+    if latest is None:
+        raise CorruptBatch("no record batch to look for the latest record in")
+    best = max(batch_records(*latest), key=lambda record: record.timestamp)
+    return best.offset, best.timestamp

@@ -1,0 +1,66 @@
+"""Request and response headers.
+
+RequestHeader v1  => api_key INT16, api_version INT16, correlation_id INT32, client_id NULLABLE_STRING
+RequestHeader v2  => the same, then tagged fields; for flexible versions
+ResponseHeader v0 => correlation_id INT32
+ResponseHeader v1 => the same, then tagged fields; for flexible versions, but never for ApiVersions (KIP-511),
+                     since its client does not know yet what the server speaks
+"""
+
+import struct
+from typing import NamedTuple
+
+from headrace.wire.api_keys import ApiKey, is_flexible
+from headrace.wire.primitives import INT32, Buffer, malformed, put_nullable_string, read_nullable_string, skip_tags
+
+_START = struct.Struct(">hhi")
+_FLEXIBLE = struct.Struct(">ix")
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+
+
+class RequestHeader(NamedTuple):
+    """A request's header, and where in the buffer its body starts."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: int
+
+
+@malformed
+def read_request_header(buf: Buffer) -> RequestHeader:
+    """Read the header of one request without its four bytes of length.
+
+    An unknown API is taken to have a header v1, so that it can be refused by its key. Raises `MalformedRequest`.
+    """
+    api_key, api_version, correlation_id = _START.unpack_from(buf)
+    client_id, pos = read_nullable_string(buf, 8, False)
+    if is_flexible(api_key, api_version):
+        pos = skip_tags(buf, pos)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, pos)
+
+
+def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
+    """The header of a response: 4 bytes, or 5 for a flexible version."""
+    if api_key != _API_VERSIONS and is_flexible(api_key, api_version):
+        return _FLEXIBLE.pack(correlation_id)
+    return INT32.pack(correlation_id)
+
+
+def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """The header of a request, for our own clients."""
+    out = bytearray(_START.pack(api_key, api_version, correlation_id))
+    put_nullable_string(out, client_id, False)
+    if is_flexible(api_key, api_version):
+        out += b"\x00"
+    return bytes(out)
+
+
+@malformed
+def read_response_header(buf: Buffer, api_key: int, api_version: int) -> tuple[int, int]:
+    """A response's correlation id, and where its body starts. Raises `MalformedRequest`."""
+    (correlation_id,) = INT32.unpack_from(buf)
+    if api_key != _API_VERSIONS and is_flexible(api_key, api_version):
+        return correlation_id, skip_tags(buf, 4)
+    return correlation_id, 4

@@ -1,0 +1,202 @@
+"""Kafka's primitive types over buffers: the readers and writers that the hot codecs are made of.
+
+Readers take `(buf, pos)` and return `(value, next pos)`. A length is held against what is left before anything is
+sliced or allocated; an array's count likewise, and against `MAX_ELEMENTS`, so that a small or a hostile request never
+becomes a large list. What is cut short raises IndexError or struct.error on the way: `malformed` turns those into
+`MalformedRequest`, once per request. "Compact" and "flexible" are KIP-482's encodings.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
+
+from headrace.errors import MalformedRequest
+
+Buffer = bytes | bytearray | memoryview
+"""What the codecs read, and what a response is made of."""
+
+INT8 = struct.Struct(">b")
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+
+MAX_ELEMENTS = 1 << 20
+"""The most elements that one array of a request may have; more than a cluster's topics in one request."""
+
+STRING_LIMIT = 32_767
+"""The longest string of the older encoding, in bytes."""
+
+NO_UUID = bytes(16)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def malformed(decode: F) -> F:
+    """Make `decode` raise `MalformedRequest` wherever its input is short, too long or not UTF-8."""
+
+    @wraps(decode)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return decode(*args, **kwargs)
+        except (IndexError, struct.error, UnicodeDecodeError) as error:
+            raise MalformedRequest(
+                f"{decode.__module__}: the bytes end early or are not the type due: {error}"
+            ) from error
+
+    return checked  # type: ignore[return-value]
+
+
+def check_end(buf: Buffer, pos: int) -> None:
+    """Raise `MalformedRequest` unless `pos` is the end of `buf`."""
+    if pos != len(buf):
+        raise MalformedRequest(f"{len(buf) - pos} bytes after the end of the message")
+
+
+# Readers
+
+
+def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits."""
+    byte = buf[pos]
+    pos += 1
+    if byte < 0x80:
+        return byte, pos
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 32:
+                break
+            return value, pos
+    raise MalformedRequest(f"a varint before byte {pos} has more than 32 bits")
+
+
+def read_bytes(buf: Buffer, pos: int, length: int) -> tuple[Buffer, int]:
+    """The next `length` bytes as a slice of `buf`, copied only if `buf` is not a memoryview."""
+    end = pos + length
+    if length < 0 or end > len(buf):
+        raise MalformedRequest(f"{length} bytes are announced at byte {pos}, {len(buf) - pos} are left")
+    return buf[pos:end], end
+
+
+def read_nullable_string(buf: Buffer, pos: int, flexible: bool) -> tuple[str | None, int]:
+    """A string or null, in the compact encoding if `flexible`."""
+    if flexible:
+        length, pos = read_uvarint(buf, pos)
+        length -= 1
+    else:
+        (length,) = INT16.unpack_from(buf, pos)
+        pos += 2
+    if length < 0:
+        if length != -1:
+            raise MalformedRequest(f"a string before byte {pos} has length {length}")
+        return None, pos
+    end = pos + length
+    if end > len(buf):
+        raise MalformedRequest(f"a string of {length} bytes is announced at byte {pos}, {len(buf) - pos} are left")
+    return str(buf[pos:end], "utf-8"), end
+
+
+def read_string(buf: Buffer, pos: int, flexible: bool) -> tuple[str, int]:
+    """A string that must not be null."""
+    value, end = read_nullable_string(buf, pos, flexible)
+    if value is None:
+        raise MalformedRequest(f"null at byte {pos}, where a string is due")
+    return value, end
+
+
+def read_nullable_count(buf: Buffer, pos: int, flexible: bool) -> tuple[int, int]:
+    """An array's length, -1 for null. Every element has at least one byte."""
+    if flexible:
+        count, pos = read_uvarint(buf, pos)
+        count -= 1
+    else:
+        (count,) = INT32.unpack_from(buf, pos)
+        pos += 4
+    if count < -1 or count > len(buf) - pos or count > MAX_ELEMENTS:
+        raise MalformedRequest(
+            f"an array of {count} elements is announced at byte {pos}, {len(buf) - pos} bytes are left"
+        )
+    return count, pos
+
+
+def read_count(buf: Buffer, pos: int, flexible: bool) -> tuple[int, int]:
+    """The length of an array that must not be null."""
+    count, end = read_nullable_count(buf, pos, flexible)
+    if count < 0:
+        raise MalformedRequest(f"null at byte {pos}, where an array is due")
+    return count, end
+
+
+def read_int32s(buf: Buffer, pos: int, flexible: bool) -> tuple[list[int], int]:
+    """An array of int32."""
+    count, pos = read_count(buf, pos, flexible)
+    return list(struct.unpack_from(f">{count}i", buf, pos)), pos + 4 * count
+
+
+def skip_tags(buf: Buffer, pos: int) -> int:
+    """Where the tagged fields that start at `pos` end. Unknown tags are skipped, as KIP-482 has it."""
+    count = buf[pos]
+    if not count:
+        return pos + 1
+    count, pos = read_uvarint(buf, pos)
+    for _ in range(count):
+        _, pos = read_uvarint(buf, pos)
+        size, pos = read_uvarint(buf, pos)
+        pos += size
+        if pos > len(buf):
+            raise MalformedRequest(f"a tagged field of {size} bytes ends {pos - len(buf)} bytes after the message")
+    return pos
+
+
+# Writers
+
+
+@lru_cache(maxsize=4096)
+def uvarint(value: int) -> bytes:
+    """`value`, 0 or more, as an unsigned varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def put_nullable_string(out: bytearray, value: str | None, flexible: bool) -> None:
+    """Append a string or null. One over `STRING_LIMIT` raises ValueError where the encoding cannot hold it."""
+    if value is None:
+        out += b"\x00" if flexible else b"\xff\xff"
+        return
+    raw = value.encode()
+    if flexible:
+        out += uvarint(len(raw) + 1)
+    elif len(raw) > STRING_LIMIT:
+        raise ValueError(f"a string of {len(raw)} bytes; the older encoding takes {STRING_LIMIT}")
+    else:
+        out += INT16.pack(len(raw))
+    out += raw
+
+
+def put_string(out: bytearray, value: str, flexible: bool) -> None:
+    """Append a string."""
+    put_nullable_string(out, value, flexible)
+
+
+def put_message(out: bytearray, value: str | None, flexible: bool) -> None:
+    """Append an error message, cut to 8,000 characters: it may quote a client's own long strings."""
+    put_nullable_string(out, value if value is None else value[:8000], flexible)
+
+
+def put_count(out: bytearray, count: int, flexible: bool) -> None:
+    """Append an array's length, -1 for null."""
+    out += uvarint(count + 1) if flexible else INT32.pack(count)
+
+
+def put_int32s(out: bytearray, values: Sequence[int], flexible: bool) -> None:
+    """Append an array of int32."""
+    put_count(out, len(values), flexible)
+    out += struct.pack(f">{len(values)}i", *values)

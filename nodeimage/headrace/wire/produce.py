@@ -1,0 +1,234 @@
+"""Produce, versions 0 to 11, both directions.
+
+    Request  => [v3+ transactional_id NULLABLE_STRING] acks INT16, timeout_ms INT32,
+                topics [name STRING, partitions [index INT32, records NULLABLE_BYTES]]
+    Response => topics [name STRING, partitions [index INT32, error INT16, base_offset INT64,
+                        [v2+ log_append_time INT64] [v5+ log_start INT64]
+                        [v8+ record_errors [], message NULLABLE_STRING]]]
+                [v1+ throttle_ms INT32]
+
+From version 9 strings, arrays and records are compact, and each struct ends with tagged fields. Versions 0 to 2 carry
+message sets of the old format: they are handed over as they are, and `wire/batch.py` refuses them.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.errors import MalformedRequest
+from headrace.wire.primitives import (
+    INT32,
+    INT64,
+    MAX_ELEMENTS,
+    Buffer,
+    check_end,
+    malformed,
+    put_count,
+    put_message,
+    put_nullable_string,
+    put_string,
+    read_count,
+    read_nullable_string,
+    read_string,
+    read_uvarint,
+    skip_tags,
+    uvarint,
+)
+
+FLEXIBLE = 9
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INDEX_LENGTH = struct.Struct(">ii")
+_RESULT = struct.Struct(">ihq")  # index, error, base offset
+_TIMES = struct.Struct(">qq")  # log append time, log start
+
+
+class PartitionRecords(NamedTuple):
+    """What one partition of a Produce request brings: a slice of the request's buffer, writable if that is."""
+
+    topic: str
+    partition: int
+    records: memoryview | None
+
+
+class ProduceRequest(NamedTuple):
+    """A Produce request; `partitions` in the order of the wire."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    partitions: list[PartitionRecords]
+
+
+class ProduceResult(NamedTuple):
+    """The answer for one partition. `append_time` and `log_start` are -1 where they do not apply."""
+
+    topic: str
+    partition: int
+    error: int
+    base_offset: int = -1
+    append_time: int = -1
+    log_start: int = -1
+    message: str | None = None
+
+
+@malformed
+def decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
+    """Read the request whose body starts at `body`; the records stay where they are. Raises `MalformedRequest`."""
+    flexible = version >= FLEXIBLE
+    pos = body
+    transactional_id: str | None = None
+    if version >= 3:
+        transactional_id, pos = read_nullable_string(buf, pos, flexible)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buf, pos)
+    topics, pos = read_count(buf, pos + 6, flexible)
+    partitions: list[PartitionRecords] = []
+    for _ in range(topics):
+        topic, pos = read_string(buf, pos, flexible)
+        count, pos = read_count(buf, pos, flexible)
+        if len(partitions) + count > MAX_ELEMENTS:
+            raise MalformedRequest(f"more than {MAX_ELEMENTS} partitions")
+        for _ in range(count):
+            if flexible:
+                (index,) = INT32.unpack_from(buf, pos)
+                length, pos = read_uvarint(buf, pos + 4)
+                length -= 1
+            else:
+                index, length = _INDEX_LENGTH.unpack_from(buf, pos)
+                pos += 8
+            records: memoryview | None = None
+            if length >= 0:
+                end = pos + length
+                if end > len(buf):
+                    raise MalformedRequest(f"records of {length} bytes are announced, {len(buf) - pos} are left")
+                records = buf[pos:end]
+                pos = end
+            elif length != -1:
+                raise MalformedRequest(f"records of {length} bytes are announced")
+            if flexible:
+                pos = skip_tags(buf, pos)
+            partitions.append(PartitionRecords(topic, index, records))
+        if flexible:
+            pos = skip_tags(buf, pos)
+    if flexible:
+        pos = skip_tags(buf, pos)
+    check_end(buf, pos)
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+
+
+def encode_response(version: int, results: Sequence[ProduceResult], throttle_ms: int = 0) -> bytes:
+    """The body of the response: results grouped by topic, topics and partitions in the order of `results`."""
+    flexible = version >= FLEXIBLE
+    by_topic: dict[str, list[ProduceResult]] = {}
+    for result in results:
+        group = by_topic.get(result.topic)
+        if group is None:
+            by_topic[result.topic] = [result]
+        else:
+            group.append(result)
+    out = bytearray()
+    put_count(out, len(by_topic), flexible)
+    for topic, group in by_topic.items():
+        put_string(out, topic, flexible)
+        put_count(out, len(group), flexible)
+        for result in group:
+            _put_result(out, version, result)
+        if flexible:
+            out += b"\x00"
+    if version >= 1:
+        out += INT32.pack(throttle_ms)
+    if flexible:
+        out += b"\x00"
+    return bytes(out)
+
+
+def _put_result(out: bytearray, version: int, result: ProduceResult) -> None:
+    _, partition, error, base_offset, append_time, log_start, message = result
+    out += _RESULT.pack(partition, error, base_offset)
+    if version >= 2:
+        out += _TIMES.pack(append_time, log_start)
+        if version < 5:
+            del out[-8:]
+    if version >= 8:
+        flexible = version >= FLEXIBLE
+        put_count(out, 0, flexible)
+        put_message(out, message, flexible)
+        if flexible:
+            out += b"\x00"
+
+
+def encode_request(version: int, request: ProduceRequest) -> bytes:
+    """The body of a request; partitions of one topic are grouped, in the order of their first."""
+    flexible = version >= FLEXIBLE
+    by_topic: dict[str, list[PartitionRecords]] = {}
+    for partition in request.partitions:
+        by_topic.setdefault(partition.topic, []).append(partition)
+    out = bytearray()
+    if version >= 3:
+        put_nullable_string(out, request.transactional_id, flexible)
+    out += _ACKS_TIMEOUT.pack(request.acks, request.timeout_ms)
+    put_count(out, len(by_topic), flexible)
+    for topic, group in by_topic.items():
+        put_string(out, topic, flexible)
+        put_count(out, len(group), flexible)
+        for _, index, records in group:
+            length = -1 if records is None else len(records)
+            out += INT32.pack(index)
+            out += uvarint(length + 1) if flexible else INT32.pack(length)
+            if records is not None:
+                out += records
+            if flexible:
+                out += b"\x00"
+        if flexible:
+            out += b"\x00"
+    if flexible:
+        out += b"\x00"
+    return bytes(out)
+
+
+@malformed
+def decode_response(buf: Buffer, body: int, version: int) -> tuple[list[ProduceResult], int]:
+    """The results of the response whose body starts at `body`, and its throttle time in milliseconds."""
+    flexible = version >= FLEXIBLE
+    topics, pos = read_count(buf, body, flexible)
+    results: list[ProduceResult] = []
+    for _ in range(topics):
+        topic, pos = read_string(buf, pos, flexible)
+        count, pos = read_count(buf, pos, flexible)
+        for _ in range(count):
+            result, pos = _read_result(buf, pos, version, topic)
+            results.append(result)
+        if flexible:
+            pos = skip_tags(buf, pos)
+    throttle_ms = 0
+    if version >= 1:
+        (throttle_ms,) = INT32.unpack_from(buf, pos)
+        pos += 4
+    if flexible:
+        pos = skip_tags(buf, pos)
+    check_end(buf, pos)
+    return results, throttle_ms
+
+
+def _read_result(buf: Buffer, pos: int, version: int, topic: str) -> tuple[ProduceResult, int]:
+    flexible = version >= FLEXIBLE
+    partition, error, base_offset = _RESULT.unpack_from(buf, pos)
+    pos += _RESULT.size
+    append_time = log_start = -1
+    message: str | None = None
+    if version >= 5:
+        append_time, log_start = _TIMES.unpack_from(buf, pos)
+        pos += 16
+    elif version >= 2:
+        (append_time,) = INT64.unpack_from(buf, pos)
+        pos += 8
+    if version >= 8:
+        errors, pos = read_count(buf, pos, flexible)
+        for _ in range(errors):
+            _, pos = read_nullable_string(buf, pos + 4, flexible)
+            if flexible:
+                pos = skip_tags(buf, pos)
+        message, pos = read_nullable_string(buf, pos, flexible)
+    if flexible:
+        pos = skip_tags(buf, pos)
+    return ProduceResult(topic, partition, error, base_offset, append_time, log_start, message), pos

@@ -24,6 +24,10 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2  # version, lowest compatible version
 _XERIAL_BLOCK: Final = 32 << 10  # bytes before packing, as Java's SnappyOutputStream has it
 
+_LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"  # magic; version 1, independent blocks; 64 KiB; checksum of these
+_LZ4_BLOCK: Final = 64 << 10
+_LZ4_PLAIN: Final = 1 << 31  # a block stored as it is
+
 
 def compress(compression: int, raw: bytes | bytearray) -> bytes:
     """`raw` packed with codec `compression`. Raises `InvalidBatch` for a codec that Kafka does not have."""
@@ -41,10 +45,25 @@ def compress(compression: int, raw: bytes | bytearray) -> bytes:
             out += len(block).to_bytes(4, "big") + block
         return bytes(out)
     if compression == LZ4:
-        return bytes(cramjam.lz4.compress(bytes(raw)))
+        return _frame_lz4(raw)
     if compression == ZSTD:
         return bytes(cramjam.zstd.compress(bytes(raw)))
     raise InvalidBatch(f"compression {compression} is not one of {NAMES}")
+
+
+def _frame_lz4(raw: bytes | bytearray) -> bytes:
+    """An LZ4 frame of independent blocks: the only kind that Java clients read (KafkaLZ4BlockInputStream)."""
+    import cramjam
+
+    out = bytearray(_LZ4_HEADER)
+    for start in range(0, len(raw), _LZ4_BLOCK):
+        plain = bytes(raw[start : start + _LZ4_BLOCK])
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            out += len(block).to_bytes(4, "little") + block
+        else:
+            out += (len(plain) | _LZ4_PLAIN).to_bytes(4, "little") + plain
+    return bytes(out + bytes(4))
 
 
 def decompress(compression: int, packed: bytes | memoryview, *, limit: int = MAX_UNPACKED) -> bytes:

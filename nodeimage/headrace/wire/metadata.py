@@ -1,0 +1,322 @@
+"""Metadata, versions 0 to 12, both directions. Written for responses of ten thousand topics.
+
+    Request  => topics NULLABLE [[v10+ id UUID], name STRING (v10+ NULLABLE)],
+                [v4+ allow_auto_create BOOLEAN] [v8-10 cluster_operations BOOLEAN] [v8+ topic_operations BOOLEAN]
+    Response => [v3+ throttle_ms INT32],
+                brokers [node_id INT32, host STRING, port INT32, [v1+ rack NULLABLE_STRING]],
+                [v2+ cluster_id NULLABLE_STRING] [v1+ controller_id INT32],
+                topics [error INT16, name STRING (v12+ NULLABLE), [v10+ id UUID] [v1+ internal BOOLEAN],
+                        partitions [error INT16, partition INT32, leader INT32, [v7+ leader_epoch INT32],
+                                    replicas [INT32], isr [INT32], [v5+ offline [INT32]]],
+                        [v8+ operations INT32]]
+                [v8-10 cluster_operations INT32]
+
+From version 9 strings and arrays are compact, and each struct ends with tagged fields. In version 0 no topics means
+all of them, later null does. Authorized operations are never told: INT32's lowest value says so.
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from headrace.errors import MalformedRequest
+from headrace.wire.primitives import (
+    INT16,
+    INT32,
+    NO_UUID,
+    Buffer,
+    check_end,
+    malformed,
+    put_count,
+    put_nullable_string,
+    put_string,
+    read_bytes,
+    read_count,
+    read_int32s,
+    read_nullable_count,
+    read_nullable_string,
+    read_string,
+    skip_tags,
+    uvarint,
+)
+
+FLEXIBLE = 9
+
+_NO_OPERATIONS = INT32.pack(-(1 << 31))
+_PARTITION_V7 = struct.Struct(">hiii")
+_PARTITION_V0 = struct.Struct(">hii")
+
+
+class MetadataRequest(NamedTuple):
+    """`topics` are (name, topic id), one of them None; None asks for all topics."""
+
+    topics: list[tuple[str | None, bytes | None]] | None
+    allow_auto_create: bool
+
+
+class Broker(NamedTuple):
+    """A node, as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionMeta(NamedTuple):
+    """A partition, its leader and replicas by node id."""
+
+    error: int
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    offline: Sequence[int]
+
+
+class TopicMeta(NamedTuple):
+    """A topic. `topic_id` has 16 bytes, zeros if unknown; `name` is None only for an unknown id (v12+)."""
+
+    error: int
+    name: str | None
+    topic_id: bytes
+    internal: bool
+    partitions: Sequence[PartitionMeta]
+
+
+class MetadataResponse(NamedTuple):
+    """A decoded response."""
+
+    throttle_ms: int
+    brokers: list[Broker]
+    cluster_id: str | None
+    controller_id: int
+    topics: list[TopicMeta]
+
+
+@malformed
+def decode_request(buf: Buffer, body: int, version: int) -> MetadataRequest:
+    """Read the request whose body starts at `body`. Raises `MalformedRequest`."""
+    flexible = version >= FLEXIBLE
+    count, pos = read_nullable_count(buf, body, flexible)
+    if count < 0 and version == 0:
+        raise MalformedRequest("Metadata 0 with null topics")
+    topics: list[tuple[str | None, bytes | None]] | None = []
+    if count < 0 or (count == 0 and version == 0):
+        topics = None
+    else:
+        for _ in range(count):
+            topic_id: bytes | None = None
+            name: str | None
+            if version >= 10:
+                raw, pos = read_bytes(buf, pos, 16)
+                topic_id = bytes(raw) if raw != NO_UUID else None
+                name, pos = read_nullable_string(buf, pos, flexible)
+            else:
+                name, pos = read_string(buf, pos, flexible)
+            topics.append((name, topic_id))
+            if flexible:
+                pos = skip_tags(buf, pos)
+    allow_auto_create = True
+    if version >= 4:
+        allow_auto_create = buf[pos] != 0
+        pos += 1
+    if version >= 8:
+        pos += 2 if version <= 10 else 1
+    if flexible:
+        pos = skip_tags(buf, pos)
+    check_end(buf, pos)
+    return MetadataRequest(topics, allow_auto_create)
+
+
+def encode_response(
+    version: int,
+    *,
+    throttle_ms: int = 0,
+    brokers: Sequence[Broker],
+    cluster_id: str | None,
+    controller_id: int,
+    topics: Sequence[TopicMeta],
+) -> bytes:
+    """The body of the response. `cluster_id`, racks and ids are left out where the version has none."""
+    flexible = version >= FLEXIBLE
+    out = bytearray()
+    if version >= 3:
+        out += INT32.pack(throttle_ms)
+    put_count(out, len(brokers), flexible)
+    for broker in brokers:
+        out += INT32.pack(broker.node_id)
+        put_string(out, broker.host, flexible)
+        out += INT32.pack(broker.port)
+        if version >= 1:
+            put_nullable_string(out, broker.rack, flexible)
+        if flexible:
+            out += b"\x00"
+    if version >= 2:
+        put_nullable_string(out, cluster_id, flexible)
+    if version >= 1:
+        out += INT32.pack(controller_id)
+    put_count(out, len(topics), flexible)
+    for topic in topics:
+        _put_topic(out, version, topic)
+    if 8 <= version <= 10:
+        out += _NO_OPERATIONS
+    if flexible:
+        out += b"\x00"
+    return bytes(out)
+
+
+def _put_topic(out: bytearray, version: int, topic: TopicMeta) -> None:
+    flexible = version >= FLEXIBLE
+    error, name, topic_id, internal, partitions = topic
+    out += INT16.pack(error)
+    put_nullable_string(out, name if version >= 12 else name or "", flexible)
+    if version >= 10:
+        out += topic_id
+    if version >= 1:
+        out += b"\x01" if internal else b"\x00"
+    put_count(out, len(partitions), flexible)
+    for partition in partitions:
+        _put_partition(out, version, partition)
+    if version >= 8:
+        out += _NO_OPERATIONS
+    if flexible:
+        out += b"\x00"
+
+
+def _put_partition(out: bytearray, version: int, partition: PartitionMeta) -> None:
+    error, index, leader, epoch, replicas, isr, offline = partition
+    r, i, o = len(replicas), len(isr), len(offline)
+    if version >= FLEXIBLE and r < 0x7F and i < 0x7F and o < 0x7F:
+        layout = _flexible_partition(r, i, o)
+        out += layout.pack(error, index, leader, epoch, r + 1, *replicas, i + 1, *isr, o + 1, *offline)
+        return
+    out += _PARTITION_V0.pack(error, index, leader)
+    if version >= 7:
+        out += INT32.pack(epoch)
+    for nodes in (replicas, isr, offline) if version >= 5 else (replicas, isr):
+        out += uvarint(len(nodes) + 1) if version >= FLEXIBLE else INT32.pack(len(nodes))
+        out += struct.pack(f">{len(nodes)}i", *nodes)
+    if version >= FLEXIBLE:
+        out += b"\x00"
+
+
+@lru_cache(maxsize=256)
+def _flexible_partition(replicas: int, isr: int, offline: int) -> struct.Struct:
+    """The layout of a flexible partition with so many nodes of each kind, and no tagged fields."""
+    return struct.Struct(f">hiiiB{replicas}iB{isr}iB{offline}ix")
+
+
+def encode_request(version: int, request: MetadataRequest) -> bytes:
+    """The body of a request."""
+    flexible = version >= FLEXIBLE
+    out = bytearray()
+    if request.topics is None:
+        put_count(out, -1 if version else 0, flexible)
+    else:
+        if not version and not request.topics:
+            raise ValueError("Metadata 0 cannot ask for no topics")
+        put_count(out, len(request.topics), flexible)
+        for name, topic_id in request.topics:
+            if version >= 10:
+                out += topic_id or NO_UUID
+                put_nullable_string(out, name, flexible)
+            elif name is None:
+                raise ValueError(f"Metadata {version} asks for topics by name, and one has none")
+            else:
+                put_string(out, name, flexible)
+            if flexible:
+                out += b"\x00"
+    if version >= 4:
+        out += b"\x01" if request.allow_auto_create else b"\x00"
+    if version >= 8:
+        out += bytes(2 if version <= 10 else 1)
+    if flexible:
+        out += b"\x00"
+    return bytes(out)
+
+
+@malformed
+def decode_response(buf: Buffer, body: int, version: int) -> MetadataResponse:
+    """Read the response whose body starts at `body`. Raises `MalformedRequest`."""
+    flexible = version >= FLEXIBLE
+    pos = body
+    throttle_ms = 0
+    if version >= 3:
+        (throttle_ms,) = INT32.unpack_from(buf, pos)
+        pos += 4
+    count, pos = read_count(buf, pos, flexible)
+    brokers: list[Broker] = []
+    for _ in range(count):
+        (node_id,) = INT32.unpack_from(buf, pos)
+        host, pos = read_string(buf, pos + 4, flexible)
+        (port,) = INT32.unpack_from(buf, pos)
+        pos += 4
+        rack: str | None = None
+        if version >= 1:
+            rack, pos = read_nullable_string(buf, pos, flexible)
+        if flexible:
+            pos = skip_tags(buf, pos)
+        brokers.append(Broker(node_id, host, port, rack))
+    cluster_id: str | None = None
+    controller_id = -1
+    if version >= 2:
+        cluster_id, pos = read_nullable_string(buf, pos, flexible)
+    if version >= 1:
+        (controller_id,) = INT32.unpack_from(buf, pos)
+        pos += 4
+    count, pos = read_count(buf, pos, flexible)
+    topics: list[TopicMeta] = []
+    for _ in range(count):
+        topic, pos = _read_topic(buf, pos, version)
+        topics.append(topic)
+    if 8 <= version <= 10:
+        pos += 4
+    if flexible:
+        pos = skip_tags(buf, pos)
+    check_end(buf, pos)
+    return MetadataResponse(throttle_ms, brokers, cluster_id, controller_id, topics)
+
+
+def _read_topic(buf: Buffer, pos: int, version: int) -> tuple[TopicMeta, int]:
+    flexible = version >= FLEXIBLE
+    (error,) = INT16.unpack_from(buf, pos)
+    name, pos = read_nullable_string(buf, pos + 2, flexible)
+    topic_id: Buffer = NO_UUID
+    internal = False
+    if version >= 10:
+        topic_id, pos = read_bytes(buf, pos, 16)
+    if version >= 1:
+        internal = buf[pos] != 0
+        pos += 1
+    count, pos = read_count(buf, pos, flexible)
+    partitions: list[PartitionMeta] = []
+    for _ in range(count):
+        partition, pos = _read_partition(buf, pos, version)
+        partitions.append(partition)
+    if version >= 8:
+        pos += 4
+    if flexible:
+        pos = skip_tags(buf, pos)
+    return TopicMeta(error, name, bytes(topic_id), internal, partitions), pos
+
+
+def _read_partition(buf: Buffer, pos: int, version: int) -> tuple[PartitionMeta, int]:
+    flexible = version >= FLEXIBLE
+    epoch = -1
+    if version >= 7:
+        error, index, leader, epoch = _PARTITION_V7.unpack_from(buf, pos)
+        pos += _PARTITION_V7.size
+    else:
+        error, index, leader = _PARTITION_V0.unpack_from(buf, pos)
+        pos += _PARTITION_V0.size
+    replicas, pos = read_int32s(buf, pos, flexible)
+    isr, pos = read_int32s(buf, pos, flexible)
+    offline: list[int] = []
+    if version >= 5:
+        offline, pos = read_int32s(buf, pos, flexible)
+    if flexible:
+        pos = skip_tags(buf, pos)
+    return PartitionMeta(error, index, leader, epoch, replicas, isr, offline), pos

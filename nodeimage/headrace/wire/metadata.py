@@ -103,22 +103,20 @@ def decode_request(buf: Buffer, body: int, version: int) -> MetadataRequest:
     count, pos = read_nullable_count(buf, body, flexible)
     if count < 0 and version == 0:
         raise MalformedRequest("Metadata 0 with null topics")
-    topics: list[tuple[str | None, bytes | None]] | None = []
-    if count < 0 or (count == 0 and version == 0):
-        topics = None
-    else:
-        for _ in range(count):
-            topic_id: bytes | None = None
-            name: str | None
-            if version >= 10:
-                raw, pos = read_bytes(buf, pos, 16)
-                topic_id = bytes(raw) if raw != NO_UUID else None
-                name, pos = read_nullable_string(buf, pos, flexible)
-            else:
-                name, pos = read_string(buf, pos, flexible)
-            topics.append((name, topic_id))
-            if flexible:
-                pos = skip_tags(buf, pos)
+    topics: list[tuple[str | None, bytes | None]] = []
+    for _ in range(count):
+        topic_id: bytes | None = None
+        name: str | None
+        if version >= 10:
+            raw, pos = read_bytes(buf, pos, 16)
+            topic_id = bytes(raw) if raw != NO_UUID else None
+            name, pos = read_nullable_string(buf, pos, flexible)
+        else:
+            name, pos = read_string(buf, pos, flexible)
+        topics.append((name, topic_id))
+        if flexible:
+            pos = skip_tags(buf, pos)
+    everything = count < 0 or (count == 0 and version == 0)
     allow_auto_create = True
     if version >= 4:
         allow_auto_create = buf[pos] != 0
@@ -128,7 +126,7 @@ def decode_request(buf: Buffer, body: int, version: int) -> MetadataRequest:
     if flexible:
         pos = skip_tags(buf, pos)
     check_end(buf, pos)
-    return MetadataRequest(topics, allow_auto_create)
+    return MetadataRequest(None if everything else topics, allow_auto_create)
 
 
 def encode_response(

@@ -1,0 +1,1 @@
+"""Streams, topics, chains and cursors: commands applied in order to SQLite (DESIGN section 6)."""

@@ -1,0 +1,153 @@
+"""Applies rolls and log starts: the commands on chains (DESIGN section 5). Called inside a transaction.
+
+A roll is an intent (a new partitionlet id, its container), then the seal and the opening in the containers, then
+`RollDone`. Between them the chain ends with an open and an intended partitionlet; whoever drives rolls finds the
+intended ones after a crash and finishes them.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace.catalog.commands import LogStart, RollDone, Rolled, RollIntent, RollTarget, SetLogStart
+from headrace.catalog.rows import INTENDED, OPEN, SEALED, LogStartOutcome, PartitionletRow, RollOutcome, TopicRow
+from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_topics_by_id
+from headrace.errors import Code
+from headrace.ids import Epoch, LeaderEpoch, Offset, PartitionletId, partitionlet_id
+
+ROLL_GAP = 256
+"""Leader epochs left free at a roll (invariant 10), so that nothing which the sealed partitionlet's container still
+answers can meet an epoch of the new one."""
+
+
+def roll_intent(connection: sqlite3.Connection, command: RollIntent) -> list[RollOutcome]:
+    """Give each partition its next partitionlet's id."""
+    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
+    return [_intend(connection, topics.get(item.topic_id), item) for item in command.items]
+
+
+def roll_done(connection: sqlite3.Connection, command: RollDone) -> list[RollOutcome]:
+    """Seal and open in the chain what was sealed and opened in the containers."""
+    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
+    return [_finish(connection, topics.get(item.topic_id), item) for item in command.items]
+
+
+def set_log_start(connection: sqlite3.Connection, command: SetLogStart) -> list[LogStartOutcome]:
+    """Raise log starts and drop what lies wholly below (invariant 12: the bytes go afterwards)."""
+    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
+    return [_raise_start(connection, topics.get(item.topic_id), item) for item in command.items]
+
+
+def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTarget) -> RollOutcome:
+    chain = _tail(connection, topic, item.partition)
+    if topic is None or chain is None:
+        return RollOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "the partition is gone")
+    open_one, intended = chain
+    if open_one.id != item.expected_open:
+        return RollOutcome(Code.INVALID_REQUEST, "the partition has rolled meanwhile", open_one)
+    if intended is not None and intended.id != item.abandoned:
+        if intended.container == item.container:
+            return RollOutcome(Code.NONE, "", intended)
+        return RollOutcome(
+            Code.INVALID_REQUEST, "another roll is intended; its target must commit a seal first", intended
+        )
+    if intended is not None:
+        _delete(connection, [intended.id])
+    (serial,) = connection.execute(
+        "SELECT next_serial FROM streams WHERE number = ?", (topic.stream_number,)
+    ).fetchone()
+    connection.execute("UPDATE streams SET next_serial = ? WHERE number = ?", (serial + 1, topic.stream_number))
+    row = PartitionletRow(
+        id=partitionlet_id(stream=topic.stream_number, serial=serial),
+        topic=topic.number,
+        partition=item.partition,
+        container=item.container,
+        first=Offset(-1),
+        end=Offset(-1),
+        leader_epoch=LeaderEpoch(-1),
+        container_epoch=Epoch(-1),
+        state=INTENDED,
+        epochs=(),
+    )
+    connection.execute("INSERT INTO partitionlets VALUES (?,?,?,?,?,?,?,?,?,NULL)", row[:9])
+    return RollOutcome(Code.NONE, "", row)
+
+
+def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled) -> RollOutcome:
+    chain = _tail(connection, topic, item.partition)
+    if topic is None or chain is None:
+        return RollOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "the partition is gone")
+    open_one, intended = chain
+    if open_one.id == item.opened:
+        return RollOutcome(Code.NONE, "", open_one)
+    if open_one.id != item.sealed or intended is None or intended.id != item.opened:
+        return RollOutcome(Code.INVALID_REQUEST, "this roll was not intended, or is over", open_one)
+    if item.end < open_one.first:
+        return RollOutcome(Code.INVALID_REQUEST, f"a partitionlet from {open_one.first} cannot end at {item.end}")
+    epochs = tuple((epoch, first) for epoch, first in item.epochs)
+    connection.execute(
+        'UPDATE partitionlets SET state = ?, "end" = ?, epochs = ? WHERE id = ?',
+        (SEALED, item.end, msgspec.msgpack.encode(epochs), open_one.id),
+    )
+    highest = max([open_one.leader_epoch, *(epoch for epoch, _ in epochs)])
+    opened = intended._replace(
+        state=OPEN,
+        first=item.end,
+        leader_epoch=LeaderEpoch(highest + ROLL_GAP),
+        container_epoch=item.container_epoch,
+    )
+    connection.execute(
+        "UPDATE partitionlets SET state = ?, first = ?, leader_epoch = ?, container_epoch = ? WHERE id = ?",
+        (OPEN, opened.first, opened.leader_epoch, opened.container_epoch, opened.id),
+    )
+    # An empty one, or one whose records are all gone, would lengthen the chain of an idle topic at every roll.
+    if item.end == open_one.first or item.end <= _log_start(connection, topic.number, item.partition):
+        _delete(connection, [open_one.id])
+    return RollOutcome(Code.NONE, "", opened)
+
+
+def _raise_start(connection: sqlite3.Connection, topic: TopicRow | None, item: LogStart) -> LogStartOutcome:
+    if topic is None or not 0 <= item.partition < topic.partitions:
+        return LogStartOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    present = _log_start(connection, topic.number, item.partition)
+    if item.offset <= present:
+        return LogStartOutcome(Code.NONE, present)
+    connection.execute(
+        'INSERT INTO log_starts VALUES (?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset"',
+        (topic.number, item.partition, item.offset),
+    )
+    below = [
+        PartitionletId(row[0])
+        for row in connection.execute(
+            'SELECT id FROM partitionlets WHERE topic = ? AND state = ? AND partition = ? AND "end" <= ? ORDER BY id',
+            (topic.number, SEALED, item.partition, item.offset),
+        )
+    ]
+    _delete(connection, below)
+    return LogStartOutcome(Code.NONE, item.offset, tuple(below))
+
+
+def _tail(
+    connection: sqlite3.Connection, topic: TopicRow | None, partition: int
+) -> tuple[PartitionletRow, PartitionletRow | None] | None:
+    """The partition's open partitionlet and the intended one, if any; None if there is no such partition."""
+    if topic is None:
+        return None
+    rows = connection.execute(
+        f"{PARTITIONLET} WHERE p.topic = ? AND p.state IN (?, ?) AND p.partition = ?",
+        (topic.number, INTENDED, OPEN, partition),
+    )
+    found = {row.state: row for row in map(partitionlet_row, rows)}
+    return (found[OPEN], found.get(INTENDED)) if OPEN in found else None
+
+
+def _log_start(connection: sqlite3.Connection, topic: int, partition: int) -> Offset:
+    row = connection.execute(
+        'SELECT "offset" FROM log_starts WHERE topic = ? AND partition = ?', (topic, partition)
+    ).fetchone()
+    return Offset(0 if row is None else row[0])
+
+
+def _delete(connection: sqlite3.Connection, partitionlets: Iterable[PartitionletId]) -> None:
+    connection.executemany("DELETE FROM partitionlets WHERE id = ?", [(each,) for each in partitionlets])

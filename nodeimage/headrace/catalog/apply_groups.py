@@ -1,0 +1,164 @@
+"""Applies the commands on consumer groups and cursors. Called inside a transaction.
+
+The group as stored fences commits: the generation is checked here, where commits and rebalances have one order, and
+not only where they arrive.
+"""
+
+import sqlite3
+
+import msgspec
+
+from headrace.catalog.commands import CommitCursors, DeleteCursors, DeleteGroups, ExpireCursors, PutGroup
+from headrace.catalog.rows import Expired, GroupRow
+from headrace.catalog.selects import GROUP, group_row, select_topics_by_id
+from headrace.errors import Code, KafkaError
+from headrace.ids import Millis
+
+EMPTY = "Empty"
+"""The state of a group without members, in Kafka's words."""
+
+_NO_MEMBERS = msgspec.msgpack.encode(())
+
+
+def commit_cursors(connection: sqlite3.Connection, command: CommitCursors) -> list[Code]:
+    """Store the offsets of those partitions that exist."""
+    group = _select(connection, command.group)
+    _fence(group, command)
+    if group is None:
+        _store(connection, GroupRow(command.group, 0, "", "", "", (), b"", EMPTY, command.now))
+    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
+    codes, rows = [], []
+    for item in command.items:
+        topic = topics.get(item.topic_id)
+        if topic is None or not 0 <= item.partition < topic.partitions:
+            codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        codes.append(Code.NONE)
+        rows.append(
+            (
+                command.group,
+                topic.number,
+                item.partition,
+                item.offset,
+                item.leader_epoch,
+                item.metadata,
+                command.now,
+            )
+        )
+    connection.executemany(
+        'INSERT INTO cursors VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset", '
+        "leader_epoch = excluded.leader_epoch, metadata = excluded.metadata, committed_at = excluded.committed_at",
+        rows,
+    )
+    return codes
+
+
+def delete_cursors(connection: sqlite3.Connection, command: DeleteCursors) -> list[Code]:
+    """Forget the offsets of these partitions."""
+    if _select(connection, command.group) is None:
+        raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {command.group!r}")
+    topics = select_topics_by_id(connection, {topic_id for topic_id, _ in command.items})
+    codes = []
+    for topic_id, partition in command.items:
+        topic = topics.get(topic_id)
+        if topic is None or not 0 <= partition < topic.partitions:
+            codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        codes.append(Code.NONE)
+        connection.execute(
+            'DELETE FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?',
+            (command.group, topic.number, partition),
+        )
+    return codes
+
+
+def put_group(connection: sqlite3.Connection, command: PutGroup) -> GroupRow:
+    """Store the group, unless a later generation is stored already."""
+    present = _select(connection, command.group)
+    if present is not None and command.generation < present.generation:
+        raise KafkaError(
+            Code.ILLEGAL_GENERATION,
+            f"group {command.group!r} is at generation {present.generation}, beyond {command.generation}",
+        )
+    row = GroupRow(
+        command.group,
+        command.generation,
+        command.protocol_type,
+        command.protocol,
+        command.leader,
+        tuple(command.member_ids),
+        command.members,
+        command.state,
+        command.now,
+    )
+    _store(connection, row)
+    return row
+
+
+def delete_groups(connection: sqlite3.Connection, command: DeleteGroups) -> list[Code]:
+    """Forget empty groups with their cursors."""
+    codes = []
+    for name in command.groups:
+        group = _select(connection, name)
+        if group is None:
+            codes.append(Code.GROUP_ID_NOT_FOUND)
+        elif group.member_ids:
+            codes.append(Code.NON_EMPTY_GROUP)
+        else:
+            codes.append(Code.NONE)
+            connection.execute('DELETE FROM cursors WHERE "group" = ?', (name,))
+            connection.execute("DELETE FROM groups WHERE name = ?", (name,))
+    return codes
+
+
+def expire_cursors(connection: sqlite3.Connection, command: ExpireCursors) -> Expired:
+    """Forget old cursors of groups that have long been empty, then those groups if nothing is left of them."""
+    idle = [
+        (row[0],)
+        for row in connection.execute(
+            "SELECT name FROM groups WHERE changed < ? AND member_ids = ? ORDER BY name", (command.before, _NO_MEMBERS)
+        )
+    ]
+    cursors = connection.executemany(
+        'DELETE FROM cursors WHERE "group" = ? AND committed_at < ?', [(name, command.before) for (name,) in idle]
+    ).rowcount
+    groups = connection.executemany(
+        'DELETE FROM groups WHERE name = ? AND NOT EXISTS (SELECT 1 FROM cursors c WHERE c."group" = groups.name)',
+        idle,
+    ).rowcount
+    return Expired(max(0, cursors), max(0, groups))
+
+
+def _fence(group: GroupRow | None, command: CommitCursors) -> None:
+    if command.generation < 0:
+        if group is not None and group.member_ids:
+            raise KafkaError(
+                Code.UNKNOWN_MEMBER_ID, f"group {command.group!r} has members; only they may commit its cursors"
+            )
+        return
+    if group is None or group.generation != command.generation:
+        raise KafkaError(Code.ILLEGAL_GENERATION, f"group {command.group!r} is not at generation {command.generation}")
+    if command.member_id not in group.member_ids:
+        raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"group {command.group!r} has no member {command.member_id!r}")
+
+
+def _select(connection: sqlite3.Connection, name: str) -> GroupRow | None:
+    row = connection.execute(f"{GROUP} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else group_row(row)
+
+
+def _store(connection: sqlite3.Connection, row: GroupRow) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO groups VALUES (?,?,?,?,?,?,?,?,?)",
+        (
+            row.group,
+            row.generation,
+            row.protocol_type,
+            row.protocol,
+            row.leader,
+            msgspec.msgpack.encode(row.member_ids),
+            row.members,
+            row.state,
+            Millis(row.changed),
+        ),
+    )

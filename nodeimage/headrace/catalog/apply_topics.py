@@ -1,0 +1,293 @@
+"""Applies the commands on streams and topics. Deterministic: no clock, no chance; called inside a transaction."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from headrace.catalog.commands import (
+    AlterStream,
+    AlterTopic,
+    CreatePartitions,
+    CreateStream,
+    CreateTopics,
+    DeleteStream,
+    DeleteTopics,
+    NewTopic,
+)
+from headrace.catalog.names import MAX_LENGTH, check_stream
+from headrace.catalog.retention import overrides_retention
+from headrace.catalog.rows import OPEN, PartitionletRow, StreamOutcome, StreamRow, TopicOutcome, TopicRow
+from headrace.catalog.selects import (
+    encode_configs,
+    encode_policy,
+    json_list,
+    select_open,
+    select_stream,
+    select_topics_by_id,
+    select_topics_by_name,
+)
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Epoch, LeaderEpoch, Offset, StreamNumber, partitionlet_id
+
+MAX_STREAM_NUMBER = 2**23 - 1
+
+_INSERT_PARTITIONLET = "INSERT INTO partitionlets VALUES (?,?,?,?,?,?,?,?,?,NULL)"
+
+
+def create_stream(connection: sqlite3.Connection, command: CreateStream) -> StreamOutcome:
+    """Make the stream unless it exists."""
+    check_stream(command.path)
+    existing = select_stream(connection, command.path)
+    if existing is not None:
+        return StreamOutcome(existing, changed=False)
+    number = take_numbers(connection, "next_stream", 1)
+    if number > MAX_STREAM_NUMBER:
+        raise KafkaError(Code.POLICY_VIOLATION, f"a catalog makes at most {MAX_STREAM_NUMBER} streams")
+    connection.execute(
+        "INSERT INTO streams VALUES (?,?,?,?,1,0,0)",
+        (number, command.path, encode_policy(command.policy), command.now),
+    )
+    return StreamOutcome(StreamRow(StreamNumber(number), command.path, command.policy, command.now, 0, 0), changed=True)
+
+
+def alter_stream(connection: sqlite3.Connection, command: AlterStream) -> StreamOutcome:
+    """Change the fields given."""
+    stream = require_stream(connection, command.path)
+    changes = {name: value for name, value in msgspec.structs.asdict(command.changes).items() if value is not None}
+    policy = msgspec.structs.replace(stream.policy, **changes)
+    if policy == stream.policy:
+        return StreamOutcome(stream, changed=False)
+    connection.execute("UPDATE streams SET policy = ? WHERE number = ?", (encode_policy(policy), stream.number))
+    return StreamOutcome(stream._replace(policy=policy), changed=True)
+
+
+def delete_stream(connection: sqlite3.Connection, command: DeleteStream) -> StreamOutcome:
+    """Remove the stream, with its topics if forced."""
+    stream = require_stream(connection, command.path)
+    if stream.topics and not command.force:
+        raise KafkaError(
+            Code.POLICY_VIOLATION, f"stream {stream.path} holds {stream.topics} topics; delete them, or force it"
+        )
+    numbers = [row[0] for row in connection.execute("SELECT number FROM topics WHERE stream = ?", (stream.number,))]
+    _forget_topics(connection, numbers)
+    connection.execute("DELETE FROM streams WHERE number = ?", (stream.number,))
+    return StreamOutcome(stream, changed=True)
+
+
+def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list[TopicOutcome]:
+    """Make each topic that can be made. Numbers and serials are taken in one go per stream."""
+    refused = check_new_topics(connection, command.items)
+    wanted = [item for item, refusal in zip(command.items, refused, strict=True) if refusal is None]
+    number = take_numbers(connection, "next_topic", len(wanted))
+    streams = {path: require_stream(connection, path) for path in dict.fromkeys(item.stream for item in wanted)}
+    partitions_of = Counter[str]()
+    topics_of = Counter(item.stream for item in wanted)
+    for item in wanted:
+        partitions_of[item.stream] += item.partitions
+    serials = {
+        path: _take_serials(connection, stream.number, topics=topics_of[path], partitions=partitions_of[path])
+        for path, stream in streams.items()
+    }
+    topic_rows, partitionlet_rows, outcomes = [], [], []
+    for item, refusal in zip(command.items, refused, strict=True):
+        if refusal is not None:
+            outcomes.append(refusal)
+            continue
+        stream = streams[item.stream]
+        topic = TopicRow(
+            number, item.topic_id, stream.number, stream.path, item.name, item.partitions, item.configs, command.now
+        )
+        opened = _open_partitionlets(
+            topic, first=0, containers=item.container_ids, epochs=item.container_epochs, serial=serials[item.stream]
+        )
+        serials[item.stream] += item.partitions
+        number += 1
+        topic_rows.append(_topic_columns(topic))
+        partitionlet_rows += [row[:9] for row in opened]
+        outcomes.append(TopicOutcome(Code.NONE, "", topic, opened))
+    connection.executemany("INSERT INTO topics VALUES (?,?,?,?,?,?,?,?)", topic_rows)
+    connection.executemany(_INSERT_PARTITIONLET, partitionlet_rows)
+    return outcomes
+
+
+def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) -> list[TopicOutcome | None]:
+    """Per item the refusal that creating it would meet, or None. Reads only."""
+    names_of: dict[str, list[str]] = {}
+    for item in items:
+        names_of.setdefault(item.stream, []).append(item.name)
+    streams = {path: select_stream(connection, path) for path in names_of}
+    existing = {
+        path: select_topics_by_name(connection, stream.number, names_of[path])
+        for path, stream in streams.items()
+        if stream is not None
+    }
+    known_ids = select_topics_by_id(connection, {item.topic_id for item in items})
+    seen: set[tuple[str, str]] = set()
+    seen_ids: set[bytes] = set(known_ids)
+    answers: list[TopicOutcome | None] = []
+    for item in items:
+        key = (item.stream, item.name)
+        answer: TopicOutcome | None
+        if streams[item.stream] is None:
+            answer = TopicOutcome(Code.INVALID_TOPIC_EXCEPTION, f"there is no stream {item.stream}; create it first")
+        elif (topic := existing[item.stream].get(item.name)) is not None:
+            answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {topic.full_name} exists", topic)
+        elif key in seen:
+            answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {item.stream}:{item.name} is twice in the request")
+        else:
+            answer = _shape_fault(item, seen_ids)
+        if answer is None:
+            seen.add(key)
+            seen_ids.add(item.topic_id)
+        answers.append(answer)
+    return answers
+
+
+def delete_topics(connection: sqlite3.Connection, command: DeleteTopics) -> list[TopicOutcome]:
+    """Remove topics with their chains, log starts and cursors; a second mention of one is unknown."""
+    topics = select_topics_by_id(connection, set(command.topic_ids))
+    open_of: dict[int, list[PartitionletRow]] = {}
+    for row in select_open(connection, [topic.number for topic in topics.values()]):
+        open_of.setdefault(row.topic, []).append(row)
+    outcomes, gone = [], []
+    topics_of, partitions_of = Counter[StreamNumber](), Counter[StreamNumber]()
+    for topic_id in command.topic_ids:
+        topic = topics.pop(topic_id, None)
+        if topic is None:
+            outcomes.append(TopicOutcome(Code.UNKNOWN_TOPIC_ID, "no topic has this id"))
+            continue
+        gone.append(topic.number)
+        topics_of[topic.stream_number] += 1
+        partitions_of[topic.stream_number] += topic.partitions
+        outcomes.append(TopicOutcome(Code.NONE, "", topic, tuple(open_of.get(topic.number, ()))))
+    _forget_topics(connection, gone)
+    connection.executemany(
+        "UPDATE streams SET topics = topics - ?, partitions = partitions - ? WHERE number = ?",
+        [(count, partitions_of[stream], stream) for stream, count in topics_of.items()],
+    )
+    return outcomes
+
+
+def create_partitions(connection: sqlite3.Connection, command: CreatePartitions) -> TopicOutcome:
+    """Add partitions; their number only rises."""
+    topic = require_topic(connection, command.topic_id)
+    added = command.count - topic.partitions
+    if added <= 0:
+        raise KafkaError(
+            Code.INVALID_PARTITIONS, f"topic {topic.full_name} has {topic.partitions} partitions, and they never fall"
+        )
+    if not len(command.container_ids) == len(command.container_epochs) == added:
+        raise KafkaError(Code.INVALID_PARTITIONS, f"topic {topic.full_name} has other partitions by now; try again")
+    serial = _take_serials(connection, topic.stream_number, topics=0, partitions=added)
+    opened = _open_partitionlets(
+        topic,
+        first=topic.partitions,
+        containers=command.container_ids,
+        epochs=command.container_epochs,
+        serial=serial,
+    )
+    connection.executemany(_INSERT_PARTITIONLET, [row[:9] for row in opened])
+    connection.execute("UPDATE topics SET partitions = ? WHERE number = ?", (command.count, topic.number))
+    return TopicOutcome(Code.NONE, "", topic._replace(partitions=command.count), opened)
+
+
+def alter_topic(connection: sqlite3.Connection, command: AlterTopic) -> TopicOutcome:
+    """Set and remove configs. Values were checked before the command was written."""
+    topic = require_topic(connection, command.topic_id)
+    configs = {name: value for name, value in topic.configs.items() if name not in command.remove} | command.set
+    connection.execute(
+        "UPDATE topics SET configs = ?, own_retention = ? WHERE number = ?",
+        (encode_configs(configs), overrides_retention(configs), topic.number),
+    )
+    return TopicOutcome(Code.NONE, "", topic._replace(configs=configs))
+
+
+def require_stream(connection: sqlite3.Connection, path: str) -> StreamRow:
+    """The stream. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    stream = select_stream(connection, path)
+    if stream is None:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
+    return stream
+
+
+def require_topic(connection: sqlite3.Connection, topic_id: bytes) -> TopicRow:
+    """The topic. Raises KafkaError(UNKNOWN_TOPIC_ID)."""
+    topic = select_topics_by_id(connection, [topic_id]).get(topic_id)
+    if topic is None:
+        raise KafkaError(Code.UNKNOWN_TOPIC_ID, "no topic has this id; it may have been deleted")
+    return topic
+
+
+def take_numbers(connection: sqlite3.Connection, counter: str, count: int) -> int:
+    """The first of `count` numbers that were never given out."""
+    (first,) = connection.execute("SELECT value FROM counters WHERE name = ?", (counter,)).fetchone()
+    connection.execute("UPDATE counters SET value = ? WHERE name = ?", (first + count, counter))
+    return int(first)
+
+
+def _take_serials(connection: sqlite3.Connection, stream: StreamNumber, *, topics: int, partitions: int) -> int:
+    """The first of `partitions` new partitionlet serials, and the stream's counts raised."""
+    (first,) = connection.execute("SELECT next_serial FROM streams WHERE number = ?", (stream,)).fetchone()
+    connection.execute(
+        "UPDATE streams SET next_serial = ?, topics = topics + ?, partitions = partitions + ? WHERE number = ?",
+        (first + partitions, topics, partitions, stream),
+    )
+    return int(first)
+
+
+def _open_partitionlets(
+    topic: TopicRow, *, first: int, containers: Sequence[ContainerId], epochs: Sequence[Epoch], serial: int
+) -> tuple[PartitionletRow, ...]:
+    """The first partitionlets of partitions `first` and up, open at offset 0 and leader epoch 0."""
+    return tuple(
+        PartitionletRow(
+            id=partitionlet_id(stream=topic.stream_number, serial=serial + index),
+            topic=topic.number,
+            partition=first + index,
+            container=container,
+            first=Offset(0),
+            end=Offset(-1),
+            leader_epoch=LeaderEpoch(0),
+            container_epoch=epoch,
+            state=OPEN,
+            epochs=(),
+        )
+        for index, (container, epoch) in enumerate(zip(containers, epochs, strict=True))
+    )
+
+
+def _shape_fault(item: NewTopic, known_ids: set[bytes]) -> TopicOutcome | None:
+    if not item.name or len(item.stream) + 1 + len(item.name) > MAX_LENGTH:
+        return TopicOutcome(Code.INVALID_TOPIC_EXCEPTION, f"{item.stream}:{item.name} is too long, or has no topic")
+    if not len(item.container_ids) == len(item.container_epochs) == item.partitions >= 1:
+        return TopicOutcome(Code.INVALID_PARTITIONS, "a topic has one partition at least, each with its container")
+    if len(item.topic_id) != 16 or item.topic_id in known_ids:
+        return TopicOutcome(Code.INVALID_REQUEST, "a topic id is 16 bytes that no other topic has; try again")
+    return None
+
+
+def _topic_columns(topic: TopicRow) -> tuple[object, ...]:
+    return (
+        topic.number,
+        topic.topic_id,
+        topic.stream_number,
+        topic.name,
+        topic.partitions,
+        encode_configs(topic.configs),
+        topic.created,
+        overrides_retention(topic.configs),
+    )
+
+
+def _forget_topics(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+    """Remove everything of the topics with these numbers, but not their stream's counts."""
+    listed = json_list(sorted(numbers))
+    for table, column in (
+        ("partitionlets", "topic"),
+        ("log_starts", "topic"),
+        ("cursors", "topic"),
+        ("topics", "number"),
+    ):
+        connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (listed,))

@@ -1,0 +1,269 @@
+"""The catalog's commands: what is written to the catalog container's log, in msgpack.
+
+All times, uuids and placement stand inside a command, so that applying it is deterministic; its outcome is decided
+when it is applied. Knows nothing of SQLite. Commands are maps with a tag `type`; the items of their lists are arrays.
+A field may be added at the end with a default, and never removed or given another meaning: logs are replayed.
+"""
+
+import msgspec
+
+from headrace.errors import FolderRefused
+from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
+
+
+class StreamPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What holds for all topics of a stream, unless a topic's configs say otherwise."""
+
+    ttl_ms: int = 0
+    """Time to live of a record; 0 = for ever."""
+    retention_bytes: int = -1
+    """Per partition, as Kafka's retention.bytes; -1 = no limit."""
+    default_partitions: int = 1
+    auto_create: bool = True
+    """Topics are made on first use."""
+    compression: str = "producer"
+    max_message_bytes: int = 1_048_588
+    timestamp_type: str = "CreateTime"
+    description: str = ""
+
+
+class PolicyChanges(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Fields of StreamPolicy to change; None leaves one as it is."""
+
+    ttl_ms: int | None = None
+    retention_bytes: int | None = None
+    default_partitions: int | None = None
+    auto_create: bool | None = None
+    compression: str | None = None
+    max_message_bytes: int | None = None
+    timestamp_type: str | None = None
+    description: str | None = None
+
+
+class _Item(msgspec.Struct, frozen=True, array_like=True):
+    """An element of a command's list."""
+
+
+class _Command(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A change of the catalog."""
+
+
+class CreateStream(_Command, frozen=True):
+    """Outcome: StreamOutcome; an existing stream is left as it is, with `changed` false."""
+
+    path: str
+    policy: StreamPolicy
+    now: Millis
+
+
+class AlterStream(_Command, frozen=True):
+    """Outcome: StreamOutcome."""
+
+    path: str
+    changes: PolicyChanges
+
+
+class DeleteStream(_Command, frozen=True):
+    """Outcome: StreamOutcome. Refused with POLICY_VIOLATION while the stream has topics, unless `force`."""
+
+    path: str
+    now: Millis
+    force: bool = False
+
+
+class NewTopic(_Item, frozen=True):
+    """A topic to make. `stream` is a path; one container id per partition, in order."""
+
+    stream: str
+    name: str
+    topic_id: bytes
+    partitions: int
+    configs: dict[str, str]
+    container_ids: list[ContainerId]
+    container_epochs: list[Epoch]
+
+
+class CreateTopics(_Command, frozen=True):
+    """Outcome: list[TopicOutcome], one per item; TOPIC_ALREADY_EXISTS carries the topic that exists."""
+
+    items: list[NewTopic]
+    now: Millis
+
+
+class DeleteTopics(_Command, frozen=True):
+    """Outcome: list[TopicOutcome], one per id, with the rows that are gone."""
+
+    topic_ids: list[bytes]
+    now: Millis
+
+
+class CreatePartitions(_Command, frozen=True):
+    """Outcome: TopicOutcome with the new partitionlets. `count` is the topic's partitions afterwards."""
+
+    topic_id: bytes
+    count: int
+    container_ids: list[ContainerId]
+    container_epochs: list[Epoch]
+    now: Millis
+
+
+class AlterTopic(_Command, frozen=True):
+    """Sets and removes a topic's configs. Outcome: TopicOutcome."""
+
+    topic_id: bytes
+    set: dict[str, str]
+    remove: list[str]
+
+
+class RollTarget(_Item, frozen=True):
+    """A partition to go on in `container`. `expected_open` fences: it must be the open partitionlet still.
+
+    `abandoned` is the partitionlet that an earlier intent chose and whose container has committed a seal of it, so that
+    it can never open (DESIGN section 5); 0 if there was none.
+    """
+
+    topic_id: bytes
+    partition: int
+    expected_open: PartitionletId
+    container: ContainerId
+    abandoned: PartitionletId = PartitionletId(0)
+
+
+class RollIntent(_Command, frozen=True):
+    """Outcome: list[RollOutcome] with the intended partitionlet. Repeating an intent gives the same partitionlet."""
+
+    items: list[RollTarget]
+    now: Millis
+
+
+class Rolled(_Item, frozen=True):
+    """The open partitionlet `sealed` has ended before `end`; `opened` goes on in its container at that epoch.
+
+    `epochs`: the (leader epoch, first offset of that epoch) of the sealed partitionlet, in order.
+    """
+
+    topic_id: bytes
+    partition: int
+    sealed: PartitionletId
+    end: Offset
+    epochs: list[tuple[LeaderEpoch, Offset]]
+    opened: PartitionletId
+    container_epoch: Epoch
+
+
+class RollDone(_Command, frozen=True):
+    """Outcome: list[RollOutcome] with the partitionlet that is open now. Idempotent."""
+
+    items: list[Rolled]
+    now: Millis
+
+
+class LogStart(_Item, frozen=True):
+    """Records of the partition below `offset` are gone."""
+
+    topic_id: bytes
+    partition: int
+    offset: Offset
+
+
+class SetLogStart(_Command, frozen=True):
+    """Outcome: list[LogStartOutcome]. A log start never falls; sealed partitionlets wholly below it leave the chain."""
+
+    items: list[LogStart]
+
+
+class Cursor(_Item, frozen=True):
+    """A committed offset; `leader_epoch` -1 if the client gave none."""
+
+    topic_id: bytes
+    partition: int
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    metadata: str = ""
+
+
+class CommitCursors(_Command, frozen=True):
+    """Outcome: list[Code], one per item.
+
+    Fenced by the group as stored: a generation >= 0 must be the group's (ILLEGAL_GENERATION) and the member one of its
+    members (UNKNOWN_MEMBER_ID); generation -1 is a consumer outside a group, for a group without members only.
+    """
+
+    group: str
+    generation: int
+    member_id: str
+    items: list[Cursor]
+    now: Millis
+
+
+class DeleteCursors(_Command, frozen=True):
+    """Outcome: list[Code], one per (topic id, partition). GROUP_ID_NOT_FOUND for an unknown group."""
+
+    group: str
+    items: list[tuple[bytes, int]]
+
+
+class PutGroup(_Command, frozen=True):
+    """Stores a group as its coordinator has it. Outcome: GroupRow. A lower generation is refused.
+
+    `member_ids` fences commits; `members` is the coordinator's own bytes. An empty `member_ids` is an empty group.
+    """
+
+    group: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    member_ids: list[str]
+    members: bytes
+    state: str
+    now: Millis
+
+
+class DeleteGroups(_Command, frozen=True):
+    """Outcome: list[Code], one per group: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NONE."""
+
+    groups: list[str]
+
+
+class ExpireCursors(_Command, frozen=True):
+    """Forgets cursors, of groups empty since before `before`, that were committed before then. Outcome: Expired."""
+
+    before: Millis
+
+
+Command = (
+    CreateStream
+    | AlterStream
+    | DeleteStream
+    | CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterTopic
+    | RollIntent
+    | RollDone
+    | SetLogStart
+    | CommitCursors
+    | DeleteCursors
+    | PutGroup
+    | DeleteGroups
+    | ExpireCursors
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+
+
+def encode(command: Command) -> bytes:
+    """The payload of the command's frame. Raises ValueError for text that is not Unicode (lone surrogates)."""
+    return _encoder.encode(command)
+
+
+def decode(payload: bytes | memoryview) -> Command:
+    """The command in a frame. Raises FolderRefused if this version does not know it."""
+    try:
+        return _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise FolderRefused(
+            f"a catalog command is unknown to this version ({error}); use the version that wrote this folder"
+        ) from error

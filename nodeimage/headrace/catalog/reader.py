@@ -1,0 +1,239 @@
+"""The read side of the catalog: blocking queries on a read-only connection, one connection per thread.
+
+Used through `Catalog.query`, which runs a function of a Reader in a thread, in one read transaction, so that all it
+reads is of one moment. Lists of names, ids and numbers may be of any length.
+"""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from headrace.catalog.apply_topics import check_new_topics
+from headrace.catalog.commands import NewTopic
+from headrace.catalog.retention import retention
+from headrace.catalog.rows import (
+    INTENDED,
+    OPEN,
+    CursorRow,
+    GroupRow,
+    Owner,
+    PartitionletRow,
+    Retention,
+    StreamRetention,
+    StreamRow,
+    TopicOutcome,
+    TopicRow,
+)
+from headrace.catalog.selects import (
+    GROUP,
+    PARTITIONLET,
+    STREAM,
+    TOPIC,
+    group_row,
+    json_list,
+    partitionlet_row,
+    select_open,
+    select_stream,
+    select_topics_by_id,
+    select_topics_by_name,
+    stream_row,
+    topic_row,
+)
+from headrace.catalog.tables import applied
+from headrace.ids import ContainerId, Offset, PartitionletId, Position, StreamNumber
+
+_PAGE = 1000
+
+
+class Reader:
+    """Queries on one connection; of one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=30
+        )
+        self._connection.execute("PRAGMA cache_size=-2048")
+
+    def begin(self) -> None:
+        """Fix the moment that queries see, from the first of them on."""
+        self._connection.execute("BEGIN")
+
+    def end(self) -> None:
+        """Let go of that moment."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def applied(self) -> Position:
+        """The position below which everything is applied in what this sees."""
+        return applied(self._connection)
+
+    # Streams
+
+    def streams(self, *, after: str = "", limit: int = -1) -> list[StreamRow]:
+        """Streams in order of path, those after `after`; `limit` -1 for all."""
+        rows = self._connection.execute(f"{STREAM} WHERE path > ? ORDER BY path LIMIT ?", (after, limit))
+        return list(map(stream_row, rows))
+
+    def stream(self, path: str) -> StreamRow | None:
+        """The stream at `path`."""
+        return select_stream(self._connection, path)
+
+    def stream_by_number(self, number: StreamNumber) -> StreamRow | None:
+        """The stream with this number."""
+        row = self._connection.execute(f"{STREAM} WHERE number = ?", (number,)).fetchone()
+        return None if row is None else stream_row(row)
+
+    def totals(self) -> tuple[int, int, int]:
+        """(streams, topics, partitions) of the catalog."""
+        row = self._connection.execute(
+            "SELECT count(*), coalesce(sum(topics), 0), coalesce(sum(partitions), 0) FROM streams"
+        ).fetchone()
+        return int(row[0]), int(row[1]), int(row[2])
+
+    # Topics
+
+    def topic(self, stream: str, name: str) -> TopicRow | None:
+        """One topic of the stream at path `stream`."""
+        row = self._connection.execute(f"{TOPIC} WHERE s.path = ? AND t.name = ?", (stream, name)).fetchone()
+        return None if row is None else topic_row(row)
+
+    def topics_named(self, stream: str, names: Iterable[str]) -> dict[str, TopicRow]:
+        """By name, those of these topics that the stream at path `stream` has."""
+        found = self.stream(stream)
+        return {} if found is None else select_topics_by_name(self._connection, found.number, names)
+
+    def topics(self, stream: str, *, after: str = "", limit: int = -1) -> list[TopicRow]:
+        """A page of a stream's topics in order of name, those after `after`; `limit` -1 for all."""
+        found = self.stream(stream)
+        if found is None:
+            return []
+        rows = self._connection.execute(
+            f"{TOPIC} WHERE t.stream = ? AND t.name > ? ORDER BY t.name LIMIT ?", (found.number, after, limit)
+        )
+        return list(map(topic_row, rows))
+
+    def topics_by_id(self, topic_ids: Collection[bytes]) -> dict[bytes, TopicRow]:
+        """By topic id, those of these topics that exist."""
+        return select_topics_by_id(self._connection, topic_ids)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicRow | None:
+        """The topic with this id."""
+        return select_topics_by_id(self._connection, [topic_id]).get(topic_id)
+
+    def all_topics(self, *, after: tuple[int, str] = (0, ""), limit: int = _PAGE) -> list[TopicRow]:
+        """A page of the catalog's topics in order of (stream number, name), those after `after`."""
+        rows = self._connection.execute(
+            f"{TOPIC} WHERE (t.stream, t.name) > (?, ?) ORDER BY t.stream, t.name LIMIT ?", (*after, limit)
+        )
+        return list(map(topic_row, rows))
+
+    def check_new_topics(self, items: list[NewTopic]) -> list[TopicOutcome | None]:
+        """What CreateTopics would refuse now, per item; None for one that it would make (validate_only)."""
+        return check_new_topics(self._connection, items)
+
+    # Chains
+
+    def open_partitionlets(self, topics: Iterable[int]) -> dict[int, list[PartitionletRow]]:
+        """By topic number, the open partitionlet of each partition, in order of partition."""
+        found: dict[int, list[PartitionletRow]] = {}
+        for row in select_open(self._connection, topics):
+            found.setdefault(row.topic, []).append(row)
+        return found
+
+    def chain(self, topic: int, partition: int | None = None) -> list[PartitionletRow]:
+        """Partitionlets of a topic's number in order of (partition, id), the intended ones too."""
+        where = "p.topic = ?" if partition is None else "p.topic = ? AND p.state IN (0, 1, 2) AND p.partition = ?"
+        rows = self._connection.execute(
+            f"{PARTITIONLET} WHERE {where} ORDER BY p.partition, p.id",
+            (topic,) if partition is None else (topic, partition),
+        )
+        return list(map(partitionlet_row, rows))
+
+    def log_starts(self, topics: Iterable[int]) -> dict[tuple[int, int], Offset]:
+        """(topic number, partition) -> log start, of these topics' partitions where it is above 0."""
+        rows = self._connection.execute(
+            'SELECT topic, partition, "offset" FROM log_starts WHERE topic IN (SELECT value FROM json_each(?))',
+            (json_list(topics),),
+        )
+        return {(topic, partition): Offset(offset) for topic, partition, offset in rows}
+
+    def intended(self) -> list[PartitionletRow]:
+        """Every partitionlet of a roll that is not over; scans the table (at start, after a crash)."""
+        rows = self._connection.execute(f"{PARTITIONLET} WHERE p.state = ? ORDER BY p.id", (INTENDED,))
+        return list(map(partitionlet_row, rows))
+
+    def open_in(self, container: ContainerId, *, after: int = 0, limit: int = _PAGE) -> list[PartitionletRow]:
+        """A page of the open partitionlets of a container, by id; scans the table (when it closes or drains)."""
+        rows = self._connection.execute(
+            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? ORDER BY p.id LIMIT ?",
+            (after, container, OPEN, limit),
+        )
+        return list(map(partitionlet_row, rows))
+
+    # Retention
+
+    def live(self, partitionlets: Iterable[PartitionletId]) -> dict[PartitionletId, Offset]:
+        """By id, the first offset that is kept of each; those missing are dead, and so are their bytes."""
+        return {id_: max(Offset(0), owner.first, owner.log_start) for id_, owner in self.owners(partitionlets).items()}
+
+    def owners(self, partitionlets: Iterable[PartitionletId]) -> dict[PartitionletId, Owner]:
+        """By id, the partition that each belongs to; those missing are dead."""
+        rows = self._connection.execute(
+            'SELECT p.id, p.topic, t.topic_id, p.partition, p.first, p."end", coalesce(l."offset", 0) '
+            "FROM json_each(?) j CROSS JOIN partitionlets p ON p.id = j.value JOIN topics t ON t.number = p.topic "
+            "LEFT JOIN log_starts l ON l.topic = p.topic AND l.partition = p.partition",
+            (json_list(partitionlets),),
+        )
+        return {row[0]: Owner._make(row[1:]) for row in rows}
+
+    def retention(self, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
+        """By stream number, how long and how much it keeps, and its topics that differ; those missing are deleted."""
+        wanted = json_list(streams)
+        held = {
+            row.number: row
+            for row in map(
+                stream_row,
+                self._connection.execute(f"{STREAM} WHERE number IN (SELECT value FROM json_each(?))", (wanted,)),
+            )
+        }
+        overrides: dict[StreamNumber, dict[int, Retention]] = {number: {} for number in held}
+        rows = self._connection.execute(
+            f"{TOPIC} WHERE t.own_retention = 1 AND t.stream IN (SELECT value FROM json_each(?))", (wanted,)
+        )
+        for topic in map(topic_row, rows):
+            rule = retention(held[topic.stream_number].policy, topic.configs)
+            overrides[topic.stream_number][topic.number] = rule
+        return {
+            number: StreamRetention(Retention(row.policy.ttl_ms, row.policy.retention_bytes), overrides[number])
+            for number, row in held.items()
+        }
+
+    # Groups
+
+    def group(self, group: str) -> GroupRow | None:
+        """One consumer group as stored."""
+        row = self._connection.execute(f"{GROUP} WHERE name = ?", (group,)).fetchone()
+        return None if row is None else group_row(row)
+
+    def groups(self, *, after: str = "", limit: int = -1) -> list[GroupRow]:
+        """Groups in order of name, those after `after`; `limit` -1 for all."""
+        rows = self._connection.execute(f"{GROUP} WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
+        return list(map(group_row, rows))
+
+    def cursors(self, group: str, topics: Iterable[int] | None = None) -> list[CursorRow]:
+        """A group's cursors, of these topic numbers or of all, in order of (topic number, partition)."""
+        return list(self._cursors(group, topics))
+
+    def _cursors(self, group: str, topics: Iterable[int] | None) -> Iterator[CursorRow]:
+        some = "" if topics is None else "AND c.topic IN (SELECT value FROM json_each(?)) "
+        rows = self._connection.execute(
+            'SELECT t.topic_id, s.path, t.name, c.partition, c."offset", c.leader_epoch, c.metadata, c.committed_at '
+            "FROM cursors c JOIN topics t ON t.number = c.topic JOIN streams s ON s.number = t.stream "
+            f'WHERE c."group" = ? {some}ORDER BY c.topic, c.partition',
+            (group,) if topics is None else (group, json_list(topics)),
+        )
+        return map(CursorRow._make, rows)

@@ -1,0 +1,44 @@
+"""How long and how much a topic keeps: its configs over its stream's policy.
+
+Configs are kept as Kafka clients give them, text by name. Values are checked where requests come in; nothing here
+fails, since what is stored may come from another version.
+"""
+
+from collections.abc import Mapping
+
+from headrace.catalog.commands import StreamPolicy
+from headrace.catalog.rows import Retention
+
+RETENTION_MS = "retention.ms"
+RETENTION_BYTES = "retention.bytes"
+CLEANUP_POLICY = "cleanup.policy"
+
+
+def overrides_retention(configs: Mapping[str, str]) -> bool:
+    """Whether the topic may keep its records for another time than its stream says."""
+    return RETENTION_MS in configs or RETENTION_BYTES in configs or CLEANUP_POLICY in configs
+
+
+def retention(policy: StreamPolicy, configs: Mapping[str, str]) -> Retention:
+    """What a topic with `configs` keeps in a stream with `policy`; an unreadable value counts as absent.
+
+    Kafka's retention.ms=-1 is our 0, for ever, and its 0 our shortest, 1 ms. A topic that is compacted and not also
+    deleted from keeps all: time and size do not limit it.
+    """
+    cleanup = {part.strip() for part in configs.get(CLEANUP_POLICY, "delete").split(",")}
+    if "compact" in cleanup and "delete" not in cleanup:
+        return Retention(ttl_ms=0, bytes=-1)
+    millis, size = _int(configs.get(RETENTION_MS, "")), _int(configs.get(RETENTION_BYTES, ""))
+    return Retention(
+        ttl_ms=policy.ttl_ms if millis is None else 0 if millis < 0 else max(1, millis),
+        bytes=policy.retention_bytes if size is None else max(-1, size),
+    )
+
+
+def _int(value: str) -> int | None:
+    if len(value) > 20:  # no 64-bit number is longer; int() of a long text is slow
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None

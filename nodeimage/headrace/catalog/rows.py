@@ -1,0 +1,181 @@
+"""What the catalog holds and answers, as plain rows. Knows nothing of SQLite.
+
+Rows are named tuples: a listing makes a hundred thousand of them.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headrace.catalog.commands import StreamPolicy
+from headrace.errors import Code, KafkaError
+from headrace.ids import (
+    ContainerId,
+    Epoch,
+    LeaderEpoch,
+    Millis,
+    Offset,
+    PartitionletId,
+    StreamNumber,
+)
+
+INTENDED, OPEN, SEALED = 0, 1, 2
+"""States of a partitionlet. A chain is sealed ones, one open, and at most one intended."""
+
+
+class StreamRow(NamedTuple):
+    """A stream, with the numbers of its topics and partitions."""
+
+    number: StreamNumber
+    path: str
+    policy: StreamPolicy
+    created: Millis
+    topics: int
+    partitions: int
+
+
+class TopicRow(NamedTuple):
+    """A topic. `configs` are its own, over the stream's policy; read it only."""
+
+    number: int
+    topic_id: bytes
+    stream_number: StreamNumber
+    stream: str
+    name: str
+    partitions: int
+    configs: Mapping[str, str]
+    created: Millis
+
+    @property
+    def full_name(self) -> str:
+        """`/path/of/stream:topic`."""
+        return f"{self.stream}:{self.name}"
+
+
+class PartitionletRow(NamedTuple):
+    """A partitionlet of a partition's chain.
+
+    `first` is -1 while intended; `end` (exclusive) is -1 until sealed. `leader_epoch` and `container_epoch` are those
+    at its opening; `epochs` the (leader epoch, first offset) history that its seal carried.
+    """
+
+    id: PartitionletId
+    topic: int
+    partition: int
+    container: ContainerId
+    first: Offset
+    end: Offset
+    leader_epoch: LeaderEpoch
+    container_epoch: Epoch
+    state: int
+    epochs: tuple[tuple[LeaderEpoch, Offset], ...]
+
+    def current_leader_epoch(self, container_epoch: Epoch) -> LeaderEpoch:
+        """The partition's leader epoch while this is open, given its container's epoch now (invariant 10)."""
+        return LeaderEpoch(self.leader_epoch + container_epoch - self.container_epoch)
+
+
+class Owner(NamedTuple):
+    """The partition that a live partitionlet belongs to. `end` is -1 until sealed, `first` -1 while intended."""
+
+    topic: int
+    topic_id: bytes
+    partition: int
+    first: Offset
+    end: Offset
+    log_start: Offset
+
+
+class CursorRow(NamedTuple):
+    """A group's committed offset."""
+
+    topic_id: bytes
+    stream: str
+    name: str
+    partition: int
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    metadata: str
+    committed_at: Millis
+
+
+class GroupRow(NamedTuple):
+    """A consumer group as its coordinator stored it; `members` is the coordinator's own bytes."""
+
+    group: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    member_ids: tuple[str, ...]
+    members: bytes
+    state: str
+    changed: Millis
+
+
+class Retention(NamedTuple):
+    """How long and how much: `ttl_ms` 0 = for ever, `bytes` per partition, -1 = no limit."""
+
+    ttl_ms: int
+    bytes: int
+
+
+class StreamRetention(NamedTuple):
+    """What retention needs of a stream: its own rule, and the rule of each topic number that has another."""
+
+    rule: Retention
+    overrides: Mapping[int, Retention]
+
+
+class StreamOutcome(NamedTuple):
+    """`changed` is false if there was nothing to do. Of a deleted stream: the row as it was."""
+
+    stream: StreamRow
+    changed: bool
+
+
+class TopicOutcome(NamedTuple):
+    """Of one topic. `topic` is None if there is none; `partitionlets` are the open ones made, or gone with it."""
+
+    code: Code
+    message: str = ""
+    topic: TopicRow | None = None
+    partitionlets: tuple[PartitionletRow, ...] = ()
+
+
+class RollOutcome(NamedTuple):
+    """Of one roll: the partitionlet intended, or open now. With INVALID_REQUEST: the one that stood in the way."""
+
+    code: Code
+    message: str = ""
+    partitionlet: PartitionletRow | None = None
+
+
+class LogStartOutcome(NamedTuple):
+    """Of one partition: its log start now, and the partitionlets that left its chain."""
+
+    code: Code
+    offset: Offset = Offset(-1)
+    dropped: tuple[PartitionletId, ...] = ()
+
+
+class Expired(NamedTuple):
+    """How many cursors and groups were forgotten."""
+
+    cursors: int
+    groups: int
+
+
+Outcome = (
+    StreamOutcome
+    | TopicOutcome
+    | GroupRow
+    | Expired
+    | list[TopicOutcome]
+    | list[RollOutcome]
+    | list[LogStartOutcome]
+    | list[Code]
+)
+"""What applying a command gives; each command's docstring names its own."""
+
+Decided = Outcome | KafkaError
+"""An outcome, or the error with which the whole command was refused."""

@@ -1,0 +1,124 @@
+"""The SELECTs that applying and reading share: from SQL rows to the catalog's rows.
+
+Lists of any length are passed as one JSON parameter (json_each), so that a statement is compiled once and a call for
+10,000 topics is one statement.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from headrace.catalog.commands import StreamPolicy
+from headrace.catalog.rows import OPEN, GroupRow, PartitionletRow, StreamRow, TopicRow
+from headrace.ids import Millis, StreamNumber
+
+STREAM = "SELECT number, path, policy, created, topics, partitions FROM streams"
+TOPIC = (
+    "SELECT t.number, t.topic_id, t.stream, s.path, t.name, t.partitions, t.configs, t.created "
+    "FROM topics t JOIN streams s ON s.number = t.stream"
+)
+_PARTITIONLET_COLUMNS = (
+    'p.id, p.topic, p.partition, p.container, p.first, p."end", p.leader_epoch, p.container_epoch, p.state, p.epochs'
+)
+PARTITIONLET = f"SELECT {_PARTITIONLET_COLUMNS} FROM partitionlets p"
+GROUP = "SELECT name, generation, protocol_type, protocol, leader, member_ids, members, state, changed FROM groups"
+_TOPIC_IDS_AT_ONCE = 500
+
+_NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+_policies = msgspec.json.Decoder(StreamPolicy)
+_configs = msgspec.json.Decoder(dict[str, str])
+_epochs = msgspec.msgpack.Decoder(tuple[tuple[int, int], ...])
+_strings = msgspec.msgpack.Decoder(tuple[str, ...])
+
+
+def encode_policy(policy: StreamPolicy) -> bytes:
+    """A policy as JSON, for the `policy` column."""
+    return msgspec.json.encode(policy)
+
+
+def encode_configs(configs: Mapping[str, str]) -> bytes | None:
+    """Configs as JSON in order of name, for the `configs` column; NULL if there are none."""
+    return msgspec.json.encode(dict(configs), order="deterministic") if configs else None
+
+
+def stream_row(row: tuple[Any, ...]) -> StreamRow:
+    """From a row of STREAM."""
+    number, path, policy, created, topics, partitions = row
+    return StreamRow(number, path, _policies.decode(policy), created, topics, partitions)
+
+
+def topic_row(row: tuple[Any, ...]) -> TopicRow:
+    """From a row of TOPIC."""
+    number, topic_id, stream, path, name, partitions, configs, created = row
+    held = _NO_CONFIGS if configs is None else _configs.decode(configs)
+    return TopicRow(number, topic_id, stream, path, name, partitions, held, created)
+
+
+def partitionlet_row(row: tuple[Any, ...]) -> PartitionletRow:
+    """From a row of PARTITIONLET."""
+    if row[9] is None:
+        return PartitionletRow._make((*row[:9], ()))
+    return PartitionletRow._make((*row[:9], _epochs.decode(row[9])))
+
+
+def group_row(row: tuple[Any, ...]) -> GroupRow:
+    """From a row of GROUP."""
+    name, generation, protocol_type, protocol, leader, member_ids, members, state, changed = row
+    return GroupRow(
+        name,
+        generation,
+        protocol_type,
+        protocol,
+        leader,
+        _strings.decode(member_ids),
+        members,
+        state,
+        Millis(changed),
+    )
+
+
+def select_stream(connection: sqlite3.Connection, path: str) -> StreamRow | None:
+    """The stream at `path`."""
+    row = connection.execute(f"{STREAM} WHERE path = ?", (path,)).fetchone()
+    return None if row is None else stream_row(row)
+
+
+def select_topics_by_id(connection: sqlite3.Connection, topic_ids: Collection[bytes]) -> dict[bytes, TopicRow]:
+    """The topics with these ids, of those that exist."""
+    found: dict[bytes, TopicRow] = {}
+    wanted = list(topic_ids)
+    for start in range(0, len(wanted), _TOPIC_IDS_AT_ONCE):
+        some = wanted[start : start + _TOPIC_IDS_AT_ONCE]
+        marks = ",".join("?" * len(some))
+        for row in connection.execute(f"{TOPIC} WHERE t.topic_id IN ({marks})", some):
+            found[row[1]] = topic_row(row)
+    return found
+
+
+def select_topics_by_name(
+    connection: sqlite3.Connection, stream: StreamNumber, names: Iterable[str]
+) -> dict[str, TopicRow]:
+    """The topics of a stream with these names, of those that exist."""
+    rows = connection.execute(
+        f"{TOPIC} WHERE t.stream = ? AND t.name IN (SELECT value FROM json_each(?))", (stream, json_list(names))
+    )
+    return {row[4]: topic_row(row) for row in rows}
+
+
+def select_open(connection: sqlite3.Connection, topics: Iterable[int]) -> Iterator[PartitionletRow]:
+    """The open partitionlets of the topics with these numbers, in order of (topic, partition)."""
+    rows = connection.execute(
+        f"SELECT {_PARTITIONLET_COLUMNS} FROM json_each(?) j CROSS JOIN partitionlets p "
+        "ON p.topic = j.value AND p.state = ? ORDER BY p.topic, p.partition",
+        (json_list(sorted(set(topics))), OPEN),
+    )
+    return map(partitionlet_row, rows)
+
+
+def json_list(values: Iterable[object]) -> str:
+    """A list parameter for json_each."""
+    return json.dumps(list(values))

@@ -1,0 +1,192 @@
+"""The catalog's SQLite file: its schema, and the application of commands to it.
+
+    counters       name -> value: `applied` (the position below which all commands are applied), the next numbers
+    streams        number, path, policy, counts
+    topics         number, topic id, stream, name, partitions, configs; one row per topic
+    partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
+    log_starts     only where above 0
+    groups, cursors
+
+A deleted topic's partitionlets leave the table: one is alive while its row exists and its log start lies below its
+end. `apply` is deterministic: the same commands in the same order give the same rows and outcomes everywhere. The
+applied position moves in the same transaction as the rows, so that replay applies each command exactly once. The log
+is the truth, hence no sync per commit (WAL, synchronous=NORMAL): a machine that loses power replays a little more.
+"""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import structlog
+
+from headrace.catalog import apply_chains, apply_groups, apply_topics
+from headrace.catalog.commands import (
+    AlterStream,
+    AlterTopic,
+    Command,
+    CommitCursors,
+    CreatePartitions,
+    CreateStream,
+    CreateTopics,
+    DeleteCursors,
+    DeleteGroups,
+    DeleteStream,
+    DeleteTopics,
+    ExpireCursors,
+    PutGroup,
+    RollDone,
+    RollIntent,
+    SetLogStart,
+)
+from headrace.catalog.rows import Decided, Outcome
+from headrace.errors import Code, FolderRefused, KafkaError
+from headrace.ids import Position
+
+log = structlog.get_logger(__name__)
+
+APPLICATION_ID = 0x48524143
+"""'HRAC' in the file's header, so that `file` and we know one."""
+FORMAT = 1
+"""Of the schema, in user_version. A newer one is refused."""
+
+_SCHEMA = """
+CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO counters VALUES ('applied', 0), ('next_stream', 1), ('next_topic', 1);
+CREATE TABLE streams(
+  number INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, policy BLOB NOT NULL, created INTEGER NOT NULL,
+  next_serial INTEGER NOT NULL, topics INTEGER NOT NULL, partitions INTEGER NOT NULL);
+CREATE TABLE topics(
+  number INTEGER PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, stream INTEGER NOT NULL, name TEXT NOT NULL,
+  partitions INTEGER NOT NULL, configs BLOB, created INTEGER NOT NULL, own_retention INTEGER NOT NULL);
+CREATE UNIQUE INDEX topics_by_name ON topics(stream, name);
+CREATE INDEX topics_own_retention ON topics(stream) WHERE own_retention = 1;
+CREATE TABLE partitionlets(
+  id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, partition INTEGER NOT NULL, container INTEGER NOT NULL,
+  first INTEGER NOT NULL, "end" INTEGER NOT NULL, leader_epoch INTEGER NOT NULL, container_epoch INTEGER NOT NULL,
+  state INTEGER NOT NULL, epochs BLOB);
+CREATE INDEX chains ON partitionlets(topic, state, partition);
+CREATE TABLE log_starts(
+  topic INTEGER NOT NULL, partition INTEGER NOT NULL, "offset" INTEGER NOT NULL,
+  PRIMARY KEY(topic, partition)) WITHOUT ROWID;
+CREATE TABLE groups(
+  name TEXT PRIMARY KEY, generation INTEGER NOT NULL, protocol_type TEXT NOT NULL, protocol TEXT NOT NULL,
+  leader TEXT NOT NULL, member_ids BLOB NOT NULL, members BLOB NOT NULL, state TEXT NOT NULL,
+  changed INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE cursors(
+  "group" TEXT NOT NULL, topic INTEGER NOT NULL, partition INTEGER NOT NULL, "offset" INTEGER NOT NULL,
+  leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL, committed_at INTEGER NOT NULL,
+  PRIMARY KEY("group", topic, partition)) WITHOUT ROWID;
+CREATE INDEX cursors_by_topic ON cursors(topic);
+"""
+
+
+def open_tables(path: Path) -> sqlite3.Connection:
+    """A connection that may apply commands; makes the file where there is none. One thread at a time.
+
+    Raises FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA cache_size=-4096")
+        connection.execute("PRAGMA secure_delete=OFF")
+        connection.execute("PRAGMA journal_size_limit=67108864")
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found > FORMAT:
+            raise FolderRefused(f"{path} has format {found}; this version reads {FORMAT}: use a newer headrace")
+        if found == 0:
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID};"
+                f"PRAGMA user_version={FORMAT}; COMMIT;"
+            )
+        applied(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def applied(connection: sqlite3.Connection) -> Position:
+    """The position below which every command is applied."""
+    row = connection.execute("SELECT value FROM counters WHERE name = 'applied'").fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("the catalog has no applied position")
+    return Position(row[0])
+
+
+def apply_all(connection: sqlite3.Connection, commands: list[tuple[Position, Command]]) -> list[Decided]:
+    """Apply commands, each with the position after its frame, in one transaction; what each one came to.
+
+    Commands at or below the applied position are refused (AssertionError): replay starts above it. On sqlite3.Error
+    (full disk, damage) nothing is applied.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        decided: list[Decided] = []
+        last = applied(connection)
+        for position, command in commands:
+            assert position > last, f"a command at {position} after {last}: the log went backwards"
+            last = position
+            decided.append(_apply_one(connection, command))
+        connection.execute("UPDATE counters SET value = ? WHERE name = 'applied'", (last,))
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
+            connection.execute("ROLLBACK")
+        raise
+    return decided
+
+
+def _apply_one(connection: sqlite3.Connection, command: Command) -> Decided:
+    """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
+    connection.execute("SAVEPOINT command")
+    refusal: KafkaError
+    try:
+        outcome = _dispatch(connection, command)
+    except KafkaError as error:
+        refusal = error
+    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
+        # The same on every replica, since it comes from the command and the rows; a full disk does not come here.
+        log.error("catalog_command_failed", command=type(command).__name__, error=repr(error))
+        refusal = KafkaError(Code.UNKNOWN_SERVER_ERROR, f"the catalog cannot apply {type(command).__name__}: {error}")
+    else:
+        connection.execute("RELEASE command")
+        return outcome
+    connection.execute("ROLLBACK TO command")
+    connection.execute("RELEASE command")
+    return refusal
+
+
+def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
+    match command:
+        case CommitCursors():
+            return apply_groups.commit_cursors(connection, command)
+        case CreateTopics():
+            return apply_topics.create_topics(connection, command)
+        case DeleteTopics():
+            return apply_topics.delete_topics(connection, command)
+        case CreatePartitions():
+            return apply_topics.create_partitions(connection, command)
+        case AlterTopic():
+            return apply_topics.alter_topic(connection, command)
+        case CreateStream():
+            return apply_topics.create_stream(connection, command)
+        case AlterStream():
+            return apply_topics.alter_stream(connection, command)
+        case DeleteStream():
+            return apply_topics.delete_stream(connection, command)
+        case RollIntent():
+            return apply_chains.roll_intent(connection, command)
+        case RollDone():
+            return apply_chains.roll_done(connection, command)
+        case SetLogStart():
+            return apply_chains.set_log_start(connection, command)
+        case DeleteCursors():
+            return apply_groups.delete_cursors(connection, command)
+        case PutGroup():
+            return apply_groups.put_group(connection, command)
+        case DeleteGroups():
+            return apply_groups.delete_groups(connection, command)
+        case ExpireCursors():
+            return apply_groups.expire_cursors(connection, command)

@@ -1,0 +1,99 @@
+"""What the group coordinator and its Kafka APIs need of the broker; the only parts of it that they touch."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from headrace.catalog.commands import Command
+from headrace.catalog.reader import Reader
+from headrace.errors import KafkaError
+
+T = TypeVar("T")
+
+
+class CatalogHost(Protocol):
+    """The catalog: commands in, rows out."""
+
+    async def submit(self, command: Command) -> Any:
+        """The command's outcome, once committed and applied. Raises HeadraceError."""
+
+    async def query(self, fn: Callable[[Reader], T]) -> T:
+        """Run `fn` in a reader thread."""
+        ...
+
+
+class NumberedRow(Protocol):
+    """A topic's row in the catalog."""
+
+    @property
+    def number(self) -> int:
+        """By which cursors refer to the topic."""
+        ...
+
+
+class NamedTopic(Protocol):
+    """A topic in use."""
+
+    @property
+    def topic_id(self) -> bytes:
+        """16 bytes, the same for every form of the name."""
+        ...
+
+    @property
+    def row(self) -> NumberedRow: ...
+
+
+class TopicsHost(Protocol):
+    """Names and topics."""
+
+    async def resolve(self, names: Sequence[str], session: Any, /) -> Sequence[NamedTopic | KafkaError]:
+        """Each name's topic, or why there is none. Makes none."""
+        ...
+
+    async def names_of(self, topic_ids: Sequence[bytes], session: Any, /) -> dict[bytes, str]:
+        """The names under which topics are shown."""
+        ...
+
+
+class Cancellable(Protocol):
+    """A call that can be taken back."""
+
+    def cancel(self) -> None: ...
+
+
+class Session(Protocol):
+    """A client's connection."""
+
+    client_id: str | None
+    peer: str
+    """`address:port`."""
+
+
+class GroupHost(Protocol):
+    """The broker, as far as consumer groups are concerned."""
+
+    @property
+    def catalog(self) -> CatalogHost: ...
+
+    @property
+    def topics(self) -> TopicsHost: ...
+
+    @property
+    def node_id(self) -> int: ...
+
+    def advertised(self, session: Any, /) -> tuple[str, int]:
+        """Host and port at which the clients of this session's listener reach this node."""
+        ...
+
+    def now(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+    def monotonic_ms(self) -> int: ...
+
+    def call_at(self, deadline_ms: int, callback: Callable[[], None], /) -> Cancellable:
+        """Call on the loop at this monotonic time."""
+        ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], /) -> Any:
+        """An asyncio task that the broker owns, and awaits before it closes."""
+        ...

@@ -1,0 +1,37 @@
+"""The topics in a consumer's subscription: the `metadata` of a protocol of type `consumer`.
+
+    Subscription = version int16, topics [string], user_data bytes, … (more in later versions)
+
+Only the part that all versions begin with is read. The bytes are the client's; anything may stand in them.
+"""
+
+import struct
+
+PROTOCOL_TYPE = "consumer"
+
+_VERSION_AND_COUNT = struct.Struct(">hi")
+_LENGTH = struct.Struct(">h")
+
+
+def subscribed_topics(metadata: bytes) -> set[str] | None:
+    """The names of the topics, or None if that is no subscription."""
+    if len(metadata) < _VERSION_AND_COUNT.size:
+        return None
+    _, count = _VERSION_AND_COUNT.unpack_from(metadata)
+    at = _VERSION_AND_COUNT.size
+    if not 0 <= count <= (len(metadata) - at) // _LENGTH.size:
+        return None
+    topics = set()
+    for _ in range(count):
+        if at + _LENGTH.size > len(metadata):
+            return None
+        (length,) = _LENGTH.unpack_from(metadata, at)
+        at += _LENGTH.size
+        if not 0 <= length <= len(metadata) - at:
+            return None
+        try:
+            topics.add(metadata[at : at + length].decode())
+        except UnicodeDecodeError:
+            return None
+        at += length
+    return topics

@@ -1,0 +1,1 @@
+"""The Kafka listener: one module per API or family of APIs, over the catalog and the containers."""

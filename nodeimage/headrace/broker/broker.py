@@ -1,0 +1,299 @@
+"""The broker: what all Kafka APIs share, and the table that says who answers which.
+
+Responsible for dispatch: Produce, Fetch and Metadata have codecs and start functions of their own; every other API is
+decoded by `wire.cold`, answered by an `async` handler with plain fields, and encoded by `wire.cold`. While a handler
+runs, its connection starts nothing else.
+
+Owns the caches of topics and partitions, the fetch sessions, the deadlines, and all tasks that are started on behalf
+of clients.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from headrace.broker import fetch, group_apis, headrace_admin, metadata, offset_apis, produce, producer_ids
+from headrace.broker.admin_apis import HANDLERS as ADMIN_HANDLERS
+from headrace.broker.config_apis import HANDLERS as CONFIG_HANDLERS
+from headrace.broker.deadlines import Deadline, Deadlines
+from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.listener import Connection, Slot
+from headrace.broker.partitions import Partitions
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.rolls import Rolls
+from headrace.broker.space import Space
+from headrace.broker.topics import Topics
+from headrace.catalog.service import Catalog
+from headrace.container.container import Container
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.wire import cold
+from headrace.wire.api_keys import SUPPORTED, ApiKey
+from headrace.wire.api_versions import encode_response as encode_api_versions
+from headrace.wire.header import RequestHeader
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+MOST_PENDING_BYTES = 128 * 1024 * 1024
+"""Bytes that wait for the disk; above this, producers wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What an operator sets for one node. Sizes are bytes."""
+
+    chunk_bytes: int = 256 * 1024 * 1024
+    container_bytes: int = 16 * 1024 * 1024 * 1024
+    partitionlet_bytes: int = 2 * 1024 * 1024 * 1024
+    disk_quota: int = 0
+    """0: the whole disk."""
+    disk_reserve: int = 256 * 1024 * 1024
+    """Room on the disk that new chunks leave free."""
+    rebalance_delay_ms: int = 50
+    """How long a group's first rebalance waits for more members."""
+    fsync: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who this node is."""
+
+    node_id: NodeId
+    cluster_id: str
+    host: str
+    port: int
+    settings: NodeSettings
+    rack: str | None = None
+    started_at: float = field(default_factory=time.time)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since the start, for `status`."""
+
+    connections: int = 0
+    requests: int = 0
+    produce_requests: int = 0
+    fetch_requests: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str, Any]]]
+
+
+class Broker:
+    """One node's Kafka listener."""
+
+    default_stream = "/default"
+
+    def __init__(
+        self,
+        *,
+        node: NodeIdentity,
+        catalog: Catalog,
+        containers: dict[ContainerId, Container],
+        executor: Executor,
+        producer_block: Callable[[int], range],
+        regroup_enabled: bool = True,
+    ) -> None:
+        self.node = node
+        self.catalog = catalog
+        self.containers = containers
+        """Every container that this node leads, the catalog's among them."""
+        self.executor = executor
+        self.producer_block = producer_block
+        self.loop = asyncio.get_running_loop()
+        self.counters = Counters()
+        self.connections: set[Connection] = set()
+        self.deadlines = Deadlines(self.loop)
+        self.fetch_sessions = FetchSessions()
+        self.space = Space(self, regroup_enabled=regroup_enabled)
+        self.topics = Topics(self)
+        self.partitions = Partitions(self)
+        self.rolls = Rolls(self, limit=node.settings.partitionlet_bytes)
+        self.producer_ids = ProducerIds(self)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.groups = group_apis.make_service(self)
+        self._handlers: dict[int, Handler] = {
+            **producer_ids.HANDLERS,
+            **offset_apis.HANDLERS,
+            **group_apis.HANDLERS,
+            **ADMIN_HANDLERS,
+            **CONFIG_HANDLERS,
+        }
+
+    # --- requests
+
+    def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+        """Start to answer one request. Raises `HeadraceError` where the connection must end."""
+        self.counters.requests += 1
+        key, version = header.api_key, header.api_version
+        span = SUPPORTED.get(key)  # type: ignore[call-overload]  # an int that may be no ApiKey
+        if key == ApiKey.API_VERSIONS:
+            self._api_versions(session, header, request, slot)
+            return
+        if span is None or not span[0] <= version <= span[1]:
+            raise KafkaError(Code.UNSUPPORTED_VERSION, f"api {key} version {version} is not supported")
+        if key == ApiKey.PRODUCE:
+            self.counters.bytes_in += len(request)
+            produce.handle(self, session, header, request, slot)
+        elif key == ApiKey.FETCH:
+            fetch.handle(self, session, header, request, slot)
+        elif key == ApiKey.METADATA:
+            metadata.handle(self, session, header, request, slot)
+        elif key == ApiKey.HEADRACE_ADMIN:
+            session.park(self._headrace_admin(session, bytes(request[header.body :]), slot))
+        else:
+            session.park(self._cold(session, key, version, request[header.body :], slot))
+
+    def _api_versions(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+        low, high = SUPPORTED[ApiKey.API_VERSIONS]
+        version = header.api_version
+        if low <= version <= high and version >= 3:  # from 3 on clients name themselves
+            asked = cold.decode_request(ApiKey.API_VERSIONS, version, request[header.body :])
+            name = cold.field(asked, "client_software_name", "")
+            session.software = f"{name} {cold.field(asked, 'client_software_version', '')}".strip()
+        slot.answer([encode_api_versions(version)])
+
+    async def _cold(self, session: Connection, key: int, version: int, body: memoryview, slot: Slot) -> None:
+        asked = cold.decode_request(key, version, body)
+        fields = await self._handlers[key](self, asked, session)
+        slot.answer([cold.encode_response(key, version, fields)])
+
+    async def _headrace_admin(self, session: Connection, body: bytes, slot: Slot) -> None:
+        slot.answer([await headrace_admin.handle(self, body, session)])
+
+    def connected(self, session: Connection) -> None:
+        """A client connected."""
+        self.connections.add(session)
+        self.counters.connections += 1
+
+    def disconnected(self, session: Connection) -> None:
+        """A client is gone."""
+        self.connections.discard(session)
+
+    def advertised(self, _session: Connection) -> tuple[str, int]:
+        """The address by which this session's client reaches this node."""
+        return self.node.host, self.node.port
+
+    # --- what handlers use
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node's broker id."""
+        return self.node.node_id
+
+    @property
+    def host(self) -> str:
+        """The host name that clients are told."""
+        return self.node.host
+
+    @property
+    def port(self) -> int:
+        """The port that clients are told."""
+        return self.node.port
+
+    @property
+    def node_count(self) -> int:
+        """Storage nodes of the cluster."""
+        return 1
+
+    def now(self) -> int:
+        """Milliseconds since 1970."""
+        return int(time.time() * 1000)
+
+    def monotonic_ms(self) -> int:
+        """The loop's clock, in milliseconds."""
+        return int(self.loop.time() * 1000)
+
+    def call_at(self, deadline_ms: int, callback: Callable[[], None]) -> Deadline:
+        """Call `callback` at `deadline_ms` of `monotonic_ms`."""
+        return self.deadlines.at(deadline_ms / 1000, callback)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """A task that the broker owns: it is cancelled, and waited for, when the broker closes."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, KafkaError):
+            log.error("task failed", error=repr(error), exc_info=error)
+
+    def place(self, count: int, _stream: str) -> list[tuple[ContainerId, Epoch]]:
+        """Containers for `count` new partitionlets: of two random candidates the emptier one, each time."""
+        candidates = self.space.open_containers()
+        if not candidates:
+            raise KafkaError(Code.KAFKA_STORAGE_ERROR, "no container takes new partitions: is the disk full?")
+        if len(candidates) == 1:
+            (only,) = candidates
+            return [(only.id, only.epoch)] * count
+        chosen = [
+            min(random.sample(candidates, 2), key=lambda container: container.log.end - container.log.start)
+            for _ in range(count)
+        ]
+        return [(container.id, container.epoch) for container in chosen]
+
+    def read_failed(self, error: Exception) -> None:
+        """A read from disk failed; the client gets a storage error."""
+        log.error("read failed", error=repr(error))
+
+    # --- back-pressure
+
+    @property
+    def saturated(self) -> bool:
+        """More waits for the disk than memory should hold."""
+        return sum(container.log.pending_bytes for container in self.containers.values()) > MOST_PENDING_BYTES
+
+    async def not_saturated(self) -> None:
+        """Return when the disk has caught up."""
+        while self.saturated:
+            busiest = max(self.containers.values(), key=lambda container: container.log.pending_bytes)
+            waiting: asyncio.Future[None] = self.loop.create_future()
+            busiest.when_committed(busiest.log.end, _Done(waiting))
+            await waiting
+
+    # --- life
+
+    async def start(self) -> None:
+        """Finish what a crash interrupted, and begin the background work."""
+        finished = await self.rolls.finish()
+        if finished:
+            log.info("rolls finished", count=finished)
+        self.space.start()
+
+    async def close(self) -> None:
+        """End connections, tasks and background work."""
+        await self.space.close()
+        for connection in list(self.connections):
+            connection.end()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.deadlines.close()
+
+
+class _Done:
+    """A future as somebody who waits for a commit."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: "asyncio.Future[None]") -> None:
+        self._future = future
+
+    def committed(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+

@@ -1,0 +1,88 @@
+"""All deadlines of a node behind one timer: no timer belongs to a topic, a connection or a partition.
+
+A heap of (time, number, callback). Cancelling marks an entry; it leaves the heap when its time comes, or when the heap
+holds more cancelled entries than live ones.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+
+class Deadline:
+    """One entry; `cancel()` it when it no longer matters."""
+
+    __slots__ = ("_callback", "_owner", "when")
+
+    def __init__(self, when: float, callback: Callable[[], None], owner: "Deadlines") -> None:
+        self.when = when
+        self._callback: Callable[[], None] | None = callback
+        self._owner = owner
+
+    def __lt__(self, other: "Deadline") -> bool:
+        return self.when < other.when
+
+    def cancel(self) -> None:
+        """Forget it."""
+        if self._callback is not None:
+            self._callback = None
+            self._owner.cancelled()
+
+    def run(self) -> None:
+        """Call back, unless cancelled."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+    @property
+    def live(self) -> bool:
+        """Neither run nor cancelled."""
+        return self._callback is not None
+
+
+class Deadlines:
+    """The heap and its timer. Times are the loop's own (monotonic seconds)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._heap: list[Deadline] = []
+        self._cancelled = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def at(self, when: float, callback: Callable[[], None]) -> Deadline:
+        """Call `callback` at loop time `when`."""
+        deadline = Deadline(when, callback, self)
+        heapq.heappush(self._heap, deadline)
+        if self._heap[0] is deadline:
+            self._arm()
+        return deadline
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Deadline:
+        """Call `callback` in `seconds`."""
+        return self.at(self._loop.time() + seconds, callback)
+
+    def cancelled(self) -> None:
+        """One entry was cancelled."""
+        self._cancelled += 1
+        if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
+            self._heap = [deadline for deadline in self._heap if deadline.live]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
+    def close(self) -> None:
+        """Forget all."""
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._heap[0].when, self._due) if self._heap else None
+
+    def _due(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._heap and self._heap[0].when <= now:
+            heapq.heappop(self._heap).run()
+        self._arm()

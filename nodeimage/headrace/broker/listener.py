@@ -1,0 +1,300 @@
+"""One client's connection: frames in, answers out, in the order of the requests.
+
+Framing: every request is a 4-byte length, then that many bytes (`wire.header` reads their header). Answers go out in
+the order in which the requests came, as Kafka clients expect, though several are under way at once: each request has a
+`Slot` in a queue, and whatever is ready at the head of the queue is written.
+
+Requests *start* in order too. One that has to wait before it can start (a partition that is not in memory, no room
+on the disk) *parks* the connection: nothing behind it starts before it has. A cold API parks it until its answer.
+Fetch and Produce wait without parking.
+
+Back-pressure: a connection that has 256 requests under way, is parked with a full buffer, or whose client does not
+read, is not read from, so that TCP pushes back and clients batch.
+"""
+
+import asyncio
+import mmap
+import struct
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from headrace.errors import HeadraceError, MalformedRequest
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.header import RequestHeader, read_request_header, response_header
+
+log = structlog.get_logger()
+
+MAX_REQUEST_BYTES = 100 * 1024 * 1024
+MAX_UNDER_WAY = 256
+_BUFFER = 256 * 1024
+_MAPPED = 4 * 1024 * 1024
+"""A larger request gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
+_LENGTH = struct.Struct(">i")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Handler(Protocol):
+    """What answers requests: the broker."""
+
+    def handle(self, session: "Connection", header: RequestHeader, request: memoryview, slot: "Slot") -> None:
+        """Start to answer; may park the connection. Raises `HeadraceError` where the connection must end."""
+
+    def connected(self, session: "Connection") -> None: ...
+
+    def disconnected(self, session: "Connection") -> None: ...
+
+
+class Slot:
+    """The place of one answer in its connection's queue."""
+
+    __slots__ = ("_answer", "_connection", "api_key", "correlation_id", "done", "version")
+
+    def __init__(self, connection: "Connection", header: RequestHeader) -> None:
+        self._connection = connection
+        self.api_key = header.api_key
+        self.version = header.api_version
+        self.correlation_id = header.correlation_id
+        self.done = False
+        self._answer: list[Buffer] = []
+
+    def answer(self, body: Sequence[Buffer], *, header_version: int | None = None) -> None:
+        """Answer with `body`, as soon as all earlier requests are answered."""
+        if self.done:
+            return
+        head = response_header(
+            self.api_key, self.version if header_version is None else header_version, self.correlation_id
+        )
+        length = len(head)
+        for piece in body:
+            length += len(piece)
+        self._answer = [_LENGTH.pack(length) + head, *body]
+        self.done = True
+        self._connection.flush()
+
+    def no_answer(self) -> None:
+        """The client expects none (Produce with acks=0)."""
+        self.done = True
+        self._connection.flush()
+
+    @property
+    def is_followed(self) -> bool:
+        """Another request of this client waits for its answer behind this one."""
+        return self._connection.slots[-1] is not self
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one client's socket, and its session with the broker."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._large: bytearray | mmap.mmap | None = None
+        self._large_view = memoryview(b"")
+        self._large_end = 0
+        self._parked: asyncio.Task[None] | None = None
+        self._paused_reading = False
+        self._client_reads = True
+        self._processing = False
+        self.slots: deque[Slot] = deque()
+        self.peer = "?"
+        self.local: tuple[str, int] = ("", 0)
+        self.client_id: str | None = None
+        self.software: str = ""
+        self.closed = False
+        self.on_close: list[Callable[[], None]] = []
+        self.waiting_fetch: Callable[[], None] | None = None
+        """Answers the fetch that waits on this connection, called when another request comes behind it."""
+        self._held: set[asyncio.Task[None]] = set()
+
+    # --- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        local = transport.get_extra_info("sockname")
+        if isinstance(local, tuple):
+            self.local = (local[0], local[1])
+        self._handler.connected(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: what waits on its behalf is dropped; what was appended stays."""
+        self.closed = True
+        if self._parked is not None:
+            self._parked.cancel()
+        self.slots.clear()
+        for task in self._held:
+            task.cancel()
+        for callback in list(self.on_close):
+            callback()
+        self.on_close.clear()
+        self._handler.disconnected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes from the socket go."""
+        if self._large is not None:
+            return self._large_view[self._large_end :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end > _BUFFER // 2 and self._start:
+            size = self._end - self._start
+            self._buffer[:size] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, size
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` came."""
+        if self._large is not None:
+            self._large_end += nbytes
+        else:
+            self._end += nbytes
+        self._process()
+
+    def eof_received(self) -> bool:
+        """The client closed its side: end the connection."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: start nothing more for it."""
+        self._client_reads = False
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._client_reads = True
+        self._process()
+
+    # --- requests
+
+    def park(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Start nothing more on this connection before `coroutine` has ended."""
+        self._parked = self._loop.create_task(self._unpark_after(coroutine))
+
+    def hold(self, task: asyncio.Task[None]) -> None:
+        """Cancel `task` if the client goes away first."""
+        self._held.add(task)
+        task.add_done_callback(self._held.discard)
+
+    async def _unpark_after(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await coroutine
+        except asyncio.CancelledError:
+            raise
+        except HeadraceError as error:
+            self.fail(str(error))
+        except Exception:
+            log.exception("request failed", peer=self.peer)
+            self.fail("internal error")
+        finally:
+            self._parked = None
+        if not self.closed:
+            self._process()
+
+    def fail(self, reason: str) -> None:
+        """End the connection; the reason goes to the log."""
+        if not self.closed:
+            log.warning("connection closed", peer=self.peer, client=self.client_id, reason=reason)
+            self.closed = True
+            if self._transport is not None:
+                self._transport.abort()
+
+    def end(self) -> None:
+        """Close the connection after what has been answered is written."""
+        if self._transport is not None and not self.closed:
+            self._transport.close()
+
+    def flush(self) -> None:
+        """Write the answers that are ready at the head of the queue."""
+        if self.closed or self._transport is None:
+            return
+        slots = self.slots
+        while slots and slots[0].done:
+            answer = slots.popleft()._answer
+            if len(answer) == 2 and len(answer[1]) < 4096:  # small: one write
+                self._transport.write(b"".join(answer))
+            elif answer:
+                self._transport.writelines(answer)
+        if self._paused_reading and not self._processing:
+            self._process()
+
+    def _process(self) -> None:
+        if self._processing:
+            return
+        self._processing = True
+        try:
+            while not self.closed and self._may_start():
+                request = self._next_request()
+                if request is None:
+                    break
+                self._start_request(request)
+        except HeadraceError as error:
+            self.fail(str(error))
+        except Exception:
+            log.exception("request failed", peer=self.peer)
+            self.fail("internal error")
+        finally:
+            self._processing = False
+        self._pace_reading()
+
+    def _may_start(self) -> bool:
+        return self._parked is None and self._client_reads and len(self.slots) < MAX_UNDER_WAY
+
+    def _pace_reading(self) -> None:
+        if self.closed or self._transport is None:
+            return
+        if self._large is not None:
+            full = self._large_end == len(self._large)
+        else:
+            full = self._end - self._start >= _BUFFER // 2
+        blocked = full and not self._may_start()
+        if blocked and not self._paused_reading:
+            self._transport.pause_reading()
+        elif self._paused_reading and not blocked:
+            self._transport.resume_reading()
+        self._paused_reading = blocked
+
+    def _next_request(self) -> memoryview | None:
+        """The next whole request, in memory of its own, or None."""
+        if self._large is not None:
+            if self._large_end < len(self._large):
+                return None
+            request = self._large_view
+            self._large = None
+            self._large_view = memoryview(b"")
+            return request
+        available = self._end - self._start
+        if available < 4:  # the length prefix
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+        if not 0 < length <= MAX_REQUEST_BYTES:
+            raise MalformedRequest(f"a request of {length} bytes; the limit is {MAX_REQUEST_BYTES}")
+        begin = self._start + 4
+        if available - 4 >= length:
+            self._start = begin + length
+            return memoryview(bytearray(self._view[begin : begin + length]))
+        if length > _BUFFER // 4:
+            large = mmap.mmap(-1, length) if length > _MAPPED else bytearray(length)
+            have = available - 4
+            large[:have] = self._view[begin : self._end]
+            self._large, self._large_view, self._large_end = large, memoryview(large), have
+            self._start = self._end = 0
+        return None
+
+    def _start_request(self, request: memoryview) -> None:
+        header = read_request_header(request)
+        self.client_id = header.client_id
+        slot = Slot(self, header)
+        self.slots.append(slot)
+        if self.waiting_fetch is not None and header.api_key != ApiKey.FETCH:
+            self.waiting_fetch()
+        self._handler.handle(self, header, request, slot)

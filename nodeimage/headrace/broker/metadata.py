@@ -1,0 +1,125 @@
+"""Metadata: which brokers there are, which topics, who leads their partitions.
+
+Answered from memory for topics in use; others are looked up in one go. Topics that a client names are made where it
+allows that and their stream's policy does too. A listing of all topics (`topics` null) shows those of the default
+stream by their bare names and all others by their full names.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.listener import Connection, Slot
+from headrace.broker.topics import Topic
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import PartitionletRow, TopicRow
+from headrace.errors import Code, KafkaError
+from headrace.wire.header import RequestHeader
+from headrace.wire.metadata import (
+    Broker as BrokerMeta,
+)
+from headrace.wire.metadata import (
+    MetadataRequest,
+    PartitionMeta,
+    TopicMeta,
+    decode_request,
+    encode_response,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+_PAGE = 2000
+NO_TOPIC_ID = bytes(16)
+
+
+def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+    """Start to answer a Metadata request. Raises `MalformedRequest`."""
+    asked = decode_request(request, header.body, header.api_version)
+    session.park(_answer(broker, session, asked, header.api_version, slot))
+
+
+async def _answer(
+    broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot
+) -> None:
+    topics = await _all(broker) if asked.topics is None else await _named(broker, session, asked)
+    host, port = broker.advertised(session)
+    body = encode_response(
+        version,
+        throttle_ms=0,
+        brokers=[BrokerMeta(broker.node.node_id, host, port, broker.node.rack)],
+        cluster_id=broker.node.cluster_id,
+        controller_id=broker.node.node_id,
+        topics=topics,
+    )
+    slot.answer([body])
+
+
+async def _named(broker: "Broker", session: Connection, asked: MetadataRequest) -> list[TopicMeta]:
+    assert asked.topics is not None
+    names = [name for name, topic_id in asked.topics if name is not None]
+    ids = [topic_id for name, topic_id in asked.topics if name is None and topic_id is not None]
+    by_name = iter(await broker.topics.resolve(names, session, create=asked.allow_auto_create))
+    by_id = iter(await broker.topics.resolve_ids(ids))
+    found: list[tuple[str | None, bytes | None, Topic | KafkaError]] = []
+    for name, topic_id in asked.topics:
+        if name is not None:
+            found.append((name, None, next(by_name)))
+        elif topic_id is not None:
+            found.append((None, topic_id, next(by_id)))
+    leaders = await _leaders(broker, [topic for _, _, topic in found if isinstance(topic, Topic)])
+    metas = []
+    for name, topic_id, topic in found:
+        if isinstance(topic, KafkaError):
+            metas.append(TopicMeta(topic.code, name, topic_id or NO_TOPIC_ID, False, []))
+        else:
+            shown = name if name is not None else broker.topics.shown(topic.row)
+            metas.append(TopicMeta(0, shown, topic.topic_id, False, leaders[topic.row.number]))
+    return metas
+
+
+async def _leaders(broker: "Broker", topics: list[Topic]) -> dict[int, list[PartitionMeta]]:
+    """By topic number, each partition's leader: from memory, or from the catalog's open partitionlets."""
+    found: dict[int, list[PartitionMeta]] = {}
+    missing: list[int] = []
+    for topic in topics:
+        if len(topic.partitions) == topic.partition_count:
+            found[topic.row.number] = [
+                _meta(broker, topic.partitions[index].chain[-1]) for index in range(topic.partition_count)
+            ]
+        else:
+            missing.append(topic.row.number)
+    if missing:
+        rows = await broker.catalog.query(lambda reader: reader.open_partitionlets(missing))
+        for number in missing:
+            found[number] = [_meta(broker, row) for row in rows.get(number, [])]
+    return found
+
+
+async def _all(broker: "Broker") -> list[TopicMeta]:
+    metas: list[TopicMeta] = []
+    after = (0, "")
+    while True:
+        page, open_rows = await broker.catalog.query(lambda reader, after=after: _page(reader, after))  # type: ignore[misc]
+        for row in page:
+            partitions = [_meta(broker, one) for one in open_rows.get(row.number, [])]
+            metas.append(TopicMeta(0, broker.topics.shown(row), row.topic_id, False, partitions))
+        if len(page) < _PAGE:
+            return metas
+        after = (page[-1].stream_number, page[-1].name)
+
+
+def _page(
+    reader: Reader, after: tuple[int, str]
+) -> tuple[list[TopicRow], dict[int, list[PartitionletRow]]]:
+    """[blocking]"""
+    page = reader.all_topics(after=after, limit=_PAGE)
+    return page, reader.open_partitionlets([row.number for row in page])
+
+
+def _meta(broker: "Broker", row: PartitionletRow) -> PartitionMeta:
+    container = broker.containers.get(row.container)
+    if container is None:
+        return PartitionMeta(Code.LEADER_NOT_AVAILABLE, row.partition, -1, -1, [], [], [])
+    node = [broker.node.node_id]
+    return PartitionMeta(
+        0, row.partition, broker.node.node_id, row.current_leader_epoch(container.epoch), node, node, []
+    )

@@ -1,0 +1,188 @@
+"""ListOffsets and OffsetForLeaderEpoch: from an offset's meaning to the offset.
+
+Earliest and latest come from the partition in memory. A look-up by time finds the batch through the log's index, in a
+reader thread, then the record inside it. Spark's Kafka source asks ListOffsets twice a poll: the common kinds touch
+nothing but memory.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.fetch import locate
+from headrace.broker.listener import Connection
+from headrace.broker.partition import Partition
+from headrace.broker.rolls import leader_epochs
+from headrace.broker.topics import Topic
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import Offset
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import find_by_time, find_max_time
+from headrace.wire.cold import field
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+
+Found = tuple[int, int, int]
+"""(offset, timestamp, leader epoch); -1 for what there is none of."""
+
+
+async def list_offsets(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """ListOffsets 1-9."""
+    names = [topic.name for topic in request.topics]
+    topics = await broker.topics.resolve(names, session)
+    await _load(broker, topics, [[part.partition_index for part in asked.partitions] for asked in request.topics])
+    answered = []
+    for asked, topic in zip(request.topics, topics, strict=True):
+        partitions = []
+        for part in asked.partitions:
+            answer: dict[str, object] = {"partition_index": part.partition_index}
+            try:
+                partition = await _partition(broker, topic, part.partition_index)
+                check_epoch(partition, field(part, "current_leader_epoch", -1))
+                offset, timestamp, epoch = await _find(broker, partition, _millis(part.timestamp))
+                answer |= {"error_code": 0, "offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
+            except KafkaError as error:
+                answer |= {"error_code": int(error.code), "offset": -1, "timestamp": -1, "leader_epoch": -1}
+            partitions.append(answer)
+        answered.append({"name": asked.name, "partitions": partitions})
+    return {"topics": answered}
+
+
+async def offset_for_leader_epoch(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """OffsetForLeaderEpoch 2-4 (KIP-101, KIP-320): the end of the latest epoch not above the one asked for."""
+    topics = await broker.topics.resolve([topic.topic for topic in request.topics], session)
+    answered = []
+    for asked, topic in zip(request.topics, topics, strict=True):
+        partitions = []
+        for part in asked.partitions:
+            answer: dict[str, object] = {"partition": part.partition}
+            try:
+                partition = await _partition(broker, topic, part.partition)
+                check_epoch(partition, field(part, "current_leader_epoch", -1))
+                epoch, end = await _end_of_epoch(broker, partition, part.leader_epoch)
+                answer |= {"error_code": 0, "leader_epoch": epoch, "end_offset": end}
+            except KafkaError as error:
+                answer |= {"error_code": int(error.code), "leader_epoch": -1, "end_offset": -1}
+            partitions.append(answer)
+        answered.append({"topic": asked.topic, "partitions": partitions})
+    return {"topics": answered}
+
+
+def check_epoch(partition: Partition, asked: int) -> None:
+    """Raises `KafkaError` FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the client's view is another one."""
+    if asked == -1 or asked == partition.leader_epoch:
+        return
+    if asked < partition.leader_epoch:
+        raise KafkaError(Code.FENCED_LEADER_EPOCH)
+    raise KafkaError(Code.UNKNOWN_LEADER_EPOCH)
+
+
+async def _load(broker: "Broker", topics: list[Topic | KafkaError], numbers: list[list[int]]) -> None:
+    wanted = [
+        (topic, number)
+        for topic, some in zip(topics, numbers, strict=True)
+        if isinstance(topic, Topic)
+        for number in some
+        if 0 <= number < topic.partition_count and number not in topic.partitions
+    ]
+    if wanted:
+        await broker.partitions.leaders(wanted)
+
+
+async def _partition(broker: "Broker", topic: Topic | KafkaError, index: int) -> Partition:
+    if isinstance(topic, KafkaError):
+        raise topic
+    if not 0 <= index < topic.partition_count:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    return await broker.partitions.leader(topic, index)
+
+
+def _millis(timestamp: Any) -> int:
+    """The request's timestamp in milliseconds, whatever the schema library makes of it."""
+    return timestamp if isinstance(timestamp, int) else int(timestamp.timestamp() * 1000)
+
+
+async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found:
+    match timestamp:
+        case -1:
+            return partition.high_watermark, -1, partition.leader_epoch
+        case -2 | -4:
+            return partition.log_start, -1, _epoch_at_start(partition)
+        case -5:
+            return -1, -1, -1
+        case -3:
+            return await _run(broker, _newest, partition)
+        case _ if timestamp < 0:
+            raise KafkaError(Code.UNSUPPORTED_VERSION, f"ListOffsets with timestamp {timestamp}")
+        case _:
+            return await _run(broker, _at_or_after, partition, timestamp)
+
+
+async def _run(broker: "Broker", look: Any, *args: Any) -> Any:
+    try:
+        return await broker.loop.run_in_executor(broker.executor, look, broker, *args)
+    except KafkaError:
+        raise
+    except (HeadraceError, OSError) as error:
+        broker.read_failed(error)
+        raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+def _epoch_at_start(partition: Partition) -> int:
+    row = partition.chain[0]
+    return row.epochs[0][0] if row.epochs else row.leader_epoch
+
+
+def _at_or_after(broker: "Broker", partition: Partition, timestamp: int) -> Found:
+    """[blocking] The first record whose time is `timestamp` or later."""
+    for row in partition.chain:
+        where = locate(broker, partition, max(row.first, partition.log_start))
+        if where.partitionlet != row.id:
+            continue
+        batch = where.container.log.find_timestamp(row.id, timestamp, limit=Offset(where.limit))
+        found = find_by_time(memoryview(batch), timestamp) if batch is not None else None
+        if found is not None and found[0] >= partition.log_start:
+            return found[0], found[1], partition.leader_epoch
+    return -1, -1, -1
+
+
+def _newest(broker: "Broker", partition: Partition) -> Found:
+    """[blocking] The record with the largest time (KIP-734)."""
+    newest: Found = (-1, -1, -1)
+    for row in partition.chain:
+        where = locate(broker, partition, max(row.first, partition.log_start))
+        if where.partitionlet != row.id:
+            continue
+        batch = where.container.log.find_max_timestamp(row.id, limit=Offset(where.limit))
+        if batch is not None:
+            offset, timestamp = find_max_time(memoryview(batch))
+            if timestamp > newest[1]:
+                newest = (offset, timestamp, partition.leader_epoch)
+    return newest
+
+
+async def _end_of_epoch(broker: "Broker", partition: Partition, asked: int) -> tuple[int, int]:
+    if asked == partition.leader_epoch:
+        return asked, partition.high_watermark
+    if asked > partition.leader_epoch:
+        return -1, -1
+    history: list[tuple[int, int]] = [pair for row in partition.chain[:-1] for pair in row.epochs]
+    history += await broker.loop.run_in_executor(
+        broker.executor, leader_epochs, partition.container, partition.chain[-1]
+    )
+    found = (-1, -1)
+    for index, (epoch, _first) in enumerate(history):
+        if epoch > asked:
+            break
+        end = history[index + 1][1] if index + 1 < len(history) else partition.high_watermark
+        found = (epoch, end)
+    return found
+
+
+HANDLERS = {ApiKey.LIST_OFFSETS: list_offsets, ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch}

@@ -1,0 +1,163 @@
+"""One partition as its leader holds it in memory: where it ends, what is committed, who waits for more.
+
+Responsible for numbering record batches (base offset, leader epoch), for the checks that need the partition's state
+(idempotence, invariant 11), and for waking fetches when `high_watermark` moves (invariant 2). A `Partition` is made
+when a client asks for it and forgotten when it is idle: nothing in memory belongs to a topic that nobody uses.
+
+Knows nothing of requests and of the disk: it appends to a `Container` and is told what is committed.
+"""
+
+from typing import Protocol
+
+from headrace.catalog.rows import PartitionletRow
+from headrace.container.container import Container, Waiting
+from headrace.container.producers import KnownBatch, Producers
+from headrace.ids import PartitionletId
+from headrace.wire.batch import BatchHeader, stamp, stamp_append_time
+
+
+class Watcher(Protocol):
+    """A fetch that wants to know when a partition has more to read."""
+
+    def wake(self) -> None: ...
+
+
+class Append:
+    """One batch on its way: moves the partition's high watermark when committed, then tells its request."""
+
+    __slots__ = ("_next_offset", "_partition", "_request")
+
+    def __init__(self, *, partition: "Partition", next_offset: int, request: Waiting) -> None:
+        self._partition = partition
+        self._next_offset = next_offset
+        self._request = request
+
+    def committed(self) -> None:
+        """Called by the container, in order."""
+        self._partition.advance(self._next_offset)
+        self._request.committed()
+
+
+class Partition:
+    """The leader's state of one partition."""
+
+    __slots__ = (
+        "bytes",
+        "chain",
+        "container",
+        "deleted",
+        "high_watermark",
+        "index",
+        "leader_epoch",
+        "log_start",
+        "next_offset",
+        "open",
+        "producers",
+        "rolling",
+        "topic_id",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic_id: bytes,
+        index: int,
+        chain: tuple[PartitionletRow, ...],
+        container: Container,
+        next_offset: int,
+        log_start: int,
+        producers: Producers,
+        size: int,
+    ) -> None:
+        self.topic_id = topic_id
+        self.index = index
+        self.log_start = log_start
+        self.deleted = False
+        self.rolling = False
+        """True while its open partitionlet is being sealed and the next one opened: appends wait."""
+        self.watchers: set[Watcher] = set()
+        self.adopt(chain=chain, container=container, next_offset=next_offset, producers=producers, size=size)
+        self.high_watermark = next_offset
+
+    def adopt(
+        self,
+        *,
+        chain: tuple[PartitionletRow, ...],
+        container: Container,
+        next_offset: int,
+        producers: Producers,
+        size: int,
+    ) -> None:
+        """Take up `chain`, whose last partitionlet is open in `container`."""
+        self.chain = chain
+        self.open: PartitionletId = chain[-1].id
+        self.container = container
+        self.leader_epoch: int = chain[-1].current_leader_epoch(container.epoch)
+        self.next_offset = next_offset
+        self.producers = producers
+        self.bytes = size
+
+    @property
+    def idle(self) -> bool:
+        """Nothing would be lost if this object were forgotten now."""
+        return not self.watchers and not self.rolling and self.high_watermark == self.next_offset
+
+    def known(self, header: BatchHeader) -> KnownBatch | None:
+        """The batch that this one repeats, if it does. Raises `KafkaError` where its sequence is refused."""
+        if header.producer_id == -1:
+            return None
+        return self.producers.check(
+            producer_id=header.producer_id,
+            epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            records=header.record_count,
+        )
+
+    def append(
+        self, batch: memoryview, header: BatchHeader, *, append_time: int | None, now: int, request: Waiting
+    ) -> int:
+        """Number `batch`, add it to the log, and return its base offset. The container has room for it.
+
+        `append_time` is the time to stamp it with (milliseconds), or None where it keeps its own; `now` dates the
+        producer's state.
+        """
+        first = self.next_offset
+        last = first + header.last_offset_delta
+        max_timestamp = header.max_timestamp
+        if append_time is not None:
+            stamp_append_time(batch, append_time)
+            max_timestamp = append_time
+        stamp(batch, first, self.leader_epoch)
+        self.container.append_batch(
+            partitionlet=self.open,
+            first=first,
+            last=last,
+            max_timestamp=max_timestamp,
+            batch=batch,
+            waiting=Append(partition=self, next_offset=last + 1, request=request),
+        )
+        self.next_offset = last + 1
+        self.bytes += header.length
+        if header.producer_id != -1:
+            self.producers.add(
+                producer_id=header.producer_id,
+                epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                records=header.record_count,
+                base_offset=first,
+                timestamp=now,
+            )
+        return first
+
+    def advance(self, next_offset: int) -> None:
+        """Everything below `next_offset` is committed."""
+        self.high_watermark = next_offset
+        if self.watchers:
+            for watcher in self.watchers:
+                watcher.wake()
+
+    def wake_all(self) -> None:
+        """Something else changed that a waiting fetch must see: the log's start moved, the topic is gone."""
+        for watcher in self.watchers:
+            watcher.wake()

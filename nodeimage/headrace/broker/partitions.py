@@ -1,0 +1,166 @@
+"""The partitions that this node leads, brought into memory when a client asks.
+
+Responsible for loading: the chain from the catalog, the end, the idempotent producers and the size of the open
+partitionlet from its container's log, in reader threads; many partitions in one go. While a partition is not in
+memory nothing can be appended to it, so what a load finds stays true until it ends.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.partition import Partition
+from headrace.broker.topics import Topic
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, PartitionletRow
+from headrace.container.container import Container
+from headrace.container.producers import KnownBatch, Producer, Producers
+from headrace.errors import Code, KafkaError
+from headrace.ids import Offset, Position
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+Key = tuple[bytes, int]
+
+
+class Chain(NamedTuple):
+    """A partition as the catalog has it."""
+
+    rows: tuple[PartitionletRow, ...]
+    log_start: int
+
+
+class Tail(NamedTuple):
+    """Where an open partitionlet stands, as its container's log has it."""
+
+    next_offset: int
+    producers: Producers
+    size: int
+
+
+class Partitions:
+    """Loads leaders, each once."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._loading: dict[Key, asyncio.Future[Partition | KafkaError]] = {}
+
+    async def leader(self, topic: Topic, index: int) -> Partition:
+        """The leader's state of one partition. Raises `KafkaError`."""
+        partition = topic.partitions.get(index)
+        if partition is None:
+            (found,) = await self.leaders([(topic, index)])
+            if isinstance(found, KafkaError):
+                raise found
+            partition = found
+        return partition
+
+    async def leaders(self, wanted: Sequence[tuple[Topic, int]]) -> list[Partition | KafkaError]:
+        """The leaders' states, loaded where they are not in memory; or why there is none."""
+        mine: list[tuple[Topic, int]] = []
+        loop = self._broker.loop
+        for topic, index in wanted:
+            key = (topic.topic_id, index)
+            if index not in topic.partitions and key not in self._loading:
+                self._loading[key] = loop.create_future()
+                mine.append((topic, index))
+        if mine:
+            # Loading goes on for those who wait for it, even if this caller's connection goes away.
+            await asyncio.shield(self._broker.spawn(self._load(mine)))
+        found: list[Partition | KafkaError] = []
+        for topic, index in wanted:
+            partition = topic.partitions.get(index)
+            if partition is None:
+                loading = self._loading.get((topic.topic_id, index))
+                outcome = await asyncio.shield(loading) if loading is not None else topic.partitions.get(index)
+                found.append(outcome or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                found.append(partition)
+        return found
+
+    async def _load(self, wanted: list[tuple[Topic, int]]) -> None:
+        outcomes: dict[Key, Partition | KafkaError] = {}
+        try:
+            outcomes = await self._read(wanted)
+        finally:
+            for topic, index in wanted:
+                key = (topic.topic_id, index)
+                outcome = outcomes.get(key) or KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition was not loaded")
+                if isinstance(outcome, Partition):
+                    if topic.deleted:
+                        outcome.deleted = True
+                    topic.partitions[index] = outcome
+                self._loading.pop(key).set_result(outcome)
+
+    async def _read(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
+        fresh = {(topic.topic_id, index): topic for topic, index in wanted}
+        chains = await self._broker.catalog.query(lambda reader: _chains(reader, wanted))
+        outcomes: dict[Key, Partition | KafkaError] = {}
+        asked: list[tuple[Key, Chain, Container]] = []
+        for key in fresh:
+            chain = chains.get(key)
+            if chain is None:
+                outcomes[key] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            container = self._broker.containers.get(chain.rows[-1].container)
+            if container is None:
+                outcomes[key] = KafkaError(Code.LEADER_NOT_AVAILABLE)
+                continue
+            asked.append((key, chain, container))
+        tails = await self._broker.loop.run_in_executor(self._broker.executor, _tails, asked)
+        for key, chain, container in asked:
+            tail = tails[key]
+            outcomes[key] = Partition(
+                topic_id=key[0],
+                index=key[1],
+                chain=chain.rows,
+                container=container,
+                next_offset=tail.next_offset,
+                log_start=chain.log_start,
+                producers=tail.producers,
+                size=tail.size,
+            )
+        return outcomes
+
+
+def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
+    """[blocking] The open and sealed partitionlets of one partition of a topic's number, in order."""
+    rows = tuple(row for row in reader.chain(topic, partition) if row.state != INTENDED)
+    if not rows:
+        return None
+    return Chain(rows, reader.log_starts([topic]).get((topic, partition), Offset(0)))
+
+
+def read_tail(container: Container, row: PartitionletRow) -> Tail:
+    """[blocking] Where the open partitionlet `row` stands."""
+    since = Position(0)
+    state = container.log.load(row.id, since=since)
+    producers = Producers(
+        {
+            producer_id: Producer(
+                entry.epoch,
+                [KnownBatch(*batch) for batch in entry.batches],
+            )
+            for producer_id, entry in state.producers.items()
+        }
+    )
+    next_offset = row.first if state.next_offset is None else max(row.first, state.next_offset)
+    return Tail(next_offset, producers, state.bytes)
+
+
+def _chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key, Chain]:
+    """[blocking]"""
+    found = {}
+    for topic, index in wanted:
+        chain = read_chain(reader, topic.row.number, index)
+        if chain is not None:
+            found[topic.topic_id, index] = chain
+    return found
+
+
+def _tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail]:
+    """[blocking]"""
+    return {key: read_tail(container, chain.rows[-1]) for key, chain, container in asked}
+
+

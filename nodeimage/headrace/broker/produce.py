@@ -1,0 +1,215 @@
+"""Produce: check, number and append each partition's batch; answer when all of them are committed.
+
+A request starts when all of its partitions are in memory, none of them is rolling, and their containers have room;
+until then it parks its connection, so that a producer's requests keep their order. Then it is handled in one go.
+
+Errors are per partition (KIP-467 message in versions 8 and above): a batch is refused whole or stored whole.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from headrace.broker.listener import Connection, Slot
+from headrace.broker.partition import Partition
+from headrace.broker.topics import Topic
+from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.ids import Position
+from headrace.wire.batch import read_batch
+from headrace.wire.header import RequestHeader
+from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request, encode_response
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+TOKEN_BATCH_BYTES = 80 * 1024 * 1024
+"""A task's rows go into one batch (DESIGN section 12), whatever the topic's limit for other batches."""
+MAX_TRIES = 100
+
+
+class Produce:
+    """One request under way: counts down its partitions, then answers."""
+
+    __slots__ = ("_acks", "_remaining", "_results", "_slot", "_version")
+
+    def __init__(self, *, slot: Slot, version: int, acks: int, partitions: int) -> None:
+        self._slot = slot
+        self._version = version
+        self._acks = acks
+        self._results: list[ProduceResult] = []
+        self._remaining = partitions
+
+    def add(self, result: ProduceResult, *, settled: bool) -> None:
+        """The outcome for the next partition, in the request's order; not `settled` while it waits for its commit."""
+        self._results.append(result)
+        if settled:
+            self.committed()
+
+    def committed(self) -> None:
+        """One more partition is settled."""
+        self._remaining -= 1
+        if self._remaining:
+            return
+        if self._acks:
+            self._slot.answer([encode_response(self._version, self._results)])
+        else:
+            self._slot.no_answer()
+
+
+def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+    """Start to answer a Produce request. Raises `MalformedRequest`."""
+    produce = decode_request(request, header.body, header.api_version)
+    partitions = _ready(broker, produce)
+    if partitions is None or broker.saturated:
+        session.park(_start_later(broker, produce, header.api_version, slot, session))
+    else:
+        _start(broker, produce, partitions, header.api_version, slot)
+
+
+def _ready(broker: "Broker", produce: ProduceRequest) -> list[tuple[Topic, Partition] | None] | None:
+    """Each partition's topic and leader, None for one that has to be refused; or None if anything must be awaited."""
+    found: list[tuple[Topic, Partition] | None] = []
+    for part in produce.partitions:
+        topic = broker.topics.cached(part.topic)
+        if topic is None:
+            return None
+        if not 0 <= part.partition < topic.partition_count:
+            found.append(None)
+            continue
+        partition = topic.partitions.get(part.partition)
+        if partition is None or partition.rolling:
+            return None
+        length = len(part.records) if part.records is not None else 0
+        if not partition.container.has_room(length) or broker.rolls.due(partition):
+            return None
+        found.append((topic, partition))
+    return found
+
+
+async def _start_later(
+    broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection
+) -> None:
+    """Get everything ready, then start the request; partitions that cannot be got ready are refused."""
+    refused: dict[int, KafkaError] = {}
+    partitions: list[tuple[Topic, Partition] | None] | None = None
+    await broker.not_saturated()
+    for _ in range(MAX_TRIES):
+        await _prepare(broker, produce, refused, session)
+        kept = [part for index, part in enumerate(produce.partitions) if index not in refused]
+        partitions = _ready(broker, produce._replace(partitions=kept))
+        if partitions is not None:
+            break
+    else:
+        refused = dict.fromkeys(range(len(produce.partitions)), KafkaError(Code.REQUEST_TIMED_OUT, "still not ready"))
+        partitions = []
+    rest = iter(partitions)
+    merged = [None if index in refused else next(rest) for index in range(len(produce.partitions))]
+    _start(broker, produce, merged, version, slot, refused)
+
+
+async def _prepare(
+    broker: "Broker", produce: ProduceRequest, refused: dict[int, KafkaError], session: Connection
+) -> None:
+    topics = await broker.topics.resolve([part.topic for part in produce.partitions], session)
+    wanted: list[tuple[int, Topic, int]] = []
+    for index, (part, topic) in enumerate(zip(produce.partitions, topics, strict=True)):
+        if index in refused:
+            continue
+        if isinstance(topic, KafkaError):
+            refused[index] = topic
+        elif 0 <= part.partition < topic.partition_count:
+            wanted.append((index, topic, part.partition))
+    leaders = await broker.partitions.leaders([(topic, number) for _, topic, number in wanted])
+    for (index, _topic, _number), partition in zip(wanted, leaders, strict=True):
+        if isinstance(partition, KafkaError):
+            refused[index] = partition
+            continue
+        try:
+            await broker.rolls.settle(partition)
+            records = produce.partitions[index].records
+            length = len(records) if records is not None else 0
+            if length + 1024 > partition.container.log.options.chunk_bytes:
+                refused[index] = KafkaError(Code.MESSAGE_TOO_LARGE, "larger than a chunk of the log")
+            elif not partition.container.has_room(length):
+                await partition.container.make_room()
+        except StorageFull as full:
+            refused[index] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(full))
+        except KafkaError as error:
+            refused[index] = error
+
+
+def _start(
+    broker: "Broker",
+    produce: ProduceRequest,
+    partitions: list[tuple[Topic, Partition] | None],
+    version: int,
+    slot: Slot,
+    refused: dict[int, KafkaError] | None = None,
+) -> None:
+    pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=len(produce.partitions) + 1)
+    now = int(time.time() * 1000)
+    for index, (part, found) in enumerate(zip(produce.partitions, partitions, strict=True)):
+        try:
+            if produce.acks not in (-1, 0, 1):
+                raise KafkaError(Code.INVALID_REQUIRED_ACKS, f"acks is {produce.acks}; it can be -1, 0 or 1")
+            if found is None:
+                error = (refused or {}).get(index)
+                raise error or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{part.topic} has no such partition")
+            _append(pending, part, *found, now=now)
+        except HeadraceError as error:
+            log_start = found[1].log_start if found is not None else -1
+            pending.add(
+                ProduceResult(
+                    topic=part.topic,
+                    partition=part.partition,
+                    error=error.code,
+                    log_start=log_start,
+                    message=str(error),
+                ),
+                settled=True,
+            )
+    broker.counters.produce_requests += 1
+    pending.committed()
+
+
+def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: Partition, *, now: int) -> None:
+    batch = part.records
+    if batch is None or len(batch) == 0:
+        raise KafkaError(Code.INVALID_RECORD, "no record batch for this partition")
+    header = read_batch(batch)
+    if header.length != len(batch):
+        raise KafkaError(Code.INVALID_RECORD, "more than one record batch for this partition")
+    limit = topic.policy.max_message_bytes if header.producer_id >= -1 else TOKEN_BATCH_BYTES
+    if header.length > limit:
+        raise KafkaError(
+            Code.MESSAGE_TOO_LARGE,
+            f"a batch of {header.length} bytes; {part.topic} takes {limit} at most (max.message.bytes)",
+        )
+    if header.transactional:
+        raise KafkaError(Code.INVALID_RECORD, "transactions are not supported yet")
+    known = partition.known(header)
+    if known is not None:
+        # Invariant 11: the answer to a duplicate waits until the original is committed.
+        pending.add(_result(part, known.base_offset, -1, partition), settled=False)
+        if partition.high_watermark > known.base_offset:
+            pending.committed()
+        else:
+            partition.container.when_committed(Position(partition.container.log.end), pending)
+        return
+    append_time = now if topic.policy.append_time else None
+    # The result goes first: a commit may follow at once.
+    base_offset = partition.next_offset
+    pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
+    partition.append(batch, header, append_time=append_time, now=now, request=pending)
+
+
+def _result(part: PartitionRecords, base_offset: int, append_time: int, partition: Partition) -> ProduceResult:
+    return ProduceResult(
+        topic=part.topic,
+        partition=part.partition,
+        error=0,
+        base_offset=base_offset,
+        append_time=append_time,
+        log_start=partition.log_start,
+    )
+
+

@@ -1,0 +1,243 @@
+"""Rolls: a partition goes on in a new partitionlet (DESIGN section 5).
+
+In order, each step durable before the next: the catalog's intent (new id, target container), the seal of the open
+partitionlet in its container, the open frame in the target, the catalog's record of both. Appends to the partition
+wait meanwhile; reads go on. After a crash `finish` does what was intended: every step can be repeated.
+
+A partition rolls when its open partitionlet reaches the limit, when its container closes, and on demand.
+"""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Tail, read_tail
+from headrace.broker.topics import Topic
+from headrace.catalog.commands import Rolled, RollDone, RollIntent, RollTarget
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
+from headrace.container.container import Container
+from headrace.container.producers import Producers
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
+from headrace.log.frames import FrameType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = structlog.get_logger()
+
+
+class Carried(msgspec.Struct, frozen=True, array_like=True):
+    """A producer's state as seal and open frames carry it."""
+
+    producer_id: int
+    epoch: int
+    batches: list[tuple[int, int, int, int]]
+
+
+class Seal(msgspec.Struct, frozen=True, array_like=True):
+    """Payload of a seal frame: describes itself, so that a catalog can be rebuilt from containers."""
+
+    topic_id: bytes
+    partition: int
+    first: int
+    end: int
+    epochs: list[tuple[int, int]]
+    producers: list[Carried]
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True):
+    """Payload of an open frame."""
+
+    topic_id: bytes
+    partition: int
+    first: int
+    leader_epoch: int
+    container_epoch: int
+    producers: list[Carried]
+
+
+def carried(producers: Producers) -> list[Carried]:
+    """The producers' states, for a frame."""
+    return [
+        Carried(producer_id, producer.epoch, [tuple(batch) for batch in producer.batches])  # type: ignore[misc]
+        for producer_id, producer in producers
+    ]
+
+
+class Rolls:
+    """Rolls the partitions of one node."""
+
+    def __init__(self, broker: "Broker", *, limit: int) -> None:
+        """`limit`: bytes at which a partitionlet ends."""
+        self._broker = broker
+        self._limit = limit
+        self._under_way: dict[tuple[bytes, int], asyncio.Task[None]] = {}
+
+    def due(self, partition: Partition) -> bool:
+        """Its next batch belongs in a new partitionlet."""
+        return partition.bytes >= self._limit or partition.container.closing
+
+    async def settle(self, partition: Partition) -> None:
+        """Return when `partition` can be appended to: after the roll under way, or after one that is due."""
+        task = self._under_way.get((partition.topic_id, partition.index))
+        if task is not None:
+            await asyncio.shield(task)
+        elif self.due(partition):
+            await self.roll(partition)
+
+    async def roll(self, partition: Partition) -> None:
+        """Let `partition` go on in a new partitionlet. Raises `KafkaError`."""
+        key = (partition.topic_id, partition.index)
+        task = self._under_way.get(key)
+        if task is None:
+            partition.rolling = True
+            task = self._under_way[key] = self._broker.spawn(self._roll(partition))
+        await asyncio.shield(task)
+
+    async def _roll(self, partition: Partition) -> None:
+        key = (partition.topic_id, partition.index)
+        try:
+            await self._all_committed(partition)
+            ((container_id, _),) = self._broker.place(1, "")
+            outcome = await self._broker.catalog.submit(
+                RollIntent(
+                    items=[
+                        RollTarget(
+                            topic_id=partition.topic_id,
+                            partition=partition.index,
+                            expected_open=partition.open,
+                            container=container_id,
+                        )
+                    ],
+                    now=_now(),
+                )
+            )
+            intended = _only(outcome)
+            await self._carry_out(partition, intended)
+        finally:
+            partition.rolling = False
+            del self._under_way[key]
+            partition.wake_all()
+
+    async def _all_committed(self, partition: Partition) -> None:
+        """Nothing is appended while a roll is under way, so that what was appended before ends the partitionlet."""
+        if partition.high_watermark < partition.next_offset:
+            done = self._broker.loop.create_future()
+            partition.container.when_committed(partition.container.log.end, _Done(done))
+            await done
+
+    async def _carry_out(self, partition: Partition, intended: PartitionletRow) -> None:
+        old = partition.chain[-1]
+        source, target = partition.container, self._broker.containers[intended.container]
+        epochs = await self._broker.loop.run_in_executor(self._broker.executor, leader_epochs, source, old)
+        producers = carried(partition.producers)
+        end = partition.next_offset
+        await source.append_control(
+            FrameType.SEAL,
+            msgspec.msgpack.encode(
+                Seal(partition.topic_id, partition.index, old.first, end, [tuple(pair) for pair in epochs], producers)
+            ),
+            partitionlet=old.id,
+            first=old.first,
+            last=end - 1,
+        )
+        await target.append_control(
+            FrameType.OPEN,
+            msgspec.msgpack.encode(
+                Open(partition.topic_id, partition.index, end, intended.leader_epoch, target.epoch, producers)
+            ),
+            partitionlet=intended.id,
+            first=end,
+            last=end - 1,
+        )
+        outcome = await self._broker.catalog.submit(
+            RollDone(
+                items=[
+                    Rolled(
+                        topic_id=partition.topic_id,
+                        partition=partition.index,
+                        sealed=old.id,
+                        end=Offset(end),
+                        epochs=[(LeaderEpoch(epoch), Offset(first)) for epoch, first in epochs],
+                        opened=intended.id,
+                        container_epoch=Epoch(target.epoch),
+                    )
+                ],
+                now=_now(),
+            )
+        )
+        opened = _only(outcome)
+        sealed = old._replace(end=Offset(end), epochs=tuple((LeaderEpoch(e), Offset(o)) for e, o in epochs))
+        chain = (*(row for row in partition.chain[:-1]), sealed, opened)
+        partition.adopt(
+            chain=chain, container=target, next_offset=end, producers=partition.producers, size=0
+        )
+        log.info("partition rolled", partition=f"{partition.topic_id.hex()}/{partition.index}", end=end,
+                 container=target.id, partitionlet=opened.id)
+
+    async def finish(self) -> int:
+        """After a start: carry out the rolls that were intended before a crash; returns how many."""
+        pending = await self._broker.catalog.query(lambda reader: reader.intended())
+        for row in pending:
+            topic_id = await self._broker.catalog.query(lambda reader, row=row: _topic_id(reader, row))  # type: ignore[misc]
+            (topic,) = await self._broker.topics.resolve_ids([topic_id])
+            if isinstance(topic, Topic):
+                partition = await self._broker.partitions.leader(topic, row.partition)
+                key = (partition.topic_id, partition.index)
+                partition.rolling = True
+                task = self._under_way[key] = self._broker.spawn(self._finish(partition, row))
+                await task
+        return len(pending)
+
+    async def _finish(self, partition: Partition, intended: PartitionletRow) -> None:
+        try:
+            await self._carry_out(partition, intended)
+        finally:
+            partition.rolling = False
+            del self._under_way[(partition.topic_id, partition.index)]
+
+
+def leader_epochs(container: Container, row: PartitionletRow) -> list[tuple[int, int]]:
+    """[blocking] The (leader epoch, first offset) history of a partitionlet, from its frames."""
+    state = container.log.load(row.id)
+    return [(row.leader_epoch + epoch - row.container_epoch, first) for epoch, first in state.epochs]
+
+
+class _Done:
+    """A future as somebody who waits for a commit."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def committed(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+def _only(outcome: object) -> PartitionletRow:
+    assert isinstance(outcome, list)
+    (result,) = outcome
+    assert isinstance(result, RollOutcome)
+    if result.code is not Code.NONE or result.partitionlet is None:
+        raise KafkaError(result.code, result.message)
+    return result.partitionlet
+
+
+def _topic_id(reader: Reader, row: PartitionletRow) -> bytes:
+    """[blocking]"""
+    return reader.owners([row.id])[row.id].topic_id
+
+
+def _now() -> Millis:
+    return Millis(int(time.time() * 1000))
+
+
+__all__ = ["INTENDED", "Carried", "ContainerId", "Open", "PartitionletId", "Rolls", "Seal", "Tail", "read_tail"]

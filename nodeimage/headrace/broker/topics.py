@@ -1,0 +1,334 @@
+"""The topics that clients use now, in memory, by the names under which they use them.
+
+Responsible for name → topic: forms of names (DESIGN section 7), look-up in the catalog in a reader thread, creation on
+first use where the stream's policy allows it, and for staying true as commands are applied. Bounded: topics that
+nobody has asked for in a while are forgotten, with their partitions' state, and looked up again when needed.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.partition import Partition
+from headrace.broker.topic_configs import EffectivePolicy, effective
+from headrace.catalog.commands import (
+    AlterStream,
+    AlterTopic,
+    Command,
+    CreatePartitions,
+    CreateTopics,
+    DeleteStream,
+    DeleteTopics,
+    NewTopic,
+    SetLogStart,
+    StreamPolicy,
+)
+from headrace.catalog.names import TopicName, split
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import Outcome, StreamRow, TopicRow
+from headrace.errors import Code, KafkaError
+from headrace.ids import Millis
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+MOST_TOPICS = 120_000
+"""Topics kept in memory; some 1 KiB each with one partition in use."""
+
+
+class Topic:
+    """A topic in use: its row, what holds for it, and the partitions that are in memory."""
+
+    __slots__ = ("deleted", "names", "partitions", "policy", "row")
+
+    def __init__(self, row: TopicRow, policy: EffectivePolicy) -> None:
+        self.row = row
+        self.policy = policy
+        self.partitions: dict[int, Partition] = {}
+        self.names: set[str] = set()
+        self.deleted = False
+
+    @property
+    def topic_id(self) -> bytes:
+        """16 bytes, stable for the topic's life."""
+        return self.row.topic_id
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions 0 to this, exclusive."""
+        return self.row.partitions
+
+    @property
+    def stream(self) -> str:
+        """Its stream's path."""
+        return self.row.stream
+
+    @property
+    def stream_number(self) -> int:
+        """Its stream's number."""
+        return self.row.stream_number
+
+    @property
+    def name(self) -> str:
+        """Its name within the stream."""
+        return self.row.name
+
+    @property
+    def configs(self) -> Any:
+        """Its own configs, over the stream's policy."""
+        return self.row.configs
+
+    @property
+    def idle(self) -> bool:
+        """It can be forgotten without loss."""
+        return all(partition.idle for partition in self.partitions.values())
+
+
+class Topics:
+    """The cache, and the way to the catalog behind it."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._policies: dict[int, StreamPolicy] = {}
+        broker.catalog.on_applied(self._applied)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def cached(self, name: str) -> Topic | None:
+        """The topic that clients call `name`, if it is in memory."""
+        return self._by_name.get(name)
+
+    def cached_id(self, topic_id: bytes) -> Topic | None:
+        """The topic of that id, if it is in memory."""
+        return self._by_id.get(topic_id)
+
+    async def resolve(
+        self, names: Sequence[str], _session: object = None, *, create: bool = False
+    ) -> list[Topic | KafkaError]:
+        """Each name's topic, or why there is none. `create`: make those missing, where their stream allows it."""
+        found: list[Topic | KafkaError | None] = [self._by_name.get(name) for name in names]
+        missing = [index for index, topic in enumerate(found) if topic is None]
+        if not missing:
+            return found  # type: ignore[return-value]  # no None is left
+        parsed: dict[int, TopicName] = {}
+        for index in missing:
+            try:
+                parsed[index] = split(names[index], self._broker.default_stream)
+            except KafkaError as error:
+                found[index] = error
+        topics = await self._look_up({name.full: name for name in parsed.values()})
+        if create:
+            absent = {name.full: name for name in parsed.values() if name.full not in topics}
+            topics.update(await self._create(list(absent.values())))
+        for index, name in parsed.items():
+            topic = topics.get(name.full)
+            if topic is None:
+                found[index] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name.full}")
+            else:
+                found[index] = topic
+                if isinstance(topic, Topic) and not topic.deleted:
+                    self._by_name[names[index]] = topic
+                    topic.names.add(names[index])
+        return found  # type: ignore[return-value]  # every None has been replaced
+
+    async def resolve_ids(self, topic_ids: Sequence[bytes]) -> list[Topic | KafkaError]:
+        """Each id's topic, or UNKNOWN_TOPIC_ID."""
+        missing = [topic_id for topic_id in topic_ids if topic_id not in self._by_id]
+        if missing:
+            rows = await self._broker.catalog.query(lambda reader: _rows_by_id(reader, missing))
+            for row, stream in rows:
+                self._keep(row, stream.policy)
+        return [
+            self._by_id.get(topic_id) or KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
+            for topic_id in topic_ids
+        ]
+
+    async def names_of(self, topic_ids: Sequence[bytes], _session: object = None) -> dict[bytes, str]:
+        """The names under which topics are shown: bare in the default stream, else full."""
+        topics = await self.resolve_ids(topic_ids)
+        return {topic.topic_id: self.shown(topic.row) for topic in topics if isinstance(topic, Topic)}
+
+    def shown(self, row: TopicRow) -> str:
+        """A topic's name in listings and group descriptions."""
+        return row.name if row.stream == self._broker.default_stream else row.full_name
+
+    def policy(self, topic: Topic) -> EffectivePolicy:
+        """What holds for `topic`."""
+        return topic.policy
+
+    def keep(self, row: TopicRow, policy: StreamPolicy) -> Topic:
+        """The topic of `row`, in memory from now on."""
+        return self._keep(row, policy)
+
+    # --- catalog
+
+    async def _look_up(self, names: dict[str, TopicName]) -> dict[str, Topic | KafkaError]:
+        by_stream: dict[str, list[str]] = {}
+        found: dict[str, Topic | KafkaError] = {}
+        for full, name in names.items():
+            topic = self._by_name.get(full)
+            if topic is not None:
+                found[full] = topic
+            else:
+                by_stream.setdefault(name.stream, []).append(name.topic)
+        if by_stream:
+            rows = await self._broker.catalog.query(lambda reader: _rows_by_name(reader, by_stream))
+            for row, stream in rows:
+                found[row.full_name] = self._keep(row, stream.policy)
+        return found
+
+    async def _create(self, names: list[TopicName]) -> dict[str, Topic | KafkaError]:
+        """Topics made on first use, in streams whose policy allows it."""
+        paths = sorted({name.stream for name in names})
+        if not names:
+            return {}
+        streams = await self._broker.catalog.query(lambda reader: {path: reader.stream(path) for path in paths})
+        items = []
+        for name in names:
+            stream = streams[name.stream]
+            if stream is None or not stream.policy.auto_create:
+                continue
+            count = stream.policy.default_partitions
+            places = self._broker.place(count, name.stream)
+            items.append(
+                NewTopic(
+                    stream=name.stream,
+                    name=name.topic,
+                    topic_id=uuid.uuid4().bytes,
+                    partitions=count,
+                    configs={},
+                    container_ids=[container for container, _ in places],
+                    container_epochs=[epoch for _, epoch in places],
+                )
+            )
+        if not items:
+            return {}
+        try:
+            outcome = await self._broker.catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
+        except KafkaError as error:
+            return {f"{item.stream}:{item.name}": error for item in items}
+        assert isinstance(outcome, list)
+        made: dict[str, Topic | KafkaError] = {}
+        for item, result in zip(items, outcome, strict=True):
+            stream = streams[item.stream]
+            row = getattr(result, "topic", None)
+            if row is not None and stream is not None:
+                made[f"{item.stream}:{item.name}"] = self._keep(row, stream.policy)
+        return made
+
+    def _keep(self, row: TopicRow, policy: StreamPolicy) -> Topic:
+        self._policies[row.stream_number] = policy
+        topic = self._by_id.get(row.topic_id)
+        if topic is None:
+            self._make_room()
+            topic = Topic(row, effective(policy, row.configs))
+            self._by_id[row.topic_id] = topic
+        full = row.full_name
+        self._by_name[full] = topic
+        topic.names.add(full)
+        return topic
+
+    def _make_room(self) -> None:
+        """Forget the topics that came first and are idle now, a tenth at a time."""
+        if len(self._by_id) < MOST_TOPICS:
+            return
+        idle = [topic for topic in self._by_id.values() if topic.idle][: MOST_TOPICS // 10]
+        for topic in idle:
+            self._forget(topic)
+
+    def _forget(self, topic: Topic) -> None:
+        self._by_id.pop(topic.topic_id, None)
+        for name in topic.names:
+            if self._by_name.get(name) is topic:
+                del self._by_name[name]
+
+    # --- staying true
+
+    def _applied(self, applied: Sequence[tuple[Command, Outcome | KafkaError]]) -> None:
+        for command, outcome in applied:
+            if isinstance(outcome, KafkaError):
+                continue
+            match command:
+                case DeleteTopics():
+                    for topic_id in command.topic_ids:
+                        self._gone(topic_id)
+                case DeleteStream():
+                    for topic in [topic for topic in self._by_id.values() if topic.stream == command.path]:
+                        self._gone(topic.topic_id)
+                case AlterTopic() | CreatePartitions():
+                    row = getattr(outcome, "topic", None)
+                    if row is not None:
+                        self._changed(row)
+                case AlterStream():
+                    stream = getattr(outcome, "stream", None)
+                    if stream is not None:
+                        self._stream_changed(stream)
+                case SetLogStart():
+                    assert isinstance(outcome, list)
+                    for item, result in zip(command.items, outcome, strict=True):
+                        self._log_start_moved(item.topic_id, item.partition, result)
+
+    def _gone(self, topic_id: bytes) -> None:
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            return
+        topic.deleted = True
+        self._forget(topic)
+        for partition in topic.partitions.values():
+            partition.deleted = True
+            partition.wake_all()
+        self._broker.space.topics_deleted()
+
+    def _changed(self, row: TopicRow) -> None:
+        topic = self._by_id.get(row.topic_id)
+        if topic is not None:
+            stream_policy = self._policies.get(row.stream_number)
+            topic.row = row
+            if stream_policy is not None:
+                topic.policy = effective(stream_policy, row.configs)
+            else:
+                self._forget(topic)
+
+    def _stream_changed(self, stream: StreamRow) -> None:
+        self._policies[stream.number] = stream.policy
+        for topic in self._by_id.values():
+            if topic.stream_number == stream.number:
+                topic.policy = effective(stream.policy, topic.row.configs)
+
+    def _log_start_moved(self, topic_id: bytes, index: int, result: Any) -> None:
+        topic = self._by_id.get(topic_id)
+        partition = topic.partitions.get(index) if topic is not None else None
+        if partition is None or result.code is not Code.NONE:
+            return
+        partition.log_start = max(partition.log_start, result.offset)
+        if result.dropped:
+            gone = set(result.dropped)
+            partition.chain = tuple(row for row in partition.chain if row.id not in gone)
+        partition.wake_all()
+
+
+def _rows_by_name(reader: Reader, wanted: dict[str, list[str]]) -> list[tuple[TopicRow, StreamRow]]:
+    """[blocking]"""
+    found = []
+    for path, names in wanted.items():
+        stream = reader.stream(path)
+        if stream is not None:
+            found += [(row, stream) for row in reader.topics_named(path, names).values()]
+    return found
+
+
+def _rows_by_id(reader: Reader, topic_ids: list[bytes]) -> list[tuple[TopicRow, StreamRow]]:
+    """[blocking]"""
+    found = []
+    streams: dict[int, StreamRow | None] = {}
+    for row in reader.topics_by_id(topic_ids).values():
+        if row.stream_number not in streams:
+            streams[row.stream_number] = reader.stream_by_number(row.stream_number)
+        stream = streams[row.stream_number]
+        if stream is not None:
+            found.append((row, stream))
+    return found

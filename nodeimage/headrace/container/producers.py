@@ -1,0 +1,124 @@
+"""What a partition remembers of its idempotent producers: pure bookkeeping, no I/O and no clock.
+
+Of each producer the last five batches are kept (Kafka's bound on requests in flight), so that a batch sent again is
+known and answered with its first offset (KIP-98, invariant 11), and a gap is refused.
+
+Producer ids below -1 are *tokens*: the name of a task of a Spark query, hashed. Their sequence is the number of the
+micro-batch: it only has to rise, gaps are natural, and they never expire, so that a re-run of a micro-batch, however
+late, is dropped.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from headrace.errors import Code, KafkaError
+
+BATCHES_KEPT = 5
+_SEQUENCES = 1 << 31
+
+
+class KnownBatch(NamedTuple):
+    """One batch that the partition holds."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    timestamp: int
+
+
+class Producer:
+    """One producer's last batches in one partition, oldest first."""
+
+    __slots__ = ("batches", "epoch")
+
+    def __init__(self, epoch: int, batches: Iterable[KnownBatch] = ()) -> None:
+        self.epoch = epoch
+        self.batches = list(batches)[-BATCHES_KEPT:]
+
+
+class Producers:
+    """The producers of one partition, by producer id."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, known: Mapping[int, Producer] | None = None) -> None:
+        self._known: dict[int, Producer] = dict(known or {})
+
+    def __iter__(self) -> Iterable[tuple[int, Producer]]:  # type: ignore[override]
+        return iter(self._known.items())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def check(self, *, producer_id: int, epoch: int, base_sequence: int, records: int) -> KnownBatch | None:
+        """The batch that this one repeats, or None if it is the next one.
+
+        Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap),
+        DUPLICATE_SEQUENCE_NUMBER (so old that its offset is forgotten), UNKNOWN_PRODUCER_ID (not the start of a
+        sequence, and nothing is known of the producer: it expired, or what it sent before was refused).
+        """
+        known = self._known.get(producer_id)
+        if producer_id < -1:
+            if known is None or base_sequence > known.batches[-1].last_sequence:
+                return None
+            return next((batch for batch in known.batches if batch.base_sequence == base_sequence), known.batches[-1])
+        if base_sequence < 0:
+            raise KafkaError(Code.INVALID_RECORD, f"producer {producer_id} sent sequence {base_sequence}")
+        if known is None:
+            if base_sequence != 0:
+                raise KafkaError(
+                    Code.UNKNOWN_PRODUCER_ID, f"nothing is known of producer {producer_id}, sequence {base_sequence}"
+                )
+            return None
+        if epoch < known.epoch:
+            raise KafkaError(
+                Code.INVALID_PRODUCER_EPOCH, f"producer {producer_id} has epoch {known.epoch}; {epoch} is older"
+            )
+        if epoch > known.epoch:
+            if base_sequence != 0:
+                raise KafkaError(
+                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} must start epoch {epoch} at sequence 0, not {base_sequence}",
+                )
+            return None
+        last_sequence = (base_sequence + records - 1) % _SEQUENCES
+        for batch in known.batches:
+            if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+                return batch
+        newest = known.batches[-1].last_sequence
+        expected = (newest + 1) % _SEQUENCES
+        if base_sequence == expected:
+            return None
+        if (newest - base_sequence) % _SEQUENCES < _SEQUENCES // 2:
+            raise KafkaError(
+                Code.DUPLICATE_SEQUENCE_NUMBER,
+                f"producer {producer_id} repeats sequence {base_sequence}, already followed by {newest}",
+            )
+        raise KafkaError(
+            Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
+        )
+
+    def add(
+        self, *, producer_id: int, epoch: int, base_sequence: int, records: int, base_offset: int, timestamp: int
+    ) -> None:
+        """Remember a batch that `check` let pass and that now has its offset."""
+        last = base_sequence if producer_id < -1 else (base_sequence + records - 1) % _SEQUENCES
+        batch = KnownBatch(base_sequence, last, base_offset, timestamp)
+        known = self._known.get(producer_id)
+        if known is None or known.epoch != epoch:
+            self._known[producer_id] = Producer(epoch, (batch,))
+            return
+        known.batches.append(batch)
+        if len(known.batches) > BATCHES_KEPT:
+            del known.batches[0]
+
+    def expire(self, before: int) -> None:
+        """Forget producers (not tokens) whose newest batch is older than `before` (milliseconds)."""
+        gone = [
+            producer_id
+            for producer_id, producer in self._known.items()
+            if producer_id >= 0 and producer.batches[-1].timestamp < before
+        ]
+        for producer_id in gone:
+            del self._known[producer_id]

@@ -29,6 +29,7 @@ from headrace.wire.primitives import (
     check_end,
     malformed,
     put_count,
+    put_int32s,
     put_nullable_string,
     put_string,
     read_bytes,
@@ -38,7 +39,6 @@ from headrace.wire.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
-    uvarint,
 )
 
 FLEXIBLE = 9
@@ -186,24 +186,25 @@ def _put_topic(out: bytearray, version: int, topic: TopicMeta) -> None:
 
 def _put_partition(out: bytearray, version: int, partition: PartitionMeta) -> None:
     error, index, leader, epoch, replicas, isr, offline = partition
-    r, i, o = len(replicas), len(isr), len(offline)
-    if version >= FLEXIBLE and r < 0x7F and i < 0x7F and o < 0x7F:
-        layout = _flexible_partition(r, i, o)
-        out += layout.pack(error, index, leader, epoch, r + 1, *replicas, i + 1, *isr, o + 1, *offline)
+    if version >= 7:
+        flexible = version >= FLEXIBLE
+        r, i, o = len(replicas), len(isr), len(offline)
+        one = 1 if flexible else 0  # a compact count is one more
+        layout = _partition_layout(flexible, r, i, o)
+        out += layout.pack(error, index, leader, epoch, r + one, *replicas, i + one, *isr, o + one, *offline)
         return
     out += _PARTITION_V0.pack(error, index, leader)
-    if version >= 7:
-        out += INT32.pack(epoch)
-    for nodes in (replicas, isr, offline) if version >= 5 else (replicas, isr):
-        out += uvarint(len(nodes) + 1) if version >= FLEXIBLE else INT32.pack(len(nodes))
-        out += struct.pack(f">{len(nodes)}i", *nodes)
-    if version >= FLEXIBLE:
-        out += b"\x00"
+    put_int32s(out, replicas, False)
+    put_int32s(out, isr, False)
+    if version >= 5:
+        put_int32s(out, offline, False)
 
 
-@lru_cache(maxsize=256)
-def _flexible_partition(replicas: int, isr: int, offline: int) -> struct.Struct:
-    """The layout of a flexible partition with so many nodes of each kind, and no tagged fields."""
+@lru_cache(maxsize=1024)
+def _partition_layout(flexible: bool, replicas: int, isr: int, offline: int) -> struct.Struct:
+    """The layout, from version 7, of a partition with so many nodes of each kind (below 127), and no tagged fields."""
+    if not flexible:
+        return struct.Struct(f">hiiii{replicas}ii{isr}ii{offline}i")
     return struct.Struct(f">hiiiB{replicas}iB{isr}iB{offline}ix")
 
 

@@ -1,0 +1,115 @@
+"""The few steps that the admin APIs share: commands with a time limit, look-ups of many topics, turns on the loop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.listener import Connection
+from headrace.broker.partition import Partition
+from headrace.broker.topics import Topic
+from headrace.catalog.commands import Command, encode
+from headrace.catalog.names import TopicName, split
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import TopicRow
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import Millis
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+TURN: Final = 256
+"""Items of a long request that are handled before other connections get their turn on the loop."""
+
+
+MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
+"""A command is one frame, and a frame lies in one chunk of the catalog's log, the smallest of which are 16 MiB."""
+
+Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str, object]]]
+"""Answers a decoded request (broker, request, session) with fields for `wire.cold.encode_response`."""
+
+
+async def submitted(broker: "Broker", command: Command, *, timeout_ms: int) -> Any:
+    """The command's outcome. A timeout of 0 or less waits for as long as it takes, which is one sync.
+
+    Raises KafkaError as decided at apply, POLICY_VIOLATION for a command that does not fit into the catalog's log, or
+    REQUEST_TIMED_OUT; the change may then still happen.
+    """
+    if len(encode(command)) > MAX_COMMAND_BYTES:
+        raise KafkaError(Code.POLICY_VIOLATION, "too much for one request; ask in several")
+    try:
+        async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
+            return await broker.catalog.submit(command)
+    except TimeoutError:
+        raise KafkaError(Code.REQUEST_TIMED_OUT, f"not committed within {timeout_ms} ms; it may still happen") from None
+
+
+async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | KafkaError]:
+    """The topics of these names as the catalog has them; an error each for illegal and unknown ones. Makes none."""
+    parsed: list[TopicName | KafkaError] = []
+    wanted: dict[str, set[str]] = {}
+    for index, name in enumerate(names):
+        try:
+            topic = split(name, broker.default_stream)
+        except KafkaError as error:
+            parsed.append(error)
+        else:
+            parsed.append(topic)
+            wanted.setdefault(topic.stream, set()).add(topic.topic)
+        await turn(index)
+    found = await broker.catalog.query(lambda reader: rows_by_name(reader, wanted))
+    return [
+        topic
+        if isinstance(topic, KafkaError)
+        else found.get(topic.full) or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.full}")
+        for topic in parsed
+    ]
+
+
+def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[str, TopicRow]:
+    """[blocking] Topics by full name; `wanted`: topics' names by stream."""
+    return {
+        row.full_name: row for stream, names in wanted.items() for row in reader.topics_named(stream, names).values()
+    }
+
+
+async def leaders(
+    broker: "Broker", wanted: Sequence[tuple[str, int]], session: Connection
+) -> list[Partition | KafkaError]:
+    """The leaders of these (topic's name, partition), or why there is none."""
+    names = list(dict.fromkeys(name for name, _ in wanted))
+    topics = dict(zip(names, await broker.topics.resolve(names, session), strict=True))
+    found: list[Partition | KafkaError | None] = []
+    known: list[tuple[Topic, int]] = []
+    for name, index in wanted:
+        topic = topics[name]
+        if isinstance(topic, KafkaError):
+            found.append(topic)
+        elif not 0 <= index < topic.partition_count:
+            found.append(KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {index}"))
+        else:
+            known.append((topic, index))
+            found.append(None)
+    loaded = iter(await broker.partitions.leaders(known))
+    return [next(loaded) if each is None else each for each in found]
+
+
+def replicas(broker: "Broker") -> int:
+    """Replicas that a new topic's partitions get: those of the containers that take them."""
+    return max((len(container.primary.in_sync) for container in broker.space.open_containers()), default=1)
+
+
+async def turn(index: int) -> None:
+    """Let others run after every `TURN` items of a long loop."""
+    if index % TURN == TURN - 1:
+        await asyncio.sleep(0)
+
+
+def refusal(error: HeadraceError) -> dict[str, object]:
+    """An error as the fields that most of Kafka's answers have."""
+    return {"error_code": int(error.code), "error_message": str(error)}
+
+
+def now() -> Millis:
+    """The wall clock, for the times that commands carry."""
+    return Millis(int(time.time() * 1000))

@@ -1,0 +1,150 @@
+"""DescribeCluster, DescribeLogDirs and ListPartitionReassignments: what Kafka's tools show of the cluster.
+
+They are what web consoles and `kafka-topics.sh` ask when they open. Sizes come from the containers' logs, in reader
+threads; a topic that nobody uses is not brought into memory for them.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.admin_steps import Handler, topic_rows, turn
+from headrace.broker.chains import chains_of, extents
+from headrace.broker.listener import Connection
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import TopicRow
+from headrace.errors import Code
+from headrace.ids import StreamNumber
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.cold import field
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+BROKERS: Final = 1
+"""DescribeCluster's endpoint type for brokers; 2 asks for KRaft controllers (KIP-919)."""
+CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+"""Create, alter, describe, cluster action, describe and alter configs, idempotent write (AclOperation's numbers):
+everything that can be done to a cluster, as long as access is not restricted."""
+NOT_ASKED: Final = -(2**31)
+_PAGE: Final = 1000
+
+
+async def describe_cluster(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """DescribeCluster 0-1."""
+    if field(request, "endpoint_type", BROKERS) != BROKERS:
+        return {
+            "error_code": int(Code.MISMATCHED_ENDPOINT_TYPE),
+            "error_message": "this is a broker's address; there are no controllers to connect to",
+            "endpoint_type": BROKERS,
+        }
+    host, port = broker.advertised(session)
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "endpoint_type": BROKERS,
+        "cluster_id": broker.node.cluster_id,
+        "controller_id": broker.node.node_id,
+        "brokers": [{"broker_id": broker.node.node_id, "host": host, "port": port, "rack": broker.node.rack}],
+        "cluster_authorized_operations": (
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    }
+
+
+async def list_partition_reassignments(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """ListPartitionReassignments 0: none, for partitions move by rolls, which copy no data."""
+    return {"error_code": 0, "error_message": None, "topics": ()}
+
+
+# --- DescribeLogDirs
+
+
+async def describe_log_dirs(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """DescribeLogDirs 1-4: this node's data folder, with the bytes of each partition."""
+    topics = (
+        await _all_sizes(broker)
+        if request.topics is None
+        else await _sizes_of(broker, {topic.topic: set(topic.partitions) for topic in request.topics})
+    )
+    folder = data_folder(broker)
+    usage = await broker.loop.run_in_executor(broker.executor, shutil.disk_usage, folder)
+    return {
+        "error_code": 0,
+        "results": [
+            {
+                "error_code": 0,
+                "log_dir": str(folder),
+                "topics": topics,
+                "total_bytes": usage.total,
+                "usable_bytes": usage.free,
+            }
+        ],
+    }
+
+
+def data_folder(broker: "Broker") -> Path:
+    """The folder that holds this node's containers."""
+    folder: Path = next(iter(broker.containers.values())).log.folder
+    return folder.parent
+
+
+async def _all_sizes(broker: "Broker") -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    after = (StreamNumber(0), "")
+    while True:
+        page = await broker.catalog.query(partial(_page, after=after))
+        found += await _described(broker, [(broker.topics.shown(row), row) for row in page])
+        if len(page) < _PAGE:
+            return found
+        after = (page[-1].stream_number, page[-1].name)
+
+
+def _page(reader: Reader, *, after: tuple[StreamNumber, str]) -> list[TopicRow]:
+    """[blocking]"""
+    return reader.all_topics(after=after, limit=_PAGE)
+
+
+async def _sizes_of(broker: "Broker", wanted: Mapping[str, set[int]]) -> list[dict[str, object]]:
+    """The topics named that exist, with the partitions named: as Kafka, without a word on the others."""
+    names = list(wanted)
+    rows = zip(names, await topic_rows(broker, names), strict=True)
+    found = await _described(broker, [(name, row) for name, row in rows if isinstance(row, TopicRow)])
+    return [
+        {
+            "name": topic["name"],
+            "partitions": [each for each in topic["partitions"] if each["partition_index"] in wanted[topic["name"]]],
+        }
+        for topic in found
+    ]
+
+
+async def _described(broker: "Broker", topics: Sequence[tuple[str, TopicRow]]) -> list[dict[str, Any]]:
+    chains = await broker.catalog.query(lambda reader: chains_of(reader, [row for _, row in topics]))
+    stored = await extents(broker, (row for chain in chains.values() for row in chain))
+    described: list[dict[str, Any]] = []
+    for index, (name, topic) in enumerate(topics):
+        sizes = dict.fromkeys(range(topic.partitions), 0)
+        for row in chains[topic.number]:
+            if row.id in stored and row.partition in sizes:
+                sizes[row.partition] += stored[row.id].size
+        described.append(
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+                    for partition, size in sizes.items()
+                ],
+            }
+        )
+        await turn(index)
+    return described
+
+
+HANDLERS: Final[Mapping[ApiKey, Handler]] = {
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+}

@@ -1,0 +1,32 @@
+import kio.index
+import pytest
+from headrace.wire.api_keys import ADVERTISED, SUPPORTED, ApiKey, is_flexible
+from kio.schema.index import api_key_map
+
+KNOWN = [
+    (key, version)
+    for key, (low, high) in ADVERTISED.items()
+    for version in range(low, high + 1)
+    if key is not ApiKey.PRODUCE or version >= 3  # kio, like Kafka 4, has no Produce 0 to 2
+]
+
+
+@pytest.mark.parametrize(("key", "version"), KNOWN)
+def test_flexible_versions_are_those_of_kafkas_schemas(key: ApiKey, version: int) -> None:
+    assert is_flexible(key, version) == kio.index.load_request_schema(key, version).__flexible__
+    assert is_flexible(key, version) == kio.index.load_response_schema(key, version).__flexible__
+
+
+def test_names_are_those_of_kios_schema_packages() -> None:
+    assert {int(key): key.name.lower() for key in ADVERTISED} == {int(key): api_key_map[key] for key in ADVERTISED}
+
+
+def test_our_own_api_is_spoken_but_not_advertised() -> None:
+    assert ApiKey.HEADRACE_ADMIN in SUPPORTED
+    assert ApiKey.HEADRACE_ADMIN not in ADVERTISED
+    assert set(SUPPORTED) - set(ADVERTISED) == {ApiKey.HEADRACE_ADMIN}
+    assert not is_flexible(ApiKey.HEADRACE_ADMIN, 0)
+
+
+def test_an_unknown_api_is_not_flexible() -> None:
+    assert not is_flexible(12345, 32767)

@@ -1,0 +1,147 @@
+"""One librdkafka producer (confluent-kafka), acks=all, records spread evenly over n topics of one partition each.
+
+Prints one JSON object: records and bytes a second over what the server had acknowledged (its end offsets say how
+much), and the latency from produce() to acknowledgement of every 100th record. With one topic it hands records over
+with produce_batch, the fastest way that the client has, and takes no latencies.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from itertools import cycle, islice
+
+from confluent_kafka import Message, Producer
+
+from bench import wire
+from bench.figures import quantile
+
+SLAB = 10_000
+SAMPLE_EVERY = 100
+
+
+def topic_names(prefix: str, count: int) -> list[str]:
+    """The topics of a run: `prefix` alone for one."""
+    return [prefix] if count == 1 else [f"{prefix}-{index:06d}" for index in range(count)]
+
+
+def acknowledged(bootstrap: str, topics: list[str], *, partitions: int) -> int:
+    """Records that the server holds in the topics."""
+    with wire.Client(bootstrap) as client:
+        slices = (topics[at : at + 1000] for at in range(0, len(topics), 1000))
+        return sum(sum(client.ends(each, partitions=partitions).values()) for each in slices)
+
+
+def produce_one_topic(producer: Producer, *, topic: str, records: int, size: int) -> None:
+    """Hands over `records` in slabs, waiting whenever the client's queue is full."""
+    value = b"x" * size
+    left = records
+    while left:
+        slab = [{"value": value} for _ in range(min(SLAB, left))]
+        queued = producer.produce_batch(topic, slab)
+        left -= queued
+        producer.poll(0.01 if queued < len(slab) else 0)
+
+
+def produce_spread(
+    producer: Producer, *, topics: Iterator[str], records: int, size: int, deadline: float, latencies: list[float]
+) -> None:
+    """Hands over record after record, each to the next topic; stops at the deadline (monotonic seconds)."""
+    value = b"x" * size
+
+    def sample(error: object, message: Message) -> None:
+        if error is None:
+            latencies.append(message.latency() or 0.0)
+
+    for index, topic in enumerate(islice(topics, records)):
+        callback = None if index % SAMPLE_EVERY else sample
+        while True:
+            try:
+                if callback:
+                    producer.produce(topic, value, on_delivery=callback)
+                else:
+                    producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+                if time.monotonic() > deadline:
+                    return
+        if not index % 1000:
+            producer.poll(0)
+            if time.monotonic() > deadline:
+                return
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__)
+    parse.add_argument("--bootstrap", required=True)
+    parse.add_argument("--topic", required=True, help="the topic, or the prefix of the topics")
+    parse.add_argument("--topics", type=int, default=1)
+    parse.add_argument("--partitions", type=int, default=1, help="of each topic; 1 leaves it to auto-creation")
+    parse.add_argument("--records", type=int, required=True)
+    parse.add_argument("--size", type=int, required=True, help="bytes a record")
+    parse.add_argument("--warmup", type=int, default=0, help="records before the clock starts")
+    parse.add_argument("--limit-s", type=float, default=300.0, help="report what is acknowledged by then")
+    options = parse.parse_args()
+
+    topics = topic_names(options.topic, options.topics)
+    if options.partitions > 1:
+        with wire.Client(options.bootstrap) as client:
+            client.create_topics(topics, partitions=options.partitions)
+    producer = Producer(
+        {
+            "bootstrap.servers": options.bootstrap,
+            "acks": "all",
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1_048_576,
+        }
+    )
+    latencies: list[float] = []
+
+    def send(records: int, deadline: float) -> int:
+        if len(topics) == 1:
+            produce_one_topic(producer, topic=topics[0], records=records, size=options.size)
+        else:
+            produce_spread(
+                producer,
+                topics=cycle(topics),
+                records=records,
+                size=options.size,
+                deadline=deadline,
+                latencies=latencies,
+            )
+        return int(producer.flush(max(0.0, deadline - time.monotonic())))
+
+    warm_up = max(options.warmup, len(topics) if len(topics) > 1 else 0)
+    if warm_up and (left := send(warm_up, time.monotonic() + options.limit_s)):
+        raise SystemExit(f"{left} of {warm_up} records of the warm-up were not acknowledged in {options.limit_s} s")
+    before = 0 if not warm_up else acknowledged(options.bootstrap, topics, partitions=options.partitions)
+    latencies.clear()
+
+    began = time.monotonic()
+    left = send(options.records, began + options.limit_s)
+    seconds = time.monotonic() - began
+    done = acknowledged(options.bootstrap, topics, partitions=options.partitions) - before
+    if not left and done != options.records:
+        raise SystemExit(f"{options.records} records were sent, the server holds {done}")
+    latencies.sort()
+    print(
+        json.dumps(
+            {
+                "records": done,
+                "seconds": seconds,
+                "unacknowledged": options.records - done,
+                "per_s": done / seconds,
+                "mb_per_s": done * options.size / seconds / 1e6,
+                "p50_ms": quantile(latencies, 0.5) * 1e3 if latencies else None,
+                "p99_ms": quantile(latencies, 0.99) * 1e3 if latencies else None,
+            }
+        ),
+        flush=True,
+    )
+    if left:
+        producer.purge()
+
+
+if __name__ == "__main__":
+    main()

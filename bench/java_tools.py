@@ -1,0 +1,100 @@
+"""Runs Kafka's own performance programs (org.apache.kafka.tools) and reads the figures that they print."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench import jars
+
+SUMMARY = re.compile(
+    r"(?P<sent>\d+) (?P<steady>steady state )?records sent, (?P<rate>[\d.]+) records/sec \((?P<mb>[\d.]+) MB/sec\), "
+    r"(?P<mean>[\d.]+) ms avg latency, (?P<max>[\d.]+) ms max latency, (?P<p50>\d+) ms 50th, (?P<p95>\d+) ms 95th, "
+    r"(?P<p99>\d+) ms 99th"
+)
+MIB = 1 << 20
+
+
+class ToolFailed(RuntimeError):
+    """A program ended with an error, or printed something else than its figures."""
+
+
+def _run(main: str, *arguments: str, limit_s: float) -> str:
+    command = [shutil.which("java") or "java", "-Xmx512m", "-cp", jars.kafka_classpath()]
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+    run = subprocess.run(
+        [*command, quiet, f"org.apache.kafka.tools.{main}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    if run.returncode != 0:
+        raise ToolFailed(f"{main} ended with {run.returncode}: {(run.stderr + run.stdout)[-2000:]}")
+    return run.stdout + run.stderr
+
+
+def read_producer_summary(text: str) -> dict[str, float]:
+    """The last summary of ProducerPerformance: of the steady state where there was a warm-up. Raises ToolFailed."""
+    found = list(SUMMARY.finditer(text))
+    if not found:
+        raise ToolFailed(f"ProducerPerformance printed no summary: {text[-1000:]}")
+    last = found[-1]
+    return {
+        "records": float(last["sent"]),
+        "seconds": float(last["sent"]) / float(last["rate"]),
+        "per_s": float(last["rate"]),
+        "mb_per_s": float(last["mb"]) * MIB / 1e6,
+        "mean_ms": float(last["mean"]),
+        "p50_ms": float(last["p50"]),
+        "p99_ms": float(last["p99"]),
+    }
+
+
+def read_consumer_line(text: str) -> dict[str, float]:
+    """The figures of ConsumerPerformance's one line. Records a second are those of its fetching (without the joining
+    of the group), as its column fetch.nMsg.sec has it. Raises ToolFailed."""
+    for line in text.splitlines():
+        columns = [column.strip() for column in line.split(",")]
+        if len(columns) == 10 and columns[0][:4].isdigit():
+            megabytes, records, rebalance_ms, fetch_ms = (float(columns[at]) for at in (2, 4, 6, 7))
+            return {
+                "records": records,
+                "seconds": fetch_ms / 1e3,
+                "per_s": float(columns[9]),
+                "mb_per_s": megabytes * MIB / fetch_ms * 1e3 / 1e6,
+                "join_s": rebalance_ms / 1e3,
+                "per_s_with_join": float(columns[5]),
+            }
+    raise ToolFailed(f"ConsumerPerformance printed no figures: {text[-1000:]}")
+
+
+def produce(bootstrap: str, *, topic: str, records: int, size: int, warm_up: int, limit_s: float) -> dict[str, float]:
+    """ProducerPerformance with acks=all, as fast as it can; figures of the records after `warm_up`."""
+    extra = ["--warmup-records", str(warm_up)] if warm_up else []
+    text = _run(
+        "ProducerPerformance",
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(records + warm_up)),
+        *("--record-size", str(size), "--throughput", "-1", "--command-property", "acks=all"),
+        *extra,
+        limit_s=limit_s,
+    )
+    return read_producer_summary(text)
+
+
+def consume(bootstrap: str, *, topic: str, records: int, limit_s: float) -> dict[str, float]:
+    """ConsumerPerformance over the whole topic, defaults all over. Raises ToolFailed if fewer records came."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "consumer.properties"
+        config.write_text("auto.offset.reset=earliest\n")
+        text = _run(
+            "ConsumerPerformance",
+            *("--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(records)),
+            *("--command-config", str(config), "--timeout", "30000"),
+            limit_s=limit_s,
+        )
+    figures = read_consumer_line(text)
+    if figures["records"] < records:
+        raise ToolFailed(f"ConsumerPerformance read {figures['records']:.0f} of {records} records")
+    return figures

@@ -1,0 +1,58 @@
+"""What a measurement says about the machine that it ran on, and waiting until that machine has nothing else to do."""
+
+import platform
+import shutil
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a measurement was taken."""
+
+    cores: int
+    memory_gib: float
+    cpu: str
+    kernel: str
+    python: str
+    java: str
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def this_machine() -> Machine:
+    """The machine that runs this."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    java = "none"
+    if shutil.which("java"):
+        lines = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+        java = lines[0] if lines else "none"
+    return Machine(
+        cores=psutil.cpu_count() or 0,
+        memory_gib=round(psutil.virtual_memory().total / (1 << 30), 1),
+        cpu=model,
+        kernel=platform.release(),
+        python=platform.python_version(),
+        java=java,
+    )
+
+
+def wait_until_idle(*, below_percent: float = 8.0, for_s: float = 2.0, at_most_s: float = 120.0) -> float:
+    """Waits until all cores together were busy less than `below_percent` for `for_s`; gives up after `at_most_s`.
+
+    Returns the last busy percentage, so that a measurement on a busy machine says so.
+    """
+    deadline = time.monotonic() + at_most_s
+    while True:
+        busy = psutil.cpu_percent(interval=for_s)
+        if busy < below_percent or time.monotonic() > deadline:
+            return busy

@@ -1,0 +1,313 @@
+"""What is measured: each scenario drives one server and returns figures by row of the table.
+
+A scenario knows neither which server it has nor how often it runs. `measure` gets a started server on fresh data
+(or, with `starts=False`, one that it starts itself) and returns, by row, a mapping that holds at least the row's figure.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench import java_tools, wire
+from bench.servers import Server, resident_bytes, stored_bytes
+
+Figures = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything; `QUICK` only shows that the harness works."""
+
+    bytes_produced: int = 500_000_000
+    warm_up_bytes: int = 200_000_000
+    waiting_s: float = 15.0
+    spread_records: int = 500_000
+    created_topics: int = 10_000
+    many_topics: int = 100_000
+    stored_gib: float = 20.0
+    fill_limit_s: float = 900.0
+    restarts: int = 5
+    idle_s: float = 10.0
+    backlog_bytes: int = 1_000_000_000
+    limit_s: float = 300.0
+
+
+QUICK = Sizes(
+    bytes_produced=20_000_000,
+    warm_up_bytes=2_000_000,
+    waiting_s=2.0,
+    spread_records=20_000,
+    created_topics=300,
+    many_topics=1_000,
+    stored_gib=0.1,
+    fill_limit_s=60.0,
+    restarts=1,
+    idle_s=1.0,
+    backlog_bytes=20_000_000,
+    limit_s=120.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: which figure, in which unit, and what is to be reached."""
+
+    key: str
+    title: str
+    figure: str
+    unit: str
+    more_is_better: bool = True
+    reach: float | None = None
+    """At least so many times better than Kafka; None where there is no such goal."""
+    below: float | None = None
+    """Or: the figure itself is to stay below this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A measurement, and the rows that it fills."""
+
+    name: str
+    rows: tuple[Row, ...]
+    measure: Callable[[Server, Sizes], Figures]
+    starts: bool = True
+    """Whether the runner starts the server first."""
+    runs_at_most: int | None = None
+    """For those that take minutes and repeat inside."""
+    client_limit: Callable[[Sizes], Mapping[str, Any]] | None = None
+    """What the client alone can do against a server that does nothing."""
+
+
+class ClientFailed(RuntimeError):
+    """A client program ended with an error."""
+
+
+def client(program: str, *, limit_s: float, **options: object) -> dict[str, Any]:
+    """Runs `python -m bench.clients.<program>` and returns the JSON object that it prints. Raises ClientFailed."""
+    arguments = [text for key, value in options.items() for text in (f"--{key.replace('_', '-')}", str(value))]
+    run = subprocess.run(
+        [sys.executable, "-m", f"bench.clients.{program}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=limit_s + 120.0,
+        check=False,
+    )
+    if run.returncode != 0:
+        raise ClientFailed(f"{program} {' '.join(arguments)}: {run.stderr[-1500:]}")
+    last: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
+    return last
+
+
+def _java(size: int) -> Callable[[Server, Sizes], Figures]:
+    def measure(server: Server, sizes: Sizes) -> Figures:
+        records, warm_up = sizes.bytes_produced // size, sizes.warm_up_bytes // size
+        common = {"topic": "java", "limit_s": sizes.limit_s}
+        wire.wait_for_ack(server.bootstrap, topic="java", timeout_s=30.0)
+        produced = java_tools.produce(server.bootstrap, records=records, size=size, warm_up=warm_up, **common)
+        consumed = java_tools.consume(server.bootstrap, records=records + warm_up, **common)
+        return {"produce": dict(produced), "consume": dict(consumed)}
+
+    return measure
+
+
+def _librdkafka(size: int) -> Callable[[Server, Sizes], Figures]:
+    def measure(server: Server, sizes: Sizes) -> Figures:
+        records, warm_up = sizes.bytes_produced // size, sizes.warm_up_bytes // size
+        common = {"bootstrap": server.bootstrap, "topic": "librdkafka", "limit_s": sizes.limit_s}
+        produced = client("librdkafka_produce", records=records, size=size, warmup=warm_up, **common)
+        consumed = client("librdkafka_consume", records=records + warm_up, **common)
+        return {"produce": produced, "consume": consumed}
+
+    return measure
+
+
+def _throughput(name: str, who: str, size: int, measure: Callable[[Server, Sizes], Figures]) -> Scenario:
+    label = f"{size} B" if size < 1024 else "1 KiB"
+    return Scenario(
+        name,
+        (
+            Row("produce", f"{who} produce, 1 topic, {label}, acks=all", "per_s", "records/s", reach=1.0),
+            Row("consume", f"{who} consume, 1 topic, {label}", "per_s", "records/s", reach=1.0),
+        ),
+        measure,
+    )
+
+
+def _waiters(program: str) -> tuple[Callable[[Server, Sizes], Figures], Callable[[Sizes], Mapping[str, Any]]]:
+    def measure(server: Server, sizes: Sizes) -> Figures:
+        seconds = sizes.waiting_s
+        warm_up = min(5.0, seconds)
+        found = client(
+            program, bootstrap=server.bootstrap, seconds=seconds, warm_up_s=warm_up, limit_s=seconds + warm_up
+        )
+        return {"rate": found, "p50": found, "p99": found}
+
+    def limit(sizes: Sizes) -> Mapping[str, Any]:
+        return client(program, seconds=min(5.0, sizes.waiting_s), warm_up_s=1.0, limit_s=30.0)
+
+    return measure, limit
+
+
+def _waiting(name: str, who: str, program: str) -> Scenario:
+    measure, limit = _waiters(program)
+    return Scenario(
+        name,
+        (
+            Row("rate", f"32 waiting producers ({who}), 100 B", "per_s", "requests/s", reach=1.0),
+            Row("p50", f"32 waiting producers ({who}), p50", "p50_ms", "ms", more_is_better=False),
+            Row("p99", f"32 waiting producers ({who}), p99", "p99_ms", "ms", more_is_better=False, reach=1.0),
+        ),
+        measure,
+        client_limit=limit,
+    )
+
+
+def _spread(topics: int, reach: float) -> Scenario:
+    def measure(server: Server, sizes: Sizes) -> Figures:
+        count = min(topics, sizes.spread_records // 10)
+        found = client(
+            "librdkafka_produce",
+            bootstrap=server.bootstrap,
+            topic="spread",
+            topics=count,
+            records=sizes.spread_records,
+            size=100,
+            limit_s=sizes.limit_s,
+        )
+        return {"produce": found | {"topics": count}, "p99": found}
+
+    return Scenario(
+        f"spread-{topics}",
+        (
+            Row("produce", f"librdkafka, {topics:,} topics, 100 B, acks=all", "per_s", "records/s", reach=reach),
+            Row("p99", f"librdkafka, {topics:,} topics, p99", "p99_ms", "ms", more_is_better=False),
+        ),
+        measure,
+    )
+
+
+def _create(server: Server, sizes: Sizes) -> Figures:
+    found = client("create_topics", bootstrap=server.bootstrap, topics=sizes.created_topics, limit_s=sizes.limit_s)
+    return {"create": found}
+
+
+def _start_empty(server: Server, sizes: Sizes) -> Figures:
+    """Of a fresh folder, whose formatting is not counted for Kafka; then of the same folder again."""
+    began = time.perf_counter()
+    first = server.start()
+    wire.wait_for_ack(server.bootstrap, topic="ready", timeout_s=60.0)
+    acknowledged = time.perf_counter() - began
+    time.sleep(sizes.idle_s)
+    idle = resident_bytes(server.pid) / (1 << 20)
+    server.stop()
+    again = server.start()
+    return {
+        "ready": {"seconds": first, "first_ack_s": acknowledged, "again_s": again},
+        "idle": {"mib": idle},
+    }
+
+
+def _restart(server: Server, *, sizes: Sizes, topic: str, crash: bool) -> dict[str, Any]:
+    """Ends and starts the server `restarts` times; the medians until it answers and until it takes a record."""
+    answers, acks = [], []
+    for _ in range(sizes.restarts):
+        if crash:
+            server.kill()
+        else:
+            server.stop(timeout_s=300.0)
+        began = time.perf_counter()
+        answers.append(server.start(timeout_s=sizes.fill_limit_s))
+        wire.wait_for_ack(server.bootstrap, topic=topic, timeout_s=sizes.fill_limit_s)
+        acks.append(time.perf_counter() - began)
+    return {"seconds": median(acks), "answer_s": median(answers), "all_s": acks}
+
+
+def _fill(server: Server, *, topics: int, gib: float, sizes: Sizes) -> dict[str, Any]:
+    limit = sizes.fill_limit_s
+    return client("fill", bootstrap=server.bootstrap, topics=topics, gib=gib, limit_s=limit)
+
+
+def _loaded(server: Server, sizes: Sizes) -> Figures:
+    """Fills the server as far as it goes, then starts it again after a clean stop and after a kill."""
+    server.start()
+    filled = _fill(server, topics=sizes.many_topics, gib=sizes.stored_gib, sizes=sizes)
+    filled["stored_gib"] = stored_bytes(server.folder) / (1 << 30)
+    topic = "filled-000000"
+    clean = _restart(server, sizes=sizes, topic=topic, crash=False)
+    crashed = _restart(server, sizes=sizes, topic=topic, crash=True)
+    return {"clean": clean | {"filled": filled}, "crash": crashed | {"filled": filled}}
+
+
+def _many_topics(server: Server, sizes: Sizes) -> Figures:
+    filled = _fill(server, topics=sizes.many_topics, gib=0.0, sizes=sizes)
+    time.sleep(sizes.idle_s)
+    return {"memory": {"mib": resident_bytes(server.pid) / (1 << 20), "filled": filled}}
+
+
+def _spark(server: Server, sizes: Sizes) -> Figures:
+    size = 100
+    records = sizes.backlog_bytes // size
+    common = {"bootstrap": server.bootstrap, "topic": "backlog", "records": records, "size": size}
+    client("librdkafka_produce", partitions=4, limit_s=sizes.limit_s, **common)
+    return {"read": client("spark_read", source=server.name, limit_s=sizes.limit_s, **common)}
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    _throughput("java-100", "Java", 100, _java(100)),
+    _throughput("java-1024", "Java", 1024, _java(1024)),
+    _throughput("librdkafka-100", "librdkafka", 100, _librdkafka(100)),
+    _throughput("librdkafka-1024", "librdkafka", 1024, _librdkafka(1024)),
+    _waiting("waiters", "bare sockets", "waiters"),
+    _waiting("waiters-librdkafka", "librdkafka", "waiters_librdkafka"),
+    _spread(1_000, 3.0),
+    _spread(10_000, 5.0),
+    Scenario(
+        "create-10000",
+        (Row("create", "creating 10,000 topics", "seconds", "s", more_is_better=False, reach=10.0),),
+        _create,
+    ),
+    Scenario(
+        "start-empty",
+        (
+            Row("ready", "ready after start, empty", "seconds", "s", more_is_better=False, reach=5.0),
+            Row("idle", "resident memory, idle", "mib", "MiB", more_is_better=False, reach=4.0),
+        ),
+        _start_empty,
+        starts=False,
+    ),
+    Scenario(
+        "start-loaded",
+        (
+            Row("clean", "ready after start, 100,000 topics, 20 GiB", "seconds", "s", more_is_better=False, reach=5.0),
+            Row("crash", "the same after kill -9", "seconds", "s", more_is_better=False, reach=5.0),
+        ),
+        _loaded,
+        starts=False,
+        runs_at_most=1,
+    ),
+    Scenario(
+        "memory-100000",
+        (
+            Row(
+                "memory",
+                "resident memory, 100,000 topics of one message",
+                "mib",
+                "MiB",
+                more_is_better=False,
+                below=400.0,
+            ),
+        ),
+        _many_topics,
+        runs_at_most=1,
+    ),
+    Scenario(
+        "spark",
+        (Row("read", "Spark batch read, 1 GB of 100 B records, warm", "per_s", "records/s", reach=1.5),),
+        _spark,
+    ),
+)

@@ -1,0 +1,74 @@
+"""What a cluster store is: a few thousand records by key, changed by compare and set only.
+
+Everything blocks; call it from a thread. A version is a number that no other record or other state of the same record
+ever has, so a record deleted and made again is not mistaken for the old one.
+
+A `put` that raises StoreUnavailable may have landed or may still land: put again until a different version has been
+seen, and conclude nothing from reading the record unchanged.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.errors import Code, HeadraceError
+
+
+class VersionConflict(HeadraceError):
+    """The record is not at the version expected: another changed, made or deleted it. Read it, decide again."""
+
+    def __init__(self, key: str, *, expected: int | None, found: int | None) -> None:
+        super().__init__(f"{key}: expected version {expected}, found {found} (None: no record)")
+        self.key = key
+        self.expected = expected
+        self.found = found
+
+
+class StoreUnavailable(HeadraceError):
+    """The store did not answer, or could not write. Reads and writes of data go on; changes of role wait."""
+
+    code = Code.BROKER_NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A record's value, with its version."""
+
+    key: str
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed since a revision, each key once, as it is now.
+
+    `whole`: `records` is everything there is, and any other key is gone; so it is when `since` was 0 or too long ago.
+    """
+
+    revision: int
+    """Watch from here next."""
+    records: list[Versioned]
+    removed: list[str]
+    whole: bool
+
+
+class ClusterStore(Protocol):
+    """The map. Keys are paths such as `container/7`; prefixes are taken literally."""
+
+    def get(self, key: str) -> Versioned | None:
+        """The record, as it is now. Raises StoreUnavailable."""
+
+    def list(self, prefix: str) -> list[Versioned]:
+        """The records whose keys start with `prefix`, in order of key. Raises StoreUnavailable."""
+
+    def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        """Write the record if it is at `expected_version` (None: if there is none); its new version.
+
+        Durable on return. Raises VersionConflict, StoreUnavailable.
+        """
+
+    def delete(self, key: str, expected_version: int) -> None:
+        """Remove the record if it is at `expected_version`. Raises VersionConflict, StoreUnavailable."""
+
+    def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
+        """What changed after revision `since` (0: everything); waits up to `timeout_s` for a first change."""

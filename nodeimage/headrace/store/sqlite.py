@@ -1,0 +1,196 @@
+"""The cluster store of one machine: one SQLite file, shared by its processes.
+
+    records(key, value, version)   value NULL: deleted; the row stays a while, for those who watch
+    revision                       one counter; each write takes the next one as the record's version
+
+A write is one IMMEDIATE transaction, so compare and set holds between processes; synchronous=FULL, so it is durable on
+return. The standard library's sqlite3, not sqlite-utils: importing that costs 107 MB of memory, more than a node.
+"""
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.errors import FolderRefused
+from headrace.store.protocol import Changes, StoreUnavailable, VersionConflict, Versioned
+
+APPLICATION_ID = 0x48525354
+"""'HRST' in the file's header."""
+FORMAT = 1
+"""Of the schema, in user_version. A newer one is refused."""
+
+_BUSY_S = 5.0
+_POLL_S = 0.05
+_REMOVED_KEPT = 10_000
+"""Revisions for which a removal is remembered; who watches from further back gets everything."""
+
+_SCHEMA = """
+CREATE TABLE records(key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL UNIQUE) WITHOUT ROWID;
+CREATE TABLE revision(only INTEGER PRIMARY KEY CHECK(only = 1), value INTEGER NOT NULL, forgotten INTEGER NOT NULL);
+INSERT INTO revision VALUES (1, 0, 0);
+"""
+
+
+class SqliteStore:
+    """A ClusterStore in the file at `path`, made if missing. Threads may share it; each call is one transaction.
+
+    Raises FolderRefused for a file of a newer format or of something else, StoreUnavailable.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        with _reported(path):
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S)
+        try:
+            with _reported(path):
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._connection.close()
+
+    def get(self, key: str) -> Versioned | None:
+        """See ClusterStore."""
+        with self._lock, _reported(self._path):
+            row = self._connection.execute(
+                "SELECT key, value, version FROM records WHERE key = ? AND value IS NOT NULL", (key,)
+            ).fetchone()
+        return None if row is None else Versioned(*row)
+
+    def list(self, prefix: str) -> list[Versioned]:
+        """See ClusterStore."""
+        with self._lock, _reported(self._path):
+            return _records(self._connection, prefix, since=0)
+
+    def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        """See ClusterStore."""
+        with self._write() as connection:
+            self._expect(key, expected_version)
+            version = self._next_revision()
+            connection.execute(
+                "INSERT INTO records VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET value = excluded.value, version = excluded.version",
+                (key, value, version),
+            )
+        return version
+
+    def delete(self, key: str, expected_version: int) -> None:
+        """See ClusterStore."""
+        with self._write() as connection:
+            self._expect(key, expected_version)
+            revision = self._next_revision()
+            connection.execute("UPDATE records SET value = NULL, version = ? WHERE key = ?", (revision, key))
+            forgotten = revision - _REMOVED_KEPT
+            if forgotten > 0:
+                connection.execute("DELETE FROM records WHERE value IS NULL AND version <= ?", (forgotten,))
+                connection.execute("UPDATE revision SET forgotten = ?", (forgotten,))
+
+    def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
+        """See ClusterStore. Looks twenty times a second."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            changes = self._changes(prefix, since)
+            left = deadline - time.monotonic()
+            if changes.whole or changes.records or changes.removed or left <= 0:
+                return changes
+            since = changes.revision
+            time.sleep(min(_POLL_S, left))
+
+    def _changes(self, prefix: str, since: int) -> Changes:
+        with self._lock, _reported(self._path):
+            self._connection.execute("BEGIN")
+            try:
+                revision, forgotten = self._connection.execute("SELECT value, forgotten FROM revision").fetchone()
+                if revision == since:
+                    return Changes(revision, [], [], whole=False)
+                whole = since == 0 or since < forgotten
+                records = _records(self._connection, prefix, since=0 if whole else since)
+                removed = [] if whole else _removed(self._connection, prefix, since=since)
+                return Changes(revision, records, removed, whole)
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    def _expect(self, key: str, expected: int | None) -> None:
+        row = self._connection.execute(
+            "SELECT version FROM records WHERE key = ? AND value IS NOT NULL", (key,)
+        ).fetchone()
+        found = None if row is None else int(row[0])
+        if found != expected:
+            raise VersionConflict(key, expected=expected, found=found)
+
+    def _next_revision(self) -> int:
+        self._connection.execute("UPDATE revision SET value = value + 1")
+        return int(self._connection.execute("SELECT value FROM revision").fetchone()[0])
+
+    @contextlib.contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _reported(self._path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _prepare(self) -> None:
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.execute("PRAGMA cache_size=-256")
+        self._connection.execute("BEGIN IMMEDIATE")  # two processes may both find the file new
+        try:
+            (found,) = self._connection.execute("PRAGMA user_version").fetchone()
+            (kind,) = self._connection.execute("PRAGMA application_id").fetchone()
+            (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if found == 0 and tables == 0:
+                for statement in filter(None, map(str.strip, _SCHEMA.split(";"))):
+                    self._connection.execute(statement)
+                self._connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                self._connection.execute(f"PRAGMA user_version={FORMAT}")
+            elif kind != APPLICATION_ID:
+                raise FolderRefused(f"{self._path} is not a cluster store; choose another folder")
+            elif found > FORMAT:
+                raise FolderRefused(
+                    f"{self._path} has format {found}, this version reads {FORMAT}; use a newer headrace"
+                )
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+
+def _records(connection: sqlite3.Connection, prefix: str, *, since: int) -> list[Versioned]:
+    rows = connection.execute(
+        "SELECT key, value, version FROM records "
+        "WHERE substr(key, 1, length(?1)) = ?1 AND version > ?2 AND value IS NOT NULL ORDER BY key",
+        (prefix, since),
+    )
+    return [Versioned(*row) for row in rows]
+
+
+def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> list[str]:
+    rows = connection.execute(
+        "SELECT key FROM records WHERE substr(key, 1, length(?1)) = ?1 AND version > ?2 AND value IS NULL ORDER BY key",
+        (prefix, since),
+    )
+    return [row[0] for row in rows]
+
+
+@contextlib.contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+            raise FolderRefused(f"{path} is not a cluster store; choose another folder") from error
+        raise StoreUnavailable(f"the cluster store {path} cannot be used: {error}") from error

@@ -1,0 +1,178 @@
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from headrace.errors import CorruptLog, FolderRefused, HeadraceError
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.records import (
+    CLUSTER_KEY,
+    ClusterRecord,
+    NodeRecord,
+    VolumeRecord,
+    change_container,
+    containers,
+    create_container,
+    ensure_cluster,
+    ensure_volume,
+    get_container,
+    get_node,
+    get_volume,
+    next_producer_block,
+    nodes,
+    register_node,
+)
+from headrace.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "cluster.sqlite")
+    yield store
+    store.close()
+
+
+def register(store: SqliteStore, *, node_id: int | None = None, format: uuid.UUID | None = None) -> NodeRecord:
+    return register_node(
+        store,
+        node_id=None if node_id is None else NodeId(node_id),
+        format=format or uuid.uuid4(),
+        run=uuid.uuid4(),
+        host="127.0.0.1",
+        port=9092,
+    )
+
+
+def test_a_cluster_is_made_once(store: SqliteStore) -> None:
+    cluster = ensure_cluster(store)
+    assert len(cluster.cluster_id) == 22
+    assert 0 < cluster.random_bits < 2**23
+    assert ensure_cluster(store) == cluster
+
+
+def test_a_cluster_of_a_newer_format_is_refused(store: SqliteStore) -> None:
+    store.put(CLUSTER_KEY, msgspec.json.encode(ClusterRecord("x" * 22, 5, format_version=99)), None)
+    with pytest.raises(FolderRefused, match="newer headrace"):
+        ensure_cluster(store)
+
+
+def test_new_folders_get_new_ids_and_known_ones_keep_theirs(store: SqliteStore) -> None:
+    first, second = register(store), register(store)
+    assert (first.node_id, second.node_id) == (1, 2)
+    again = register(store, node_id=1, format=first.format)
+    assert again.node_id == 1
+    assert again.run != first.run
+    assert nodes(store) == [again, second]
+
+
+def test_a_node_that_crashed_before_it_kept_its_id_finds_it_by_its_format(store: SqliteStore) -> None:
+    format = uuid.uuid4()
+    assert register(store, format=format).node_id == register(store, format=format).node_id
+
+
+def test_node_ids_are_never_reused(store: SqliteStore) -> None:
+    gone = register(store)
+    found = store.get(f"node/{gone.node_id}")
+    assert found is not None
+    store.delete(found.key, found.version)
+    assert register(store).node_id == 2
+
+
+def test_a_folder_of_another_cluster_or_a_replaced_one_is_refused(store: SqliteStore) -> None:
+    register(store)
+    with pytest.raises(FolderRefused, match="another folder"):
+        register(store, node_id=1)
+    with pytest.raises(FolderRefused, match="another cluster"):
+        register(store, node_id=7)
+    assert get_node(store, NodeId(7)) is None
+
+
+def test_a_container_starts_with_its_primary_in_sync(store: SqliteStore) -> None:
+    node = register(store)
+    catalog = create_container(store, kind="catalog", primary=node)
+    data = create_container(store, kind="data", primary=node)
+    assert (catalog.container_id, data.container_id) == (1, 2)
+    assert data.in_sync == ((node.node_id, node.format),)
+    assert containers(store) == [catalog, data]
+
+
+def test_changes_of_a_container_from_many_threads_all_take_place(store: SqliteStore, tmp_path: Path) -> None:
+    container = create_container(store, kind="data", primary=register(store))
+
+    def raise_epoch() -> None:
+        own = SqliteStore(tmp_path / "cluster.sqlite")
+        for _ in range(25):
+            change_container(
+                own, container.container_id, lambda was: msgspec.structs.replace(was, epoch=Epoch(was.epoch + 1))
+            )
+        own.close()
+
+    threads = [threading.Thread(target=raise_epoch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = get_container(store, container.container_id)
+    assert found is not None
+    assert found.epoch == 101
+
+
+def test_an_epoch_never_falls_and_a_primary_never_changes_without_one(store: SqliteStore) -> None:
+    container = create_container(store, kind="data", primary=register(store))
+    for change in ({"epoch": Epoch(0)}, {"primary": NodeId(9)}):
+        with pytest.raises(HeadraceError, match="must not go"):
+            change_container(store, container.container_id, lambda was, to=change: msgspec.structs.replace(was, **to))
+    assert get_container(store, container.container_id) == container
+    with pytest.raises(HeadraceError, match="no container"):
+        change_container(store, ContainerId(99), lambda was: was)
+
+
+def test_producer_blocks_never_meet_and_bear_the_clusters_bits(store: SqliteStore, tmp_path: Path) -> None:
+    blocks: list[range] = []
+
+    def take() -> None:
+        own = SqliteStore(tmp_path / "cluster.sqlite")
+        blocks.extend(next_producer_block(own, 100) for _ in range(20))
+        own.close()
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ids = [id_ for block in blocks for id_ in block]
+    assert len(set(ids)) == 6000
+    assert {id_ >> 40 for id_ in ids} == {ensure_cluster(store).random_bits}
+    assert all(0 < id_ < 2**63 for id_ in ids)
+
+
+def test_producer_ids_that_are_used_up_are_refused(store: SqliteStore) -> None:
+    ensure_cluster(store)
+    store.put("producer-ids", msgspec.json.encode({"next": 2**40 - 10}), None)
+    assert len(next_producer_block(store, 10)) == 10
+    with pytest.raises(HeadraceError, match="handed out all"):
+        next_producer_block(store, 1)
+
+
+def test_a_volume_is_made_once(store: SqliteStore) -> None:
+    assert ensure_volume(store, VolumeRecord("default", replicas=3, min_in_sync=2)).replicas == 3
+    assert ensure_volume(store, VolumeRecord("default")).replicas == 3
+    assert get_volume(store, "other") is None
+
+
+def test_records_keep_out_of_the_way_of_fields_from_later_versions(store: SqliteStore) -> None:
+    node = register(store)
+    container = create_container(store, kind="data", primary=node)
+    later = msgspec.to_builtins(container) | {"colour": "blue"}
+    found = store.get("container/1")
+    assert found is not None
+    store.put("container/1", msgspec.json.encode(later), found.version)
+    assert get_container(store, ContainerId(1)) == container
+
+
+def test_a_record_that_cannot_be_read_is_named(store: SqliteStore) -> None:
+    store.put("container/5", b"{", None)
+    with pytest.raises(CorruptLog, match="container/5"):
+        get_container(store, ContainerId(5))

@@ -1,0 +1,234 @@
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from headrace.errors import FolderRefused
+from headrace.store.protocol import StoreUnavailable, VersionConflict, Versioned
+from headrace.store.sqlite import SqliteStore
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "cluster.sqlite")
+    yield store
+    store.close()
+
+
+def test_what_is_put_is_got_with_its_version(store: SqliteStore) -> None:
+    version = store.put("node/1", b"x", None)
+    assert store.get("node/1") == Versioned("node/1", b"x", version)
+    assert store.get("node/2") is None
+
+
+def test_put_refuses_any_version_but_the_present_one(store: SqliteStore) -> None:
+    first = store.put("a", b"1", None)
+    second = store.put("a", b"2", first)
+    for expected in (None, first, second + 1):
+        with pytest.raises(VersionConflict) as caught:
+            store.put("a", b"3", expected)
+        assert caught.value.found == second
+    assert store.get("a") == Versioned("a", b"2", second)
+
+
+def test_a_record_made_again_after_a_delete_has_a_version_never_seen(store: SqliteStore) -> None:
+    first = store.put("a", b"1", None)
+    store.delete("a", first)
+    assert store.get("a") is None
+    with pytest.raises(VersionConflict):
+        store.put("a", b"stale", first)
+    assert store.put("a", b"1", None) > first
+
+
+def test_prefixes_are_taken_literally(store: SqliteStore) -> None:
+    for key in ("a_b/1", "aXb/1", "a%/1", "a_b/2"):
+        store.put(key, b"", None)
+    assert [each.key for each in store.list("a_b/")] == ["a_b/1", "a_b/2"]
+    assert [each.key for each in store.list("a%")] == ["a%/1"]
+    assert len(store.list("")) == 4
+
+
+def test_watch_tells_changes_and_removals_since_a_revision(store: SqliteStore) -> None:
+    one = store.put("node/1", b"a", None)
+    store.put("other", b"", None)
+    everything = store.watch("node/", since=0, timeout_s=0)
+    assert everything.whole
+    assert [each.key for each in everything.records] == ["node/1"]
+    two = store.put("node/2", b"b", None)
+    store.delete("node/1", one)
+    changes = store.watch("node/", since=everything.revision, timeout_s=0)
+    assert (changes.records, changes.removed, changes.whole) == ([Versioned("node/2", b"b", two)], ["node/1"], False)
+    nothing = store.watch("node/", since=changes.revision, timeout_s=0)
+    assert (nothing.revision, nothing.records, nothing.removed) == (changes.revision, [], [])
+
+
+def test_watch_wakes_for_a_change_of_another_connection(store: SqliteStore, tmp_path: Path) -> None:
+    since = store.watch("", since=0, timeout_s=0).revision
+    other = SqliteStore(tmp_path / "cluster.sqlite")
+    writer = threading.Timer(0.1, lambda: other.put("late", b"", None))
+    writer.start()
+    changes = store.watch("late", since=since, timeout_s=20)
+    writer.join()
+    other.close()
+    assert [each.key for each in changes.records] == ["late"]
+
+
+def test_who_watches_from_before_forgotten_removals_gets_everything(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.store.sqlite._REMOVED_KEPT", 3)
+    since = store.put("kept", b"", None)
+    for index in range(6):
+        store.delete(f"k{index}", store.put(f"k{index}", b"", None))
+    changes = store.watch("", since=since, timeout_s=0)
+    assert changes.whole
+    assert [each.key for each in changes.records] == ["kept"]
+
+
+class AgainstADict(RuleBasedStateMachine):
+    """The store and a dict go through the same puts and deletes; a watcher keeps a third copy by changes alone."""
+
+    keys = Bundle("keys")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = SqliteStore(Path(":memory:"))
+        self.model: dict[str, Versioned] = {}
+        self.watched: dict[str, Versioned] = {}
+        self.revision = 0
+
+    @rule(target=keys, key=st.text(max_size=4))
+    def name(self, key: str) -> str:
+        return key
+
+    @rule(key=keys, value=st.binary(max_size=4), stale=st.booleans())
+    def put(self, key: str, value: bytes, stale: bool) -> None:
+        present = self.model.get(key)
+        expected = None if present is None else present.version
+        if stale:
+            with pytest.raises(VersionConflict):
+                self.store.put(key, value, 10**9)
+        else:
+            self.model[key] = Versioned(key, value, self.store.put(key, value, expected))
+
+    @rule(key=keys)
+    def delete(self, key: str) -> None:
+        if key in self.model:
+            self.store.delete(key, self.model.pop(key).version)
+        else:
+            with pytest.raises(VersionConflict):
+                self.store.delete(key, 1)
+
+    @rule()
+    def watch(self) -> None:
+        changes = self.store.watch("", since=self.revision, timeout_s=0)
+        if changes.whole:
+            self.watched = {}
+        self.watched |= {each.key: each for each in changes.records}
+        for key in changes.removed:
+            self.watched.pop(key, None)
+        self.revision = changes.revision
+        assert self.watched == self.model
+        assert {each.key: each for each in self.store.list("")} == self.model
+
+    def teardown(self) -> None:
+        self.store.close()
+
+
+TestAgainstADict = AgainstADict.TestCase
+TestAgainstADict.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+HAMMER = """
+import sys
+from pathlib import Path
+from headrace.store.protocol import VersionConflict
+from headrace.store.sqlite import SqliteStore
+path, count = Path(sys.argv[1]), int(sys.argv[2])
+store = SqliteStore(path)
+while count:
+    found = store.get("counter")
+    try:
+        if found is None:
+            store.put("counter", b"1", None)
+        else:
+            store.put("counter", str(int(found.value) + 1).encode(), found.version)
+    except VersionConflict:
+        continue
+    count -= 1
+    print(count, flush=True)
+"""
+
+
+def hammer(path: Path, count: int) -> subprocess.Popen[bytes]:
+    root = Path(sys.modules["headrace"].__file__ or "").parent.parent
+    return subprocess.Popen(
+        [sys.executable, "-c", HAMMER, str(path), str(count)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+
+
+def test_processes_that_hammer_one_record_lose_no_update(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.sqlite"
+    processes = [hammer(path, 150) for _ in range(3)]  # all three also race to make the file
+    for process in processes:
+        process.communicate(timeout=100)
+        assert process.returncode == 0
+    store = SqliteStore(path)
+    found = store.get("counter")
+    store.close()
+    assert found is not None
+    assert found.value == b"450"
+
+
+def test_what_a_killed_process_was_told_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.sqlite"
+    process = hammer(path, 10_000)
+    assert process.stdout is not None
+    told = 10_000 - [int(process.stdout.readline()) for _ in range(25)][-1]
+    process.send_signal(signal.SIGKILL)
+    rest, _ = process.communicate(timeout=20)
+    told += len([line for line in rest.splitlines(keepends=True) if line.endswith(b"\n")])
+    store = SqliteStore(path)
+    found = store.get("counter")
+    store.close()
+    assert found is not None
+    assert told <= int(found.value) <= told + 1
+
+
+@pytest.mark.parametrize("content", [b"this is no database, but a text that somebody put there" * 100])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "cluster.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(FolderRefused):
+        SqliteStore(path)
+    assert path.read_bytes() == content
+
+
+def test_another_programs_database_and_a_newer_format_are_refused(tmp_path: Path) -> None:
+    foreign = sqlite3.connect(tmp_path / "foreign.sqlite")
+    foreign.execute("CREATE TABLE t(x)")
+    foreign.close()
+    with pytest.raises(FolderRefused, match="not a cluster store"):
+        SqliteStore(tmp_path / "foreign.sqlite")
+    SqliteStore(tmp_path / "newer.sqlite").close()
+    newer = sqlite3.connect(tmp_path / "newer.sqlite")
+    newer.execute("PRAGMA user_version=99")
+    newer.close()
+    with pytest.raises(FolderRefused, match="newer headrace"):
+        SqliteStore(tmp_path / "newer.sqlite")
+
+
+def test_a_folder_that_is_missing_is_reported_as_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable):
+        SqliteStore(tmp_path / "missing" / "cluster.sqlite")

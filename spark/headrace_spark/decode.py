@@ -1,0 +1,292 @@
+"""Kafka record batches (version 2) to Arrow columns, without a Python object per record.
+
+Responsible for what a Fetch answer's record bytes mean: checksums, compression, control batches, aborted
+transactions, the records' fields. Knows nothing of sockets, retries or Spark. The schema is in encode.py.
+
+Only the records' borders are found one by one (a record's length says where the next starts); all their fields are
+then read at once with numpy, over all batches of an answer, so many small batches cost little more than a large one.
+Arrow cuts the keys and values out of the answer's buffer: seen as one binary array whose values are, in turn, what
+lies before a key, the key, what lies before the value, and the value, `take` picks every second one.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+from headrace.errors import HeadraceError
+from headrace.wire.batch import APPEND_TIME_BIT, COMPRESSION_BITS, CONTROL_BIT, TRANSACTIONAL_BIT
+from headrace.wire.compression import decompress
+
+from headrace_spark.encode import CRC_START, HEADER
+
+LENGTH_END = 12
+"""A batch's length field counts the bytes after it."""
+
+Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class CorruptRecords(Exception):
+    """Bytes that are not the record batches they claim to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """A producer's transaction that was aborted; its data batches start at `first_offset`."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of one partition, column by column, each of shape (rows,)."""
+
+    key: pa.Array
+    value: pa.Array
+    offset: Int64s
+    timestamp: Int64s
+    """Milliseconds since 1970."""
+    timestamp_type: npt.NDArray[np.int32]
+    """0 = set by the producer, 1 = by the broker at append."""
+    headers: pa.Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Where one batch's uncompressed records lie: `content[start:end]`."""
+
+    base_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    append_time: bool
+    count: int
+    content: bytes | memoryview
+
+
+def decode(
+    answer: memoryview, *, first: int, end: int, aborted: Sequence[AbortedTransaction] = (), with_headers: bool = False
+) -> tuple[Records | None, int]:
+    """(the records with first <= offset < end, the offset to read next).
+
+    `answer` is a Fetch answer's record bytes: whole batches, perhaps with a cut one at its end. The offset to read
+    next is `first` where the answer holds no whole batch. Raises CorruptRecords.
+    """
+    batches, following = _visible_batches(answer, first=first, end=end, aborted=aborted)
+    if not batches:
+        return None, following
+    content = b"".join(batch.content for batch in batches)
+    starts = _record_starts(content, batches)
+    records = _columns(content, starts, batches, with_headers=with_headers)
+    keep = (records.offset >= first) & (records.offset < end)
+    if not keep.all():
+        records = _filtered(records, keep)
+    return (records if len(records.offset) else None), following
+
+
+def whole_batches(answer: memoryview) -> Iterable[memoryview]:
+    """Each whole batch of a Fetch answer. Raises CorruptRecords at one that is not of version 2."""
+    place = 0
+    while place + HEADER.size <= len(answer):
+        (length,) = struct.unpack_from(">i", answer, place + 8)
+        if length < HEADER.size - LENGTH_END:
+            raise CorruptRecords(f"a record batch says that it is {length} bytes long")
+        if place + LENGTH_END + length > len(answer):
+            return
+        if answer[place + 16] != 2:
+            raise CorruptRecords(f"a record batch of version {answer[place + 16]}; only version 2 can be read")
+        yield answer[place : place + LENGTH_END + length]
+        place += LENGTH_END + length
+
+
+def _visible_batches(
+    answer: memoryview, *, first: int, end: int, aborted: Sequence[AbortedTransaction]
+) -> tuple[list[_Batch], int]:
+    """(the batches of committed records that reach into [first, end), the offset to read next)."""
+    waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+    dropped: set[int] = set()
+    batches, following = [], first
+    for view in whole_batches(answer):
+        base, _, _, _, crc, attributes, delta, base_time, max_time, producer, _, _, count = HEADER.unpack_from(view)
+        if base >= end:
+            break
+        if base + delta < first:
+            continue
+        if crc32c(view[CRC_START:]) != crc & 0xFFFFFFFF:
+            raise CorruptRecords(f"the record batch at offset {base} fails its checksum")
+        following = base + delta + 1
+        while waiting and waiting[-1].first_offset <= base + delta:
+            dropped.add(waiting.pop().producer_id)
+        if attributes & CONTROL_BIT:
+            dropped.discard(producer)
+            continue
+        if count == 0 or (attributes & TRANSACTIONAL_BIT and producer in dropped):
+            continue
+        records = _uncompressed(view[HEADER.size :], attributes & COMPRESSION_BITS)
+        batches.append(_Batch(base, base_time, max_time, bool(attributes & APPEND_TIME_BIT), count, records))
+    return batches, following
+
+
+def _uncompressed(records: memoryview, codec: int) -> bytes | memoryview:
+    if codec == 0:
+        return records
+    try:
+        return decompress(codec, records)
+    except HeadraceError as error:
+        raise CorruptRecords(f"records cannot be decompressed: {error}") from error
+
+
+def _record_starts(content: bytes, batches: Sequence[_Batch]) -> Int64s:
+    """Where the fields of each record start (after its length), shape (records,)."""
+    starts: list[int] = []
+    add = starts.append
+    place = 0
+    try:
+        for batch in batches:
+            end = place + len(batch.content)
+            for _ in range(batch.count):
+                size = content[place]
+                place += 1
+                if size >= 0x80:
+                    size &= 0x7F
+                    shift = 7
+                    while (byte := content[place]) >= 0x80:
+                        size |= (byte & 0x7F) << shift
+                        shift += 7
+                        place += 1
+                    size |= byte << shift
+                    place += 1
+                add(place)
+                place += size >> 1
+            if place != end:
+                raise CorruptRecords(f"the records of the batch at offset {batch.base_offset} do not fill it")
+    except IndexError:
+        raise CorruptRecords("a record reaches beyond its batch") from None
+    return np.array(starts, np.int64)
+
+
+def _columns(content: bytes, starts: Int64s, batches: Sequence[_Batch], *, with_headers: bool) -> Records:
+    cells = np.frombuffer(content + bytes(16), np.uint8)  # padded, so that a varint read at the end stays inside
+    time_delta, place = _read_varints(cells, starts + 1)
+    offset_delta, place = _read_varints(cells, place)
+    key_size, key_start = _read_varints(cells, place)
+    key_end = key_start + np.maximum(key_size, 0)
+    if len(key_end) and key_end.max() > len(content):
+        raise CorruptRecords("a record's key reaches beyond its batch")
+    value_size, value_start = _read_varints(cells, key_end)
+    value_end = value_start + np.maximum(value_size, 0)
+    if len(value_end) and value_end.max() > len(content):
+        raise CorruptRecords("a record's value reaches beyond its batch")
+
+    def of_batch(values: Iterable[int]) -> Int64s:
+        return np.repeat(np.fromiter(values, np.int64, len(batches)), counts)
+
+    counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
+    append_time = of_batch(batch.append_time for batch in batches)
+    timestamp = of_batch(batch.base_timestamp for batch in batches) + time_delta
+    if append_time.any():
+        timestamp = np.where(append_time, of_batch(batch.max_timestamp for batch in batches), timestamp)
+    key, value = _cut(content, (key_start, key_end, key_size < 0), (value_start, value_end, value_size < 0))
+    return Records(
+        key=key,
+        value=value,
+        offset=of_batch(batch.base_offset for batch in batches) + offset_delta,
+        timestamp=timestamp,
+        timestamp_type=append_time.astype(np.int32),
+        headers=_headers(content, cells, value_end) if with_headers else None,
+    )
+
+
+def _read_varints(cells: Bytes, places: Int64s) -> tuple[Int64s, Int64s]:
+    """(the zigzag varint at each place, the place after it), shape (records,) each. Raises CorruptRecords."""
+    byte = cells[np.minimum(places, len(cells) - 1)].astype(np.int64)
+    value = byte & 0x7F
+    after = places + 1
+    rows = np.flatnonzero(byte & 0x80)
+    shift = 7
+    while len(rows):
+        if shift > 63:
+            raise CorruptRecords("a number in a record is longer than 10 bytes")
+        byte = cells[np.minimum(after[rows], len(cells) - 1)].astype(np.int64)
+        value[rows] |= (byte & 0x7F) << shift
+        after[rows] += 1
+        rows = rows[(byte & 0x80) != 0]
+        shift += 7
+    unsigned = value.view(np.uint64)
+    return (unsigned >> np.uint64(1)).view(np.int64) ^ -(value & 1), after
+
+
+Field = tuple[Int64s, Int64s, npt.NDArray[np.bool_]]
+"""(start, end, is null) of one field of every record, shape (records,) each."""
+
+
+def _cut(content: bytes, *fields: Field) -> list[pa.Array]:
+    """One binary array per field; the fields of a record follow each other in `content`, and so do the records."""
+    records = len(fields[0][0])
+    width = 2 * len(fields)
+    borders = np.empty(records * width + 1, np.int64)
+    borders[-1] = fields[-1][1][-1] if records else 0
+    inner = borders[:-1].reshape(records, width)
+    inner[0:1, 0] = 0
+    inner[1:, 0] = fields[-1][1][:-1]
+    for number, (start, end, _) in enumerate(fields):
+        inner[:, 2 * number + 1] = start
+        if number + 1 < len(fields):
+            inner[:, 2 * number + 2] = end
+    if len(content) < 2**31:
+        kind, borders = pa.binary(), borders.astype(np.int32)
+    else:
+        kind = pa.large_binary()
+    joined = pa.Array.from_buffers(kind, len(borders) - 1, [None, pa.py_buffer(borders), pa.py_buffer(content)])
+    columns = []
+    for number, (_, _, null) in enumerate(fields):
+        index = np.arange(records, dtype=np.int64) * width + (2 * number + 1)
+        columns.append(joined.take(pa.array(index, mask=null if null.any() else None)).cast(pa.binary()))
+    return columns
+
+
+def _headers(content: bytes, cells: Bytes, places: Int64s) -> pa.Array:
+    """list<struct<key, value>> of every record, null where a record has none, as Spark's Kafka source has it."""
+    counts, places = _read_varints(cells, places)
+    rounds: list[tuple[Int64s, Int64s, Int64s, Int64s, Int64s]] = []
+    rows = np.flatnonzero(counts > 0)
+    place = places[rows]
+    while len(rows):
+        key_size, key_start = _read_varints(cells, place)
+        value_size, value_start = _read_varints(cells, key_start + np.maximum(key_size, 0))
+        rounds.append((rows, key_start, key_size, value_start, value_size))
+        place = value_start + np.maximum(value_size, 0)
+        if key_size.min() < 0 or place.max() > len(content):
+            raise CorruptRecords("a record's headers reach beyond its batch")
+        more = counts[rows] > len(rounds)
+        rows, place = rows[more], place[more]
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int32), np.maximum(counts, 0).cumsum().astype(np.int32)]))
+    if rounds:
+        number = np.concatenate([np.full(len(found[0]), turn) for turn, found in enumerate(rounds)])
+        row, key_start, key_size, value_start, value_size = (np.concatenate(part) for part in zip(*rounds, strict=True))
+        order = np.lexsort((number, row))
+        keys, values = _cut(
+            content,
+            (key_start[order], (key_start + key_size)[order], np.zeros(len(order), bool)),
+            (value_start[order], (value_start + np.maximum(value_size, 0))[order], value_size[order] < 0),
+        )
+    else:
+        keys, values = pa.array([], pa.binary()), pa.array([], pa.binary())
+    pairs = pa.StructArray.from_arrays([keys.cast(pa.string()), values], ["key", "value"])
+    return pa.ListArray.from_arrays(offsets, pairs, mask=pa.array(counts <= 0))
+
+
+def _filtered(records: Records, keep: npt.NDArray[np.bool_]) -> Records:
+    mask = pa.array(keep)
+    return Records(
+        key=records.key.filter(mask),
+        value=records.value.filter(mask),
+        offset=records.offset[keep],
+        timestamp=records.timestamp[keep],
+        timestamp_type=records.timestamp_type[keep],
+        headers=None if records.headers is None else records.headers.filter(mask),
+    )

@@ -1,0 +1,259 @@
+"""The options of `format("headrace")`, read once and checked at once.
+
+Responsible for names, defaults and messages of options, and for how a topic's name within a stream and its full
+name belong together. Knows nothing of Spark's session or of the network.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from headrace.wire.compression import NAMES
+
+from headrace_spark.errors import BadOption
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""Kafka's marks for the first and the next offset of a partition, in startingOffsets as in ListOffsets."""
+MIB = 1 << 20
+
+Partition = tuple[str, int]
+"""(full topic name, partition number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where reading starts or ends: a mark or a time for all partitions, or an offset for each.
+
+    `each` holds offsets, EARLIEST or LATEST by partition; `mark` stands for partitions that `each` leaves out, or is
+    None where the option says that every partition must be named. `time` is in milliseconds since 1970.
+    """
+
+    mark: Literal[-2, -1] | None = None
+    time: int | None = None
+    each: tuple[tuple[Partition, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the cluster, for reading and writing alike."""
+
+    bootstrap: tuple[tuple[str, int], ...]
+    timeout_s: float
+    """How long a request is tried again, with backoff, before the query fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Topics as the query writes them (bare names in a stream) and as the cluster has them (full names)."""
+
+    stream: str | None
+
+    def full(self, topic: str) -> str:
+        """The cluster's name of a topic: `/path:topic` for a bare name in a stream."""
+        if self.stream is None or topic.startswith("/"):
+            return topic
+        return f"{self.stream}:{topic}"
+
+    def shown(self, topic: str) -> str:
+        """The name that the column `topic` has: bare where the query names the stream."""
+        if self.stream is not None and topic.startswith(f"{self.stream}:"):
+            return topic[len(self.stream) + 1 :]
+        return topic
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a query reads."""
+
+    connection: Connection
+    naming: Naming
+    topics: tuple[str, ...]
+    """Full names; empty with a pattern."""
+    pattern: str | None
+    starting: Place
+    ending: Place
+    max_bytes_per_trigger: int | None
+    max_offsets_per_trigger: int | None
+    include_headers: bool
+    group: str | None
+    fail_on_data_loss: bool
+    read_committed: bool
+    min_partitions: int
+    bytes_per_task: int
+
+    def matches(self, topic: str) -> bool:
+        """Whether the pattern matches a topic of the cluster, given by its full name."""
+        if self.pattern is None:
+            return topic in self.topics
+        name = self.naming.shown(topic)
+        if self.naming.stream is not None and name == topic:
+            return False
+        return re.fullmatch(self.pattern, name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a query writes to."""
+
+    connection: Connection
+    naming: Naming
+    topic: str | None
+    """Full name, for rows without a column `topic`."""
+    compression: str
+    max_batch_bytes: int
+    query: str | None
+    """The name under which a batch write is known, where its author wants a repeated job to write once."""
+
+
+def read_options(raw: Mapping[str, str]) -> ReadOptions:
+    """The options of a read. Raises BadOption."""
+    options = _lowered(raw)
+    naming = _naming(options)
+    topics, pattern = options.get("topics"), options.get("topicpattern")
+    if (topics is None) == (pattern is None):
+        raise BadOption("give either the option topics (names, separated by commas) or topicPattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise BadOption(f"the option topicPattern is no regular expression: {error}") from None
+    names = tuple(sorted({naming.full(name.strip()) for name in (topics or "").split(",") if name.strip()}))
+    if topics is not None and not names:
+        raise BadOption("the option topics names no topic")
+    max_bytes, max_offsets = _count(options, "maxBytesPerTrigger"), _count(options, "maxOffsetsPerTrigger")
+    if max_bytes is not None and max_offsets is not None:
+        raise BadOption("give either maxBytesPerTrigger or maxOffsetsPerTrigger, not both")
+    isolation = options.get("isolation", "read_committed")
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise BadOption(f"the option isolation is read_committed or read_uncommitted, not {isolation!r}")
+    return ReadOptions(
+        connection=_connection(options),
+        naming=naming,
+        topics=names,
+        pattern=pattern,
+        starting=_place(options, "startingOffsets", naming=naming),
+        ending=_place(options, "endingOffsets", naming=naming),
+        max_bytes_per_trigger=max_bytes,
+        max_offsets_per_trigger=max_offsets,
+        include_headers=_flag(options, "includeHeaders", default=False),
+        group=options.get("group"),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+        read_committed=isolation == "read_committed",
+        min_partitions=_count(options, "minPartitions") or os.cpu_count() or 1,
+        bytes_per_task=_count(options, "maxBytesPerTask") or 32 * MIB,
+    )
+
+
+def write_options(raw: Mapping[str, str]) -> WriteOptions:
+    """The options of a write. Raises BadOption."""
+    options = _lowered(raw)
+    naming = _naming(options)
+    topic = options.get("topic") or options.get("topics")
+    if topic is not None and "," in topic:
+        raise BadOption("a write takes one topic as option; for several give each row a column topic")
+    compression = options.get("compression", "none")
+    if compression not in NAMES:
+        raise BadOption(f"unknown compression {compression!r}: use one of {', '.join(NAMES)}")
+    return WriteOptions(
+        connection=_connection(options),
+        naming=naming,
+        topic=None if topic is None else naming.full(topic.strip()),
+        compression=compression,
+        max_batch_bytes=_count(options, "maxBatchBytes") or 64 * MIB,
+        query=options.get("queryname"),
+    )
+
+
+def _lowered(raw: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in raw.items()}
+
+
+def _connection(options: Mapping[str, str]) -> Connection:
+    text = options.get("bootstrap") or options.get("kafka.bootstrap.servers")
+    if not text:
+        raise BadOption("the option bootstrap is missing: give host:port of one node or more, separated by commas")
+    addresses = []
+    for part in text.split(","):
+        host, _, port = part.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise BadOption(f"the option bootstrap is host:port,host:port, not {text!r}")
+        addresses.append((host.strip("[]"), int(port)))
+    seconds = options.get("timeout", "60")
+    try:
+        timeout_s = float(seconds.removesuffix("s"))
+    except ValueError:
+        raise BadOption(f"the option timeout is a number of seconds, not {seconds!r}") from None
+    return Connection(bootstrap=tuple(addresses), timeout_s=timeout_s)
+
+
+def _naming(options: Mapping[str, str]) -> Naming:
+    stream = options.get("stream") or None
+    if stream is not None and (not stream.startswith("/") or stream.endswith("/") or ":" in stream):
+        raise BadOption(f"the option stream is a path such as /factory/sensors, not {stream!r}")
+    return Naming(stream)
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise BadOption(f"the option {name} is true or false, not {text!r}")
+    return text == "true"
+
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    """A positive number, with a unit as Spark has them (64m, 1g)."""
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS or int(match[1]) == 0:
+        raise BadOption(f"the option {name} is a positive number such as 1000 or 64m, not {text!r}")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _place(options: Mapping[str, str], name: str, *, naming: Naming) -> Place:
+    """earliest, latest, milliseconds since 1970, an ISO 8601 time, or {"topic": {"0": offset}} as JSON."""
+    starting = name == "startingOffsets"
+    text = options.get(name.lower(), "earliest" if starting else "latest").strip()
+    if text.lower() in ("earliest", "latest"):
+        if text.lower() == "earliest" and not starting:
+            raise BadOption("the option endingOffsets cannot be earliest")
+        return Place(mark=EARLIEST if text.lower() == "earliest" else LATEST)
+    if text.isdigit():
+        return Place(time=int(text))
+    if text.startswith("{"):
+        return _each(text, name, naming=naming)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadOption(
+            f"the option {name} is earliest, latest, a time (2026-01-31T12:00:00Z or milliseconds since 1970) "
+            f'or {{"topic": {{"0": offset}}}}, not {text!r}'
+        ) from None
+    return Place(time=int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+def _each(text: str, name: str, *, naming: Naming) -> Place:
+    starting = name == "startingOffsets"
+    try:
+        topics = json.loads(text)
+        each = {
+            (naming.full(topic), int(partition)): int(offset)
+            for topic, partitions in topics.items()
+            for partition, offset in partitions.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise BadOption(f'the option {name} is no JSON of the form {{"topic": {{"0": offset}}}}: {error}') from None
+    lowest = EARLIEST if starting else LATEST
+    for (topic, partition), offset in each.items():
+        if offset < lowest:
+            raise BadOption(f"the option {name} gives {offset} for {topic}/{partition}; use an offset or {lowest}")
+    return Place(mark=EARLIEST if starting else LATEST, each=tuple(sorted(each.items())))

@@ -1,0 +1,105 @@
+"""Sends record batches to the leaders of their partitions until each is acknowledged.
+
+Responsible for Produce requests and for trying again. Knows nothing of rows or tokens. A batch whose answer was lost is
+sent again as it is; that it is stored once is the token's work, on the server.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from headrace.errors import Code
+from headrace.wire import produce
+from headrace.wire.api_keys import ApiKey
+
+from headrace_spark.cluster import BROKEN, Cluster
+from headrace_spark.errors import RETRIABLE, BrokerError, code_name
+from headrace_spark.options import Partition
+from headrace_spark.retry import Retry
+
+VERSION = 9
+REQUEST_BYTES = 16 << 20
+"""Small batches share a request up to here; a larger one goes alone."""
+ANSWER_WITHIN_MS = 30_000
+ACKS_ALL = -1
+_STORED = (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER)
+
+Outgoing = tuple[Partition, bytes]
+
+
+def send_all(cluster: Cluster, batches: Iterable[Outgoing]) -> None:
+    """Store every batch, those of one partition in the order given. Returns when all are acknowledged.
+
+    Raises SourceError once the time that the options allow has passed without any acknowledgement.
+    """
+    waiting = deque(batches)
+    retry = cluster.retry("write records")
+    while waiting:
+        group: list[Outgoing] = []
+        try:
+            leaders = cluster.leaders({partition for partition, _ in waiting})
+            node, group = _next_request(waiting, leaders)
+            if node is None:
+                retry.pause(Code.LEADER_NOT_AVAILABLE)
+                continue
+            refused = _send(cluster, node, group, retry)
+        except (*BROKEN, KeyError) as error:
+            if group:
+                cluster.drop(leaders[group[0][0]])
+            retry.pause(error)
+            continue
+        sent = {id(batch) for _, batch in group} - {id(batch) for _, batch in refused}
+        waiting = deque(one for one in waiting if id(one[1]) not in sent)
+
+
+def _next_request(waiting: Iterable[Outgoing], leaders: dict[Partition, int]) -> tuple[int | None, list[Outgoing]]:
+    """The node of the first batch that has a leader, and what goes to it in one request: a batch per partition."""
+    node, group, size = None, list[Outgoing](), 0
+    seen: set[Partition] = set()
+    for partition, batch in waiting:
+        leader = leaders.get(partition)
+        if leader is None or partition in seen or (node is not None and leader != node):
+            continue
+        seen.add(partition)
+        if group and size + len(batch) > REQUEST_BYTES:
+            continue
+        node = leader
+        group.append((partition, batch))
+        size += len(batch)
+    return node, group
+
+
+def _send(cluster: Cluster, node: int, group: Sequence[Outgoing], retry: Retry) -> list[Outgoing]:
+    """Send one request; the batches that are to be sent again. Raises SourceError for answers that are final."""
+    request = produce.ProduceRequest(
+        transactional_id=None,
+        acks=ACKS_ALL,
+        timeout_ms=ANSWER_WITHIN_MS,
+        partitions=[produce.PartitionRecords(topic, number, memoryview(batch)) for (topic, number), batch in group],
+    )
+    answer, body = cluster.to_node(node).call(ApiKey.PRODUCE, VERSION, produce.encode_request(VERSION, request))
+    results, _ = produce.decode_response(answer, body, VERSION)
+    by_partition = {(result.topic, result.partition): result for result in results}
+    refused: list[Outgoing] = []
+    reason = 0
+    for partition, batch in group:
+        result = by_partition.get(partition)
+        code = int(Code.UNKNOWN_SERVER_ERROR) if result is None else result.error
+        if code in _STORED:
+            continue
+        if code not in RETRIABLE:
+            raise BrokerError(code, _explained(partition, code, size=len(batch), said=result and result.message))
+        cluster.forget(partition)
+        refused.append((partition, batch))
+        reason = code
+    if len(refused) < len(group):
+        retry.progressed()
+    if refused:
+        retry.pause(reason)
+    return refused
+
+
+def _explained(partition: Partition, code: int, *, size: int, said: str | None) -> str:
+    text = f"{partition[0]}/{partition[1]}: the node answers {code_name(code)}"
+    if code in (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE):
+        return f"{text} to a record batch of {size} bytes; raise the topic's max.message.bytes or lower maxBatchBytes"
+    return f"{text}: {said}" if said else text

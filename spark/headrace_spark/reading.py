@@ -1,0 +1,324 @@
+"""Reads a task's offset ranges from the nodes that lead them, as Arrow record batches.
+
+Responsible for Fetch requests and their errors: moved leaders, preferred replicas, lost nodes, expired offsets. Knows
+nothing of plans or limits. Ranges of one node share a request; the next request is sent before the last answer is
+decoded, so that the node and the task work at the same time. Only committed records are read unless the options say
+otherwise (invariant 2 holds on the server).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from headrace.errors import Code
+from headrace.wire import fetch
+from headrace.wire.api_keys import ApiKey
+
+from headrace_spark.cluster import BROKEN, Cluster
+from headrace_spark.decode import AbortedTransaction, CorruptRecords, Records, decode, whole_batches
+from headrace_spark.encode import HEADER
+from headrace_spark.errors import RETRIABLE, BrokerError, DataLoss, code_name
+from headrace_spark.options import EARLIEST, Partition, ReadOptions
+from headrace_spark.plan import OffsetRange
+
+VERSION = 12
+"""Of Fetch: the last that names topics by name."""
+ANSWER_BYTES = 4 << 20
+"""Of records in one answer: decoded at once, so numpy's arrays stay within a processor's cache or two."""
+RANGES_PER_REQUEST = 256
+WAIT_MS = 500
+ROWS_PER_BATCH = 8192
+"""Arrow batches of fewer rows are joined, so that many small ranges do not cost a batch each."""
+SAMPLE_BYTES = 4096
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Where one range stands."""
+
+    range: OffsetRange
+    position: int
+    replica: int | None = None
+    """The node that the leader named for these offsets."""
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.range.end
+
+
+@dataclass(slots=True)
+class _Decoding:
+    """Record bytes of one range that were received and are still to be decoded."""
+
+    range: OffsetRange
+    first: int
+    records: memoryview
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+
+def read_ranges(ranges: Sequence[OffsetRange], *, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records of all ranges as batches of `schema`; each range in order of offsets. Raises SourceError."""
+    with Cluster(options.connection) as cluster:
+        yield from _joined(_RangeReader(cluster, ranges, options).batches(schema))
+
+
+def mean_record_bytes(
+    cluster: Cluster, places: Sequence[tuple[Partition, int]], *, options: ReadOptions
+) -> dict[Partition, float]:
+    """Bytes per offset of each partition, judged by the record batches at the given offset; as stored, so compressed.
+
+    Partitions that cannot be judged (expired, moved) are left out. Never raises for a node that is away: sizes only
+    help to divide the work.
+    """
+    sizes: dict[Partition, float] = {}
+    leaders = cluster.leaders(partition for partition, _ in places)
+    for node in set(leaders.values()):
+        group = [
+            _Progress(OffsetRange(*partition, offset, offset + 1), offset)
+            for partition, offset in places
+            if leaders.get(partition) == node
+        ]
+        request = _request(group, options, partition_bytes=SAMPLE_BYTES, answer_bytes=SAMPLE_BYTES * len(group))
+        try:
+            answer, body = cluster.to_node(node).call(ApiKey.FETCH, VERSION, request)
+            response = fetch.decode_response(answer, body, VERSION)
+        except (*BROKEN, KeyError):
+            cluster.drop(node)
+            continue
+        for topic in response.topics:
+            for result in topic.partitions:
+                mean = _mean_bytes(_only(result.records))
+                if mean is not None:
+                    sizes[topic.topic or "", result.partition] = mean
+    return sizes
+
+
+def _mean_bytes(records: memoryview) -> float | None:
+    """Mean bytes per offset of the batches whose headers are there, the last of which may be cut."""
+    size = offsets = place = 0
+    while place + HEADER.size <= len(records):
+        _, length, _, _, _, _, delta, *_ = HEADER.unpack_from(records, place)
+        if length <= 0 or delta < 0:
+            break
+        size, offsets, place = size + length + 12, offsets + delta + 1, place + length + 12
+    return size / offsets if offsets else None
+
+
+class _RangeReader:
+    """Reads ranges over one Cluster."""
+
+    def __init__(self, cluster: Cluster, ranges: Sequence[OffsetRange], options: ReadOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._open = {index: _Progress(one, one.start) for index, one in enumerate(ranges)}
+        self._retry = cluster.retry("read records")
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Every range to its end."""
+        asked: tuple[int, list[_Progress]] | None = None
+        while asked or self._unfinished():
+            if asked is None:
+                asked = self._ask()
+            received = self._receive(*asked) if asked else []
+            asked = self._ask() if received else None
+            for one in received:
+                records = self._decode(one)
+                if records is not None:
+                    yield to_arrow(records, one.range, schema=schema, options=self._options)
+
+    def _unfinished(self) -> bool:
+        self._open = {index: one for index, one in self._open.items() if not one.done}
+        return bool(self._open)
+
+    def _ask(self) -> tuple[int, list[_Progress]] | None:
+        """Send a request for the first unfinished ranges that one node has; (node, ranges), or None where none went."""
+        if not self._unfinished():
+            return None
+        try:
+            leaders = self._cluster.leaders({one.range.key for one in self._open.values()})
+        except BROKEN as error:
+            self._retry.pause(error)
+            return None
+        node, group = None, list[_Progress]()
+        seen: set[Partition] = set()
+        for one in self._open.values():
+            place = one.replica if one.replica is not None else leaders.get(one.range.key)
+            if place is None or one.range.key in seen or (node is not None and place != node):
+                continue
+            node = place
+            seen.add(one.range.key)
+            group.append(one)
+            if len(group) == RANGES_PER_REQUEST:
+                break
+        if node is None:
+            self._retry.pause(Code.LEADER_NOT_AVAILABLE)
+            return None
+        try:
+            request = _request(group, self._options, partition_bytes=ANSWER_BYTES, answer_bytes=ANSWER_BYTES)
+            self._cluster.to_node(node).send(ApiKey.FETCH, VERSION, request)
+        except (*BROKEN, KeyError) as error:
+            self._lost(node, group, error)
+            return None
+        return node, group
+
+    def _receive(self, node: int, group: list[_Progress]) -> list[_Decoding]:
+        """The answer's records, in the order asked; positions move past them."""
+        try:
+            answer, body = self._cluster.to_node(node).receive()
+            response = fetch.decode_response(answer, body, VERSION)
+        except BROKEN as error:
+            self._lost(node, group, error)
+            return []
+        results = {
+            (topic.topic or "", result.partition): result for topic in response.topics for result in topic.partitions
+        }
+        received, trouble = list[_Decoding](), int(response.error)
+        for one in group:
+            result = results.get(one.range.key)
+            if result is None:
+                continue
+            if result.error != Code.NONE:
+                trouble = self._refused(one, result.error) or trouble
+                continue
+            if result.preferred_replica >= 0 and result.preferred_replica != node:
+                one.replica = result.preferred_replica
+                continue
+            records = _only(result.records)
+            following = _following(records, one.position)
+            if following > one.position:
+                aborted = [AbortedTransaction(*pair) for pair in result.aborted or ()]
+                received.append(_Decoding(one.range, one.position, records, aborted))
+                one.position = following
+                self._retry.progressed()
+        if not received and trouble:
+            self._retry.pause(trouble)
+        elif not received:
+            self._retry.pause(Code.OFFSET_NOT_AVAILABLE)
+        return received
+
+    def _decode(self, one: _Decoding) -> Records | None:
+        try:
+            records, _ = decode(
+                one.records,
+                first=one.first,
+                end=one.range.end,
+                aborted=one.aborted if self._options.read_committed else (),
+                with_headers=self._options.include_headers,
+            )
+        except CorruptRecords as error:
+            raise BrokerError(
+                Code.CORRUPT_MESSAGE, f"{one.range.topic}/{one.range.partition} from offset {one.first}: {error}"
+            ) from error
+        return records
+
+    def _lost(self, node: int, group: list[_Progress], error: Exception) -> None:
+        self._cluster.drop(node)
+        for one in group:
+            one.replica = None
+        self._retry.pause(error)
+
+    def _refused(self, one: _Progress, code: int) -> int:
+        """Deal with a partition's error code; returns it where the request is to be made again."""
+        one.replica = None
+        name = f"{one.range.topic}/{one.range.partition}"
+        if code == Code.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(one, name)
+            return 0
+        if code not in RETRIABLE:
+            raise BrokerError(code, f"{name}: the node answers {code_name(code)}")
+        self._cluster.forget(one.range.key)
+        return code
+
+    def _out_of_range(self, one: _Progress, name: str) -> None:
+        earliest = self._cluster.offsets({one.range.key: EARLIEST}, read_committed=False)[one.range.key]
+        if earliest <= one.position:
+            raise_or_skip(
+                self._options, f"{name}: offsets {one.position} to {one.range.end} are gone; was the topic made anew?"
+            )
+            one.position = one.range.end
+            return
+        raise_or_skip(
+            self._options,
+            f"{name}: offsets {one.position} to {min(earliest, one.range.end)} have expired; the first is {earliest}",
+        )
+        one.position = min(earliest, one.range.end)
+
+
+def raise_or_skip(options: ReadOptions, what: str) -> None:
+    """Raise DataLoss, unless failOnDataLoss is false."""
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{what}. Set failOnDataLoss to false to go on without them")
+
+
+def _request(group: Sequence[_Progress], options: ReadOptions, *, partition_bytes: int, answer_bytes: int) -> bytes:
+    topics: dict[str, list[fetch.FetchPartition]] = {}
+    for one in group:
+        topics.setdefault(one.range.topic, []).append(
+            fetch.FetchPartition(
+                partition=one.range.partition,
+                current_leader_epoch=-1,
+                offset=one.position,
+                last_fetched_epoch=-1,
+                log_start=-1,
+                max_bytes=partition_bytes,
+            )
+        )
+    request = fetch.FetchRequest(
+        max_wait_ms=WAIT_MS,
+        min_bytes=1,
+        max_bytes=answer_bytes,
+        isolation=1 if options.read_committed else 0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[fetch.FetchTopic(topic, None, partitions) for topic, partitions in topics.items()],
+        forgotten=[],
+        rack="",
+    )
+    return fetch.encode_request(VERSION, request)
+
+
+def _only(records: Sequence[bytes | bytearray | memoryview]) -> memoryview:
+    if len(records) == 1:
+        return memoryview(records[0])
+    return memoryview(b"".join(records))
+
+
+def _following(records: memoryview, position: int) -> int:
+    """The offset after the last whole batch, at least `position`."""
+    for batch in whole_batches(records):
+        base, _, _, _, _, _, delta, *_ = HEADER.unpack_from(batch)
+        position = max(position, base + delta + 1)
+    return position
+
+
+def to_arrow(records: Records, source: OffsetRange, *, schema: pa.Schema, options: ReadOptions) -> pa.RecordBatch:
+    """One range's records as a batch with the columns of Spark's Kafka source."""
+    rows = len(records.offset)
+    topic = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(rows, np.int32)), pa.array([options.naming.shown(source.topic)])
+    )
+    columns = [
+        records.key,
+        records.value,
+        topic.cast(pa.string()),
+        pa.array(np.full(rows, source.partition, np.int32)),
+        pa.array(records.offset),
+        pa.array(records.timestamp * 1000).cast(schema.field("timestamp").type),
+        pa.array(records.timestamp_type),
+    ]
+    if records.headers is not None:
+        columns.append(records.headers.cast(schema.field("headers").type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in batches of at least ROWS_PER_BATCH but for the last."""
+    small: list[pa.RecordBatch] = []
+    for batch in batches:
+        small.append(batch)
+        if sum(one.num_rows for one in small) >= ROWS_PER_BATCH:
+            yield small[0] if len(small) == 1 else pa.concat_batches(small)
+            small = []
+    if small:
+        yield small[0] if len(small) == 1 else pa.concat_batches(small)

@@ -1,0 +1,41 @@
+"""Trying again, with growing pauses, until the time allowed is over."""
+
+import random
+import time
+from typing import NoReturn
+
+from headrace_spark.errors import BrokerError, SourceError, Unreachable, code_name
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+
+
+class Retry:
+    """The time that one piece of work may take without getting anywhere."""
+
+    def __init__(self, timeout_s: float, *, what: str) -> None:
+        self._timeout_s = timeout_s
+        self._what = what
+        self.progressed()
+
+    def progressed(self) -> None:
+        """The work got somewhere: the time starts again."""
+        self._until = time.monotonic() + self._timeout_s
+        self._pause_s = FIRST_PAUSE_S
+
+    def pause(self, reason: Exception | int) -> None:
+        """Wait before the next try; `reason` is the error, or the Kafka error code, of the last one.
+
+        Raises Unreachable or BrokerError once the time is over.
+        """
+        if time.monotonic() + self._pause_s > self._until:
+            self._give_up(reason)
+        time.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _give_up(self, reason: Exception | int) -> NoReturn:
+        tried = f"cannot {self._what}, tried for {self._timeout_s:g} s"
+        if isinstance(reason, int):
+            raise BrokerError(reason, f"{tried}: the node answers {code_name(reason)}")
+        if isinstance(reason, SourceError):
+            raise reason
+        raise Unreachable(f"{tried}: {reason}; check the option bootstrap and that the cluster runs") from reason

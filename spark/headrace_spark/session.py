@@ -1,0 +1,98 @@
+"""A Spark session on this machine: Java is looked for first, so that what is missing is said in one line.
+
+Responsible for what must be set before Spark starts: Java, the workers' Python, the address. Knows nothing of topics.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace_spark import register
+from headrace_spark.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOWEST_JAVA = 17
+HOW_TO_GET_JAVA = (
+    "install a Java runtime of version 17 or newer (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "Fedora: dnf install java-21-openjdk-headless; macOS: brew install openjdk@17) "
+    "or set JAVA_HOME to one that you have"
+)
+
+
+class NoJava(SourceError):
+    """No Java that Spark can run on."""
+
+
+def find_java() -> Path:
+    """The java program that Spark will start: JAVA_HOME's, else the PATH's. Raises NoJava, saying how to get one."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if found is None:
+        raise NoJava(f"Spark needs Java, and none is found: {HOW_TO_GET_JAVA}")
+    try:
+        said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoJava(f"Spark needs Java, and {found} does not run ({error}): {HOW_TO_GET_JAVA}") from error
+    version = java_version(said)
+    if version is None or version < LOWEST_JAVA:
+        raise NoJava(
+            f"Spark needs Java {LOWEST_JAVA} or newer, and {found} is {version or 'unknown'}: {HOW_TO_GET_JAVA}"
+        )
+    return Path(found)
+
+
+def java_version(said: str) -> int | None:
+    """The feature version in what `java -version` prints: 17 for 17.0.15, 8 for 1.8.0_392."""
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(match[1]) if match else None
+
+
+def build_session(
+    app_name: str = "headrace", *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """A session that knows `format("headrace")`, on loopback, with this Python for its workers.
+
+    `master` is local[*] by default; `conf` stands over the defaults here. Raises NoJava.
+    """
+    find_java()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _let_workers_import_this()
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.log.level": "ERROR",
+        **(conf or {}),
+    }
+    builder = SparkSession.builder.appName(app_name).master(master or "local[*]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _let_workers_import_this() -> None:
+    """Put the folders of our packages on the workers' path where they run from a checkout, not installed."""
+    import headrace
+
+    import headrace_spark
+
+    folders = [str(Path(place).parent) for package in (headrace_spark, headrace) for place in package.__path__]
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    added = [folder for folder in folders if folder not in known and "site-packages" not in folder]
+    if added:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*added, *filter(None, known)])

@@ -1,0 +1,243 @@
+"""`format("headrace")` as Spark sees it: the data source, its batch reader and its stream reader.
+
+Responsible for Spark's calls and their order. Knows nothing of the wire. Readers are pickled to tasks, so they hold
+options alone until they are asked something; what a task reads stands in its partition.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace_spark.errors import BadOption
+from headrace_spark.options import Partition, ReadOptions, read_options
+from headrace_spark.plan import OffsetRange, StreamOffset, limited, pending, positions_to_json, spread
+from headrace_spark.reading import read_ranges
+from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
+from headrace_spark.subscription import Subscription
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+COLUMNS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+"""The columns of Spark's Kafka source."""
+
+
+class HeadraceSource(DataSource):
+    """Reads and writes topics of a Headrace cluster, or of any Apache Kafka cluster."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return "headrace"
+
+    def schema(self) -> StructType:
+        """COLUMNS, and `headers` where includeHeaders is true."""
+        options = read_options(self.options)
+        return StructType([*COLUMNS.fields, StructField("headers", HEADERS)]) if options.include_headers else COLUMNS
+
+    def reader(self, schema: StructType) -> "HeadraceBatchReader":
+        """For spark.read."""
+        return HeadraceBatchReader(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> "HeadraceStreamReader":
+        """For spark.readStream."""
+        return HeadraceStreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> HeadraceBatchWriter:
+        """For df.write: rows are appended, in whatever mode."""
+        if overwrite:
+            raise BadOption('a topic cannot be overwritten; use mode("append")')
+        return HeadraceBatchWriter(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> HeadraceStreamWriter:
+        """For df.writeStream."""
+        return HeadraceStreamWriter(self.options, schema)
+
+
+class RangesPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+def _read(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, RangesPartition):  # Spark's own, where there is nothing to read
+        return iter(())
+    return read_ranges(partition.ranges, options=options, schema=to_arrow_schema(schema, timezone="UTC"))
+
+
+class HeadraceBatchReader(DataSourceReader):
+    """Reads the records between startingOffsets and endingOffsets, as they are when the query is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One partition a task."""
+        options, subscription = self._options, Subscription(self._options)
+        try:
+            partitions = subscription.partitions()
+            start = subscription.at(options.starting, partitions)
+            end = subscription.at(options.ending, partitions)
+            ranges = pending(start, end)
+            if not ranges:
+                return []
+            tasks = spread(
+                ranges,
+                weight=subscription.record_bytes(ranges),
+                bytes_per_task=options.bytes_per_task,
+                parallel=options.min_partitions,
+            )
+        finally:
+            subscription.close()
+        return [RangesPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A task's records."""
+        return _read(partition, self._options, self._schema)
+
+
+class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream of micro-batches.
+
+    Spark asks for the initial offset until a first batch is planned, and it must not move meanwhile, so it is kept.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._asked: Subscription | None = None
+        self._initial: StreamOffset | None = None
+        self._target: Mapping[Partition, int] | None = None
+        self._planned: StreamOffset | None = None
+        self._latest: Mapping[Partition, int] = {}
+
+    def __getstate__(self) -> tuple[ReadOptions, StructType]:
+        return self._options, self._schema
+
+    def __setstate__(self, state: tuple[ReadOptions, StructType]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    @property
+    def _subscription(self) -> Subscription:
+        if self._asked is None:
+            self._asked = Subscription(self._options)
+        return self._asked
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint starts. The cursor group is named here, for all of the query's life."""
+        if self._initial is None:
+            group = self._options.group or f"spark-{uuid.uuid4().hex[:12]}"
+            partitions = self._subscription.partitions()
+            self._initial = StreamOffset(group, self._subscription.at(self._options.starting, partitions))
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """maxBytesPerTrigger or maxOffsetsPerTrigger, else all."""
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where every partition ends now: the query stops there."""
+        self._target = self._subscription.latest(self._subscription.partitions())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch with its plan, or `start` as it is where there is nothing to read."""
+        since = StreamOffset.from_json(start)
+        self._planned = self._planned or since
+        positions, self._latest = self._subscription.advance(since.positions)
+        end = self._latest
+        if self._target is not None:
+            end = {one: min(self._target.get(one, 0), offset) for one, offset in end.items()}
+            end = {one: max(offset, positions[one]) for one, offset in end.items()}
+        ranges = pending(positions, end)
+        if not ranges:
+            return start
+        sizes = self._subscription.record_bytes(ranges)
+        ranges = _within(limit, ranges, sizes)
+        tasks = spread(
+            ranges,
+            weight=sizes,
+            bytes_per_task=self._options.bytes_per_task,
+            parallel=self._options.min_partitions,
+        )
+        reached = positions | {one.key: one.end for one in ranges}
+        self._planned = StreamOffset(self._options.group or since.group, reached, tasks)
+        return self._planned.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the progress: how far the cluster is, and by how many records the planned batch stays behind it."""
+        if self._planned is None:
+            return None
+        behind = sum(
+            max(offset - self._planned.positions.get(partition, 0), 0) for partition, offset in self._latest.items()
+        )
+        return {
+            "group": self._planned.group,
+            "positions": positions_to_json(self._latest),
+            "lag": behind,
+            "bootstrap": [list(address) for address in self._options.connection.bootstrap],
+        }
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks that `end` carries. `start` adds nothing: a batch is planned once, from its start."""
+        return [RangesPartition(task) for task in StreamOffset.from_json(end).tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A task's records."""
+        return _read(partition, self._options, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit the cursors of a batch that is done. Spark calls this when it plans the next one."""
+        done = StreamOffset.from_json(end)
+        self._subscription.commit(done.group, done.positions)
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._asked is not None:
+            self._asked.close()
+
+
+def _within(limit: ReadLimit, ranges: list[OffsetRange], sizes: Mapping[Partition, float]) -> list[OffsetRange]:
+    match limit:
+        case ReadMaxBytes(max_bytes=most):
+            return limited(ranges, weight=sizes, limit=most)
+        case ReadMaxRows(max_rows=most):
+            return limited(ranges, weight=dict.fromkeys(sizes, 1.0), limit=most)
+        case _:
+            return ranges

@@ -1,0 +1,118 @@
+"""Which partitions a query reads, and from where to where: the questions of its driver to the cluster.
+
+Responsible for turning options into partitions and offsets, for topics that come and go under a pattern, and for the
+weights that plans are made with. Knows nothing of Spark.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace_spark.cluster import Cluster
+from headrace_spark.errors import BadOption
+from headrace_spark.options import EARLIEST, LATEST, Partition, Place, ReadOptions
+from headrace_spark.plan import OffsetRange
+from headrace_spark.reading import mean_record_bytes, raise_or_skip
+
+SAMPLED_AT_ONCE = 64
+"""Partitions whose record size is asked for in one go; the others are taken to be like them."""
+USUAL_RECORD_BYTES = 200.0
+
+
+class Subscription:
+    """What the options of one query name, as the cluster has it now."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options.connection)
+        self._sizes: dict[Partition, float] = {}
+
+    def close(self) -> None:
+        """Close the connections to the cluster."""
+        self._cluster.close()
+
+    def partitions(self) -> list[Partition]:
+        """Every partition of the topics named, or matched now, sorted. Raises SourceError where a topic is absent."""
+        options = self._options
+        if options.pattern is None:
+            counts = self._cluster.partition_counts(options.topics)
+            absent = [topic for topic in options.topics if topic not in counts]
+            if absent:
+                raise BadOption(
+                    f"the cluster has no topic {', '.join(absent)}; create it first, or use topicPattern to take "
+                    "topics as they appear"
+                )
+        else:
+            counts = {
+                topic: count
+                for topic, count in self._cluster.partition_counts(None).items()
+                if options.matches(topic) and not topic.startswith("__")
+            }
+        return [(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
+
+    def at(self, place: Place, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset that a place means in each partition. Raises SourceError."""
+        wanted = list(partitions)
+        known = set(wanted)
+        strangers = [partition for partition, _ in place.each if partition not in known]
+        if strangers:
+            raise BadOption(
+                f"startingOffsets or endingOffsets name {strangers[0][0]}/{strangers[0][1]}, which is not read"
+            )
+        each = dict(place.each)
+        mark = place.time if place.time is not None else place.mark
+        asked = {partition: each.get(partition, EARLIEST if mark is None else mark) for partition in wanted}
+        fixed = {partition: offset for partition, offset in asked.items() if partition in each and offset >= 0}
+        marked = {partition: at for partition, at in asked.items() if partition not in fixed}
+        return fixed | self._cluster.offsets(marked, read_committed=self._options.read_committed)
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset of the first record of each partition."""
+        return self._cluster.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
+
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset after the last record of each partition that may be read."""
+        return self._cluster.offsets(dict.fromkeys(partitions, LATEST), read_committed=self._options.read_committed)
+
+    def advance(self, positions: Mapping[Partition, int]) -> tuple[dict[Partition, int], dict[Partition, int]]:
+        """(where each partition stands, the offset after its last record): for the partitions of `positions` and for
+        those that came since, which start at their first record.
+
+        What was lost (a topic deleted or made anew, offsets that expired) raises DataLoss, or is passed over where
+        failOnDataLoss is false.
+        """
+        current = self.partitions()
+        known = set(current)
+        gone = sorted(partition for partition in positions if partition not in known)
+        if gone:
+            raise_or_skip(self._options, f"{gone[0][0]}/{gone[0][1]} is gone from the cluster, with what was not read")
+        added = [partition for partition in current if partition not in positions]
+        start = {partition: positions[partition] for partition in current if partition in positions}
+        end = self.latest(current)
+        for partition, offset in self.earliest(added).items():
+            if offset > 0:
+                raise_or_skip(
+                    self._options,
+                    f"{partition[0]}/{partition[1]}: offsets 0 to {offset} expired before the query saw the partition",
+                )
+            start[partition] = offset
+        for partition, offset in end.items():
+            if offset < start[partition]:
+                raise_or_skip(
+                    self._options,
+                    f"{partition[0]}/{partition[1]} ends at {offset}, and was read up to {start[partition]}; "
+                    "was the topic made anew?",
+                )
+                start[partition] = offset
+        return start, end
+
+    def record_bytes(self, ranges: Sequence[OffsetRange]) -> dict[Partition, float]:
+        """About how many bytes a record of each range has, as stored."""
+        unknown = sorted((one for one in ranges if one.key not in self._sizes), key=lambda one: -one.records)
+        asked = [(one.key, one.start) for one in unknown[:SAMPLED_AT_ONCE]]
+        if asked:
+            self._sizes |= mean_record_bytes(self._cluster, asked, options=self._options)
+        usual = sum(self._sizes.values()) / len(self._sizes) if self._sizes else USUAL_RECORD_BYTES
+        return {one.key: self._sizes.get(one.key, usual) for one in ranges}
+
+    def commit(self, group: str, positions: Mapping[Partition, int]) -> None:
+        """Commit the group's cursors."""
+        self._cluster.commit(group, positions)

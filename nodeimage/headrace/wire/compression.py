@@ -120,6 +120,8 @@ def _unsnap(packed: bytes, limit: int) -> bytes:
         return bytes(cramjam.snappy.decompress_raw(packed))
     out = bytearray()
     pos = len(_XERIAL_HEADER)
+    if len(packed) < pos:
+        raise CorruptBatch(f"{len(packed)} bytes of snappy end in the header")
     while pos < len(packed):
         size = int.from_bytes(packed[pos : pos + 4], "big")
         block = packed[pos + 4 : pos + 4 + size]

@@ -1,0 +1,204 @@
+"""`headrace up`, `down` and `status`: the embedded cluster."""
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.units import show_duration, show_size
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.local.cluster import Started
+    from headrace.local.folder import ClusterFile
+
+POLL_S = 0.1
+
+
+class _StopSignal:
+    """Whether this process was asked to end. A plain flag, since a signal handler may not take locks."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+@contextmanager
+def _stop_signal() -> Iterator[_StopSignal]:
+    stop = _StopSignal()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def up(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many storage nodes")] = 1,
+    data: DataFolder = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=1, max=65_535, show_default=False, help="Kafka port [default: the last, 9092, or a free one]"
+        ),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when ready; `headrace down` ends it")] = False,
+    node_option: Annotated[
+        list[str] | None, typer.Option("--node-option", help="One more argument for each node", show_default=False)
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Start a cluster on this machine and print its bootstrap address.
+
+    Without --detach it stays in the foreground and shows the node's log; Ctrl-C stops it. The data stay.
+    """
+    from headrace.local.cluster import NodeDied, StartGivenUp, StartOptions, start
+    from headrace.local.folder import default_folder
+
+    if nodes > 1:
+        raise HeadraceError("this version has no replication yet: start one node (leave --nodes away)")
+    folder = data or default_folder()
+    with _stop_signal() as stop:
+        began = time.monotonic()
+        try:
+            options = StartOptions(port=port, node_options=tuple(node_option or ()))
+            started = start(folder, options, progress=note, stopping=lambda: stop.asked)
+        except StartGivenUp as error:
+            note(str(error))
+            raise typer.Exit(1) from error
+        except NodeDied as error:
+            _show_log(error.log)
+            raise
+        note(f"ready after {time.monotonic() - began:.1f} s")
+        _print_address(started.folder, started.cluster, output)
+        if detach:
+            note(f"stop it with `headrace down{_data_option(data)}`")
+            return
+        note("Ctrl-C stops it; in another terminal try `headrace status`")
+        _stay(started, stop)
+
+
+def down(
+    data: DataFolder = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds before a node is killed")] = 30.0,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Stop the cluster of a folder. The data stay; `headrace up` goes on with them."""
+    from headrace.local.cluster import stop
+    from headrace.local.folder import default_folder
+
+    folder = data or default_folder()
+    cluster, killed = stop(folder, timeout_s=timeout)
+    for name in killed:
+        note(f"{name} did not stop within {timeout:.0f} s and was killed; what it acknowledged is safe")
+    if output is OutputFormat.JSON:
+        print_json({"data": str(folder), "stopped": [node.name for node in cluster.nodes], "killed": list(killed)})
+    else:
+        names = ", ".join(node.name for node in cluster.nodes)
+        note(f"stopped {names}; start again with `headrace up{_data_option(data)}`")
+
+
+def status(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show the cluster: its node, what it stores, what it is doing."""
+    from headrace.cli.connect import connected
+
+    with connected(bootstrap, data) as cluster:
+        answer = cluster.admin("status")
+    if output is OutputFormat.JSON:
+        print_json({"bootstrap": cluster.address, **answer})
+        return
+    print_fields([("address", cluster.address), *_status_fields(answer)])
+    containers = answer.get("containers") or []
+    if containers:
+        print()
+        _print_containers(containers)
+
+
+def _stay(started: "Started", stop: _StopSignal) -> None:
+    """The foreground: shows the log until the nodes end or a signal comes."""
+    from headrace.local.cluster import NodeDied
+    from headrace.local.tail import LogTail
+
+    tails = [
+        LogTail(started.log_path(node.name), offset=started.log_offsets[node.name]) for node in started.cluster.nodes
+    ]
+    try:
+        while not stop.asked and started.check():
+            _show_new_lines(tails)
+            time.sleep(POLL_S)
+    except NodeDied as error:
+        _show_new_lines(tails)
+        started.stop()
+        raise HeadraceError(f"{error}; start again with `headrace up`") from error
+    if stop.asked:
+        note("stopping")
+        for name in started.stop():
+            note(f"{name} did not stop in time and was killed; what it acknowledged is safe")
+    _show_new_lines(tails)
+    note("stopped")
+
+
+def _show_new_lines(tails: Sequence[Any]) -> None:
+    for tail in tails:
+        while lines := tail.read():
+            for line in lines:
+                note(line)
+
+
+def _show_log(lines: Sequence[str]) -> None:
+    for line in lines:
+        note(f"  {line}")
+
+
+def _print_address(folder: Path, cluster: "ClusterFile", output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        nodes = [{"id": node.node_id, "port": node.port, "pid": node.pid} for node in cluster.nodes]
+        print_json({"bootstrap": cluster.bootstrap, "data": str(folder), "nodes": nodes})
+    else:
+        print(cluster.bootstrap, flush=True)
+
+
+def _data_option(data: Path | None) -> str:
+    return f" --data {data}" if data else ""
+
+
+def _status_fields(answer: dict[str, Any]) -> list[tuple[str, object]]:
+    """Every figure of the answer that is one value, sizes and times in words; nested ones as `outer.inner`."""
+    fields: list[tuple[str, object]] = []
+    for name, value in answer.items():
+        if name == "containers":
+            continue
+        if isinstance(value, dict):
+            fields += [(f"{name}.{inner}", shown) for inner, shown in _status_fields(value)]
+        else:
+            fields.append((name, _in_words(name, value)))
+    return fields
+
+
+def _in_words(name: str, value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    if name.endswith("_bytes") or name.startswith("bytes"):
+        return show_size(int(value))
+    if name.endswith("_ms") and "time" not in name:
+        return show_duration(int(value))
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return value
+
+
+def _print_containers(containers: Sequence[dict[str, Any]]) -> None:
+    columns = list(containers[0])
+    rows = [[_in_words(name, container.get(name)) for name in columns] for container in containers]
+    numeric = {name for name in columns if isinstance(containers[0][name], (int, float))}
+    print_table(columns, rows, title="containers", right=numeric)

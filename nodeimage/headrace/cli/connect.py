@@ -1,0 +1,109 @@
+"""Finds the cluster that a command talks to, and asks it: Headrace's own admin calls and Kafka's cold APIs.
+
+`--bootstrap` names the cluster, else the embedded one that runs in the data folder. One connection per command, to the
+first address that answers. Errors leave as `HeadraceError` with a message that says what to do next.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.local.folder import ClusterNotRunning, default_folder
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.client import BrokerConnection, admin_call
+
+CLIENT_ID: Final = "headrace-cli"
+TIMEOUT_S: Final = 30.0
+DEFAULT_PORT: Final = 9092
+
+
+class NoAnswer(HeadraceError):
+    """No address of the cluster answers."""
+
+
+def find_bootstrap(bootstrap: str | None, folder: Path | None) -> str:
+    """The addresses to talk to: what was asked for, else those of the embedded cluster that runs in the folder."""
+    if bootstrap:
+        for address in bootstrap.split(","):
+            split_address(address)
+        return bootstrap
+    from headrace.local.cluster import running_cluster
+
+    folder = folder or default_folder()
+    cluster = running_cluster(folder)
+    if cluster is None:
+        raise ClusterNotRunning(
+            f"no cluster runs in {folder}: start one with `headrace up`, or name one with --bootstrap or --data"
+        )
+    return cluster.bootstrap
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host`, `host:port` or `[v6]:port` as (host, port)."""
+    text = address.strip()
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise HeadraceError(f"{address!r} is not an address: write HOST:PORT")
+    return host, int(port)
+
+
+class Cluster:
+    """One open connection to a cluster."""
+
+    def __init__(self, connection: BrokerConnection, address: str) -> None:
+        self._connection = connection
+        self.address = address
+
+    def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
+        """The result of one of Headrace's own admin calls. Raises KafkaError with the node's message."""
+        answer = admin_call(self._connection, method, dict(params or {}))
+        if answer["error"]:
+            raise KafkaError(_code(answer["error"]), answer.get("message") or f"{method} failed")
+        return answer["result"]
+
+    def kafka(self, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
+        """The response entity of one of Kafka's cold APIs."""
+        from headrace.wire import cold
+
+        body = self._connection.call(api_key, version, cold.encode_request(api_key, version, fields))
+        return cold.decode_response(api_key, version, body)
+
+
+@contextmanager
+def connected(bootstrap: str | None, folder: Path | None, *, timeout_s: float = TIMEOUT_S) -> Iterator[Cluster]:
+    """A connection to the first address that answers. Raises NoAnswer, also when the connection is lost in between."""
+    addresses = find_bootstrap(bootstrap, folder).split(",")
+    failure: Exception | None = None
+    for address in addresses:
+        host, port = split_address(address)
+        try:
+            connection = BrokerConnection(host, port, CLIENT_ID, timeout_s)
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            with connection:
+                yield Cluster(connection, address)
+        except OSError as error:
+            raise NoAnswer(f"{error}: see `headrace status`") from error
+        return
+    raise NoAnswer(f"{failure}: is the cluster up?")
+
+
+def check(error_code: object, message: str | None, *, what: str) -> None:
+    """Raises KafkaError for a Kafka error code that is not 0, with the node's message or the code's name."""
+    code = int(error_code)  # type: ignore[call-overload]
+    if code:
+        raise KafkaError(_code(code), f"{what}: {message or _code(code).name.lower().replace('_', ' ')}")
+
+
+def _code(number: int) -> Code:
+    try:
+        return Code(number)
+    except ValueError:
+        return Code.UNKNOWN_SERVER_ERROR

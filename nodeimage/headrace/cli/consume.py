@@ -1,0 +1,180 @@
+"""`headrace consume`: records to stdout, through the stock client.
+
+With a group, cursors are committed only up to what was printed: every few seconds and at the end.
+"""
+
+import base64
+import signal
+import sys
+import time
+import uuid
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
+from headrace.cli.output import OutputFormat
+
+BATCH = 500
+POLL_S = 0.2
+COMMIT_EVERY_S = 5.0
+
+
+def consume(
+    topic: TopicName,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start at the oldest record")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new records")] = False,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Read as this group, from its cursors on", show_default=False)
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records", show_default=False)
+    ] = None,
+    with_key: Annotated[bool, typer.Option("--with-key", help="Show KEY, tab, VALUE")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Print records, one a line; --output json gives key, offset, timestamp and headers too.
+
+    With --from-beginning or --group it ends at the newest record, unless --follow. With neither it waits for new
+    records. Ctrl-C ends it.
+    """
+    from confluent_kafka import Consumer
+
+    from headrace.cli.connect import find_bootstrap
+    from headrace.cli.kafka_client import client_config, client_errors
+
+    settings = {
+        "group.id": group or f"headrace-cli-{uuid.uuid4()}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest" if from_beginning else "latest",
+        "fetch.wait.max.ms": 200,
+    }
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does, cursors committed
+    with client_errors(topic):
+        consumer = Consumer(client_config(find_bootstrap(bootstrap, data), settings))
+        as_json = output is OutputFormat.JSON
+        reading = _Reading(consumer, topic, in_group=group is not None, as_json=as_json, with_key=with_key)
+        try:
+            reading.start(from_beginning=from_beginning)
+            reading.run(to_the_end=not follow and (from_beginning or group is not None), count=count)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            reading.close()
+
+
+class _Reading:
+    """One consumer and what it has printed."""
+
+    def __init__(self, consumer: Any, topic: str, *, in_group: bool, as_json: bool, with_key: bool) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._in_group = in_group
+        self._as_json = as_json
+        self._with_key = with_key
+        self._unread: set[int] | None = None  # assigned partitions whose end was not met; None before assignment
+        self._uncommitted = False
+        self._committed_at = time.monotonic()
+
+    def start(self, *, from_beginning: bool) -> None:
+        """Assigns all partitions, or joins the group."""
+        from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+        from headrace.cli.kafka_client import partitions_of
+
+        partitions = partitions_of(self._consumer, self._topic)
+        if self._in_group:
+            self._consumer.subscribe([self._topic], on_assign=self._assigned)
+            return
+        start = OFFSET_BEGINNING if from_beginning else OFFSET_END
+        self._consumer.assign([TopicPartition(self._topic, number, start) for number in partitions])
+        self._unread = set(partitions)
+
+    def run(self, *, to_the_end: bool, count: int | None) -> None:
+        """Prints until `count` records are out or, with `to_the_end`, every assigned partition was read to its end."""
+        left = count
+        while left != 0 and not (to_the_end and self._unread is not None and not self._unread):
+            messages = self._consumer.consume(BATCH if left is None else min(BATCH, left), POLL_S)
+            lines = [self._line(message) for message in messages if self._is_record(message)]
+            sys.stdout.buffer.writelines(lines)
+            sys.stdout.buffer.flush()
+            if self._in_group:
+                self._advance_cursors(messages)
+            left = None if left is None else left - len(lines)
+
+    def close(self) -> None:
+        """Commits what was printed and leaves the group."""
+        try:
+            self._commit()
+        finally:
+            self._consumer.close()
+
+    def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
+        self._unread = {item.partition for item in partitions}
+
+    def _is_record(self, message: Any) -> bool:
+        """False for an end of partition, which is noted. Raises for errors that do not pass."""
+        from confluent_kafka import KafkaError
+
+        from headrace.cli.kafka_client import describe
+
+        error = message.error()
+        if error is None:
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            if self._unread is not None:
+                self._unread.discard(message.partition())
+        elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            raise describe(error, self._topic)
+        return False
+
+    def _line(self, message: Any) -> bytes:
+        if self._as_json:
+            import msgspec
+
+            return msgspec.json.encode(json_fields(message)) + b"\n"
+        value = message.value() or b""
+        return (message.key() or b"") + b"\t" + value + b"\n" if self._with_key else value + b"\n"
+
+    def _advance_cursors(self, messages: list[Any]) -> None:
+        for message in messages:
+            if message.error() is None:
+                self._consumer.store_offsets(message=message)
+                self._uncommitted = True
+        if time.monotonic() - self._committed_at > COMMIT_EVERY_S:
+            self._commit()
+
+    def _commit(self) -> None:
+        self._committed_at = time.monotonic()
+        if self._uncommitted:
+            self._consumer.commit(asynchronous=False)
+            self._uncommitted = False
+
+
+def json_fields(message: Any) -> dict[str, Any]:
+    """A record as it is printed: bytes as text where they are UTF-8, else under `<name>_base64`."""
+    kind, timestamp = message.timestamp()
+    shown: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": timestamp if kind else None,
+    }
+    shown |= _text("key", message.key()) | _text("value", message.value())
+    headers = message.headers()
+    if headers:
+        shown["headers"] = [{"name": name} | _text("value", value) for name, value in headers]
+    return shown
+
+
+def _text(name: str, content: bytes | None) -> dict[str, str | None]:
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}

@@ -1,0 +1,82 @@
+"""`headrace groups`: consumer groups, their members and how far behind they are."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.cli.connect import check, connected
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.wire.api_keys import ApiKey
+
+app = typer.Typer(help="Consumer groups and their lag.", invoke_without_command=True)
+
+DELETE_VERSION: Final = 1
+Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+
+
+@app.callback()
+def groups(
+    context: typer.Context, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
+) -> None:
+    """Without a further word: list."""
+    if context.invoked_subcommand is None:
+        list_groups(bootstrap, data, output)
+
+
+@app.command(name="list")
+def list_groups(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """List groups with their state and how far they are behind in all."""
+    with connected(bootstrap, data) as cluster:
+        found = cluster.admin("groups.list")
+    if output is OutputFormat.JSON:
+        print_json(found)
+    elif found:
+        print_table(list(found[0]), ([_cell(value) for value in group.values()] for group in found))
+    else:
+        note("no groups: a consumer with a group.id makes one")
+
+
+@app.command()
+def show(
+    group: Group, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
+) -> None:
+    """Show a group's members, and for each partition its cursor, the partition's end and the lag between."""
+    with connected(bootstrap, data) as cluster:
+        shown = cluster.admin("groups.show", {"group": group})
+    if output is OutputFormat.JSON:
+        print_json(shown)
+        return
+    lists = {name: value for name, value in shown.items() if isinstance(value, list)}
+    print_fields((name.replace("_", " "), value) for name, value in shown.items() if name not in lists)
+    for name, rows in lists.items():
+        if rows:
+            print()
+            numeric = [column for column, value in rows[0].items() if isinstance(value, int)]
+            print_table(
+                list(rows[0]), ([_cell(value) for value in row.values()] for row in rows), title=name, right=numeric
+            )
+
+
+@app.command()
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)],
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete groups that have no members, with their cursors."""
+    with connected(bootstrap, data) as cluster:
+        answers = cluster.kafka(ApiKey.DELETE_GROUPS, DELETE_VERSION, {"groups_names": list(groups)}).results
+    for answer in answers:
+        check(answer.error_code, None, what=f"group {answer.group_id}")
+    if output is OutputFormat.JSON:
+        print_json([{"deleted": str(answer.group_id)} for answer in answers])
+    else:
+        note(f"deleted {len(answers)} group{'' if len(answers) == 1 else 's'}")
+
+
+def _cell(value: Any) -> object:
+    if isinstance(value, list):
+        return len(value)
+    return value

@@ -1,0 +1,78 @@
+"""librdkafka as the commands use it: configuration, its errors as `HeadraceError`, and finding a topic's partitions.
+
+Imports confluent_kafka, which costs 0.1 s: import this module inside the commands that need it.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.errors import HeadraceError
+
+METADATA_TIMEOUT_S: Final = 10.0
+CREATION_TIMEOUT_S: Final = 5.0
+"""A topic that is made on first use is not there at the first answer."""
+
+_silent = logging.getLogger("headrace.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+class KafkaClientError(HeadraceError):
+    """What librdkafka reports, with what to do next."""
+
+
+def client_config(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka's configuration; its own log lines are kept off stderr, errors come as exceptions."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": "headrace-cli",
+        "logger": _silent,
+        "socket.timeout.ms": 30_000,
+        **settings,
+    }
+
+
+@contextmanager
+def client_errors(what: str) -> Iterator[None]:
+    """Turns librdkafka's exceptions into KafkaClientError."""
+    try:
+        yield
+    except KafkaException as error:
+        raise describe(error.args[0], what) from error
+
+
+def describe(error: Any, what: str) -> KafkaClientError:
+    """An error of librdkafka in one line, with what to do next where that is known."""
+    code = error.code() if isinstance(error, KafkaError) else None
+    match code:
+        case KafkaError._TRANSPORT | KafkaError._ALL_BROKERS_DOWN | KafkaError._TIMED_OUT:
+            return KafkaClientError(f"{what}: no answer from the cluster ({_text(error)}): see `headrace status`")
+        case KafkaError.UNKNOWN_TOPIC_OR_PART | KafkaError._UNKNOWN_TOPIC:
+            return KafkaClientError(f"{what}: there is no such topic: make it with `headrace topic create`")
+        case KafkaError._UNKNOWN_PARTITION:
+            return KafkaClientError(f"{what}: there is no such partition: see `headrace topic show`")
+        case _:
+            return KafkaClientError(f"{what}: {_text(error)}")
+
+
+def partitions_of(client: Any, topic: str) -> list[int]:
+    """The topic's partitions, waiting for one that is made on first use. Raises KafkaClientError."""
+    deadline = time.monotonic() + CREATION_TIMEOUT_S
+    while True:
+        with client_errors(topic):
+            found = client.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
+        if found.error is None and found.partitions:
+            return sorted(found.partitions)
+        transient = found.error is None or found.error.code() == KafkaError.LEADER_NOT_AVAILABLE
+        if not transient or time.monotonic() > deadline:
+            raise describe(found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE), topic)
+        time.sleep(0.05)
+
+
+def _text(error: Any) -> str:
+    return str(error.str()) if isinstance(error, KafkaError) else str(error)

@@ -1,0 +1,108 @@
+"""The command `headrace`: puts the families of commands together, and turns every error into one line.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `HEADRACE_DEBUG=1` shows the traceback behind an error.
+Modules of commands are light; what is heavy (librdkafka, kio, rich) is imported by the command that needs it.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace.cli import bench, cluster_commands, consume, groups, produce, replay, storage, streams, topics
+from headrace.errors import HeadraceError
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""click's UsageError, from whichever click this typer brings."""
+
+app = typer.Typer(
+    name="headrace",
+    help="A stream platform for Kafka clients. `headrace up` starts a cluster on this machine.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(version("headrace"))
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+app.command()(cluster_commands.up)
+app.command()(cluster_commands.down)
+app.command()(cluster_commands.status)
+app.add_typer(streams.app, name="stream")
+app.add_typer(topics.app, name="topic")
+app.command()(produce.produce)
+app.command()(consume.consume)
+app.add_typer(groups.app, name="groups")
+app.command()(storage.chain)
+app.command()(storage.scrub)
+app.command()(replay.replay)
+app.command()(bench.bench)
+
+
+def run() -> None:
+    """The console script. Never shows a traceback unless HEADRACE_DEBUG is set."""
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            print(_message(error), file=sys.stderr)
+            return 2
+        return _fail(f"{_message(error)}{_help_hint(error)}", code=2)
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except HeadraceError as error:
+        _debug()
+        return _fail(str(error), code=1)
+    except OSError as error:
+        _debug()
+        return _fail(str(error), code=1)
+    except Exception as error:
+        _debug()
+        return _fail(f"unexpected {type(error).__name__}: {error} (HEADRACE_DEBUG=1 shows where)", code=1)
+
+
+def _fail(message: str, *, code: int) -> int:
+    print(f"headrace: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _debug() -> None:
+    if os.environ.get("HEADRACE_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+
+
+def _message(error: object) -> str:
+    return str(error.format_message()) if hasattr(error, "format_message") else str(error)
+
+
+def _help_hint(error: object) -> str:
+    context = getattr(error, "ctx", None)
+    return f" (see `{context.command_path} --help`)" if context is not None else ""

@@ -1,0 +1,94 @@
+"""`headrace produce`: lines of stdin as records, through the stock client."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
+from headrace.cli.output import OutputFormat, note, print_json
+from headrace.errors import HeadraceError
+
+INTERRUPTED_FLUSH_S = 10.0
+
+
+def produce(
+    topic: TopicName,
+    value: Annotated[
+        list[str] | None, typer.Option("--value", "-v", help="Send this, not stdin's lines", show_default=False)
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record", show_default=False)] = None,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", help="Each line is KEY, this, VALUE", show_default=False)
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record", show_default=False),
+    ] = None,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=-1, help="-1: by key, else in turn")] = -1,
+    compression: Annotated[str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd")] = "none",
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Write each line of stdin, or each --value, as a record, and wait until all are acknowledged."""
+    if key is not None and key_separator is not None:
+        raise typer.BadParameter("--key and --key-separator exclude each other")
+    if key_separator == "":
+        raise typer.BadParameter("--key-separator is empty")
+    from confluent_kafka import Producer
+
+    from headrace.cli.connect import find_bootstrap
+    from headrace.cli.kafka_client import client_config, client_errors, partitions_of
+    from headrace.cli.sending import Sender
+    from headrace.cli.topic_names import parse_settings
+
+    headers = [(name, text.encode()) for name, text in parse_settings(header or []).items()]
+    settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": compression}
+    with client_errors(topic):
+        producer = Producer(client_config(find_bootstrap(bootstrap, data), settings))
+    partitions = partitions_of(producer, topic)
+    if partition not in (-1, *partitions):
+        raise HeadraceError(f"{topic} has no partition {partition}: it has {len(partitions)}")
+
+    sender = Sender(producer)
+    began = time.monotonic()
+    try:
+        for record_key, record in _records(value, key=key, key_separator=key_separator):
+            sender.send(topic, record, key=record_key, headers=headers, partition=partition)
+            sender.poll()
+        sender.finish()
+    except KeyboardInterrupt:
+        sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
+    seconds = time.monotonic() - began
+    if output is OutputFormat.JSON:
+        print_json({"topic": topic, "records": sender.acknowledged, "seconds": round(seconds, 3)})
+    else:
+        note(f"{sender.acknowledged} records acknowledged by {topic} in {seconds:.1f} s")
+
+
+def _records(
+    values: Sequence[str] | None, *, key: str | None, key_separator: str | None
+) -> Iterator[tuple[bytes | None, bytes]]:
+    """(key, value) of each record to send."""
+    lines = (value.encode() for value in values) if values else _lines_of_stdin()
+    fixed = None if key is None else key.encode()
+    if key_separator is None:
+        for line in lines:
+            yield fixed, line
+        return
+    separator = key_separator.encode()
+    for number, line in enumerate(lines, start=1):
+        record_key, found, record = line.partition(separator)
+        if not found:
+            raise HeadraceError(f"line {number} has no {key_separator!r} between key and value")
+        yield record_key, record
+
+
+def _lines_of_stdin() -> Iterator[bytes]:
+    if sys.stdin.isatty():
+        note("each line is a record; Ctrl-D ends")
+    for line in sys.stdin.buffer:
+        yield line.removesuffix(b"\n").removesuffix(b"\r")

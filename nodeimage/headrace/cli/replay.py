@@ -1,0 +1,261 @@
+"""`headrace replay`: a file of readings, sent as if its devices were alive.
+
+Each reading becomes one record of its device's topic: key the sensor, value the JSON object {"time", "sensor",
+"value"}, timestamp the reading's time (or, with `--timestamps now`, the moment of sending, in both places). Topics
+are made as devices appear, a block of readings at a time.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_json
+from headrace.cli.pacing import Pace
+from headrace.cli.readings import Asked, Reading, ReadingsFile
+from headrace.cli.topic_names import in_stream
+from headrace.cli.units import parse_speed, show_duration
+
+BLOCK = 2_000
+"""Readings that are read ahead, so that new topics are made together."""
+INTERRUPTED_FLUSH_S = 10.0
+LONGEST_WAIT_S = 0.1
+REPORT_EVERY_S = 0.5
+
+Column = Annotated[str | None, typer.Option(show_default=False, metavar="NAME")]
+
+
+class TopicBy(StrEnum):
+    """What gets a topic of its own."""
+
+    DEVICE = "device"
+    SENSOR = "sensor"
+    FILE = "file"
+
+
+class Timestamps(StrEnum):
+    """Which time records carry."""
+
+    ORIGINAL = "original"
+    NOW = "now"
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with a header, or Parquet", show_default=False)],
+    stream: Annotated[str, typer.Option("--stream", "-s", metavar="PATH", help="Where to send it, such as /factory")],
+    speed: Annotated[str, typer.Option("--speed", help="How much faster than life: 1x, 100x, or max")] = "100x",
+    topic_by: Annotated[TopicBy, typer.Option("--topic-by", help="What gets a topic of its own")] = TopicBy.DEVICE,
+    timestamps: Annotated[
+        Timestamps, typer.Option("--timestamps", help="The readings' own times, or the moment of sending")
+    ] = Timestamps.ORIGINAL,
+    time_column: Column = None,
+    device_column: Column = None,
+    sensor_column: Column = None,
+    value_column: Annotated[
+        list[str] | None, typer.Option(show_default=False, metavar="NAME", help="Repeat it for a wide file")
+    ] = None,
+    time_format: Annotated[
+        str | None, typer.Option(show_default=False, metavar="FORMAT", help="As strptime takes it: %d/%m/%Y %H:%M")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows whose time cannot be read")] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many readings", show_default=False)
+    ] = None,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Send the readings of a CSV or Parquet file (time, device, value) at the pace they were taken, or faster.
+
+    Columns are found by name and kind; a file without a device column takes its own name as the device. Every device
+    gets a topic; records are keyed by sensor.
+    """
+    pace = Pace(parse_speed(speed))
+    asked = Asked(
+        time=time_column,
+        device=device_column,
+        sensor=sensor_column,
+        values=tuple(value_column or ()),
+        time_format=time_format,
+        skip_bad=skip_bad,
+    )
+    readings = ReadingsFile(file, asked)
+    note(f"{file.name}: {_describe(readings)}")
+
+    from confluent_kafka import Producer
+
+    from headrace.cli.connect import connected
+    from headrace.cli.kafka_client import client_config, client_errors
+    from headrace.cli.sending import Sender
+    from headrace.cli.topics import create_missing
+
+    with connected(bootstrap, data) as cluster, client_errors(stream):
+        _warn_of_expiry(cluster.admin("stream.show", {"path": stream}), readings, timestamps)
+        settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": "lz4"}
+        sender = Sender(Producer(client_config(cluster.address, settings)))
+        replaying = Replaying(
+            sender=sender,
+            pace=pace,
+            topic_of=_topic_namer(stream, topic_by, file),
+            create=lambda topics: create_missing(cluster, topics),
+            now=timestamps is Timestamps.NOW,
+        )
+        try:
+            with _progress() as report:
+                replaying.run(itertools.islice(readings, limit), report)
+            sender.finish()
+        except KeyboardInterrupt:
+            sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
+    _print_summary(replaying, readings, output)
+
+
+@dataclass(slots=True, kw_only=True)
+class Replaying:
+    """One replay under way. `sender` and `create` are its only ways out."""
+
+    sender: Any
+    pace: Pace
+    topic_of: Callable[[Reading], str]
+    create: Callable[[Sequence[str]], None]
+    now: bool
+    topics: set[str] = field(default_factory=set)
+    first: int | None = None
+    last: int | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    def run(self, readings: Iterator[Reading], report: Callable[["Replaying"], None]) -> None:
+        """Sends all readings, each when it is due; `report` is called now and then."""
+        self.began = time.monotonic()
+        report_at = self.began
+        while block := list(itertools.islice(readings, BLOCK)):
+            named = [(self.topic_of(reading), reading) for reading in block]
+            new = dict.fromkeys(topic for topic, _ in named if topic not in self.topics)
+            if new:
+                self.create(list(new))
+                self.topics |= new.keys()
+            for topic, reading in named:
+                self._wait(self.began + self.pace.due(reading.time))
+                self._send(topic, reading)
+                if time.monotonic() >= report_at:
+                    report(self)
+                    report_at = time.monotonic() + REPORT_EVERY_S
+        report(self)
+
+    @property
+    def rate(self) -> float:
+        """Readings a second since the start."""
+        return float(self.sender.sent) / max(time.monotonic() - self.began, 1e-3)
+
+    def _wait(self, due: float) -> None:
+        while (left := due - time.monotonic()) > 0:
+            self.sender.poll(min(left, LONGEST_WAIT_S))
+
+    def _send(self, topic: str, reading: Reading) -> None:
+        moment = int(time.time() * 1000) if self.now else reading.time
+        value = {"time": iso_time(moment), "sensor": reading.sensor, "value": reading.value}
+        self.sender.send(topic, msgspec.json.encode(value), key=reading.sensor.encode(), timestamp=moment)
+        self.first = moment if self.first is None else min(self.first, moment)
+        self.last = moment if self.last is None else max(self.last, moment)
+
+
+def iso_time(millis: int) -> str:
+    """`2014-02-05T08:30:00.000Z`."""
+    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{millis % 1000:03d}Z"
+
+
+def _topic_namer(stream: str, by: TopicBy, file: Path) -> Callable[[Reading], str]:
+    names: dict[str, str] = {}
+
+    def name(reading: Reading) -> str:
+        match by:
+            case TopicBy.DEVICE:
+                key = reading.device
+            case TopicBy.SENSOR:
+                key = reading.sensor
+            case TopicBy.FILE:
+                key = file.stem
+        if key not in names:
+            names[key] = in_stream(stream, key)
+        return names[key]
+
+    return name
+
+
+def _describe(readings: ReadingsFile) -> str:
+    columns = readings.columns
+    device = f"device {columns.device!r}" if columns.device else f"device is the file's name, {readings.path.stem!r}"
+    sensor = f", sensor {columns.sensor!r}" if columns.sensor else ""
+    return f"time {columns.time!r}, {device}{sensor}, value {', '.join(map(repr, columns.values))}"
+
+
+def _warn_of_expiry(stream: dict[str, Any], readings: ReadingsFile, timestamps: Timestamps) -> None:
+    """Old readings in a stream with a time to live are gone within the minute; that is worth a word before."""
+    ttl = stream.get("ttl_ms") or 0
+    age = time.time() * 1000 - readings.first_time
+    if timestamps is Timestamps.ORIGINAL and 0 < ttl < age:
+        note(
+            f"warning: the stream keeps records for {show_duration(ttl)}, these readings begin "
+            f"{show_duration(int(age))} ago and will expire at once: use --timestamps now, "
+            "or `headrace stream alter --ttl forever`"
+        )
+
+
+class _progress:
+    """Shows a replay's progress on stderr: a live line on a terminal, else nothing until the summary."""
+
+    def __enter__(self) -> Callable[[Replaying], None]:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        console = Console(stderr=True)
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        if self._live is not None:
+            self._live.start()
+
+        def report(replaying: Replaying) -> None:
+            if self._live is not None:
+                at = iso_time(replaying.last) if replaying.last is not None else ""
+                parts = (f"{replaying.sender.sent:,} readings", f"{replaying.rate:,.0f}/s")
+                line = "  ".join((*parts, f"{len(replaying.topics):,} topics", at))
+                self._live.update(Text(line), refresh=True)
+
+        return report
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def _print_summary(replaying: Replaying, readings: ReadingsFile, output: OutputFormat) -> None:
+    seconds = time.monotonic() - replaying.began
+    acknowledged = replaying.sender.acknowledged
+    if replaying.pace.went_back:
+        note("times in the file go back in places; those readings were sent without a pause")
+    if output is OutputFormat.JSON:
+        print_json(
+            {
+                "file": str(readings.path),
+                "readings": acknowledged,
+                "skipped": readings.skipped,
+                "topics": sorted(replaying.topics),
+                "seconds": round(seconds, 3),
+                "rate": round(acknowledged / max(seconds, 1e-3), 1),
+                "first_time": None if replaying.first is None else iso_time(replaying.first),
+                "last_time": None if replaying.last is None else iso_time(replaying.last),
+            }
+        )
+        return
+    skipped = f", {readings.skipped} empty or unreadable ones left out" if readings.skipped else ""
+    note(
+        f"{acknowledged:,} readings acknowledged in {len(replaying.topics):,} topics, {seconds:.1f} s, "
+        f"{acknowledged / max(seconds, 1e-3):,.0f} a second{skipped}"
+    )

@@ -1,0 +1,77 @@
+"""Sends records through a stock producer, counts acknowledgements, and stops at the first that fails."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from headrace.cli.kafka_client import describe
+from headrace.errors import HeadraceError
+
+POLL_EVERY: Final = 256
+FULL_WAIT_S: Final = 0.1
+FLUSH_STEP_S: Final = 0.2
+CLOSING_S: Final = 300.0
+"""As long as librdkafka itself tries to deliver (message.timeout.ms)."""
+
+
+class Sender:
+    """Wraps a confluent_kafka Producer. `acknowledged` counts records that the cluster has stored.
+
+    The producer's queue is bounded; when it is full, `send` waits. After a record that could not be delivered, the
+    next `send` or `finish` raises its error.
+    """
+
+    def __init__(self, producer: Any) -> None:
+        self.acknowledged = 0
+        self.sent = 0
+        self._producer = producer
+        self._failure: HeadraceError | None = None
+
+    def send(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        partition: int = -1,
+        timestamp: int = 0,
+    ) -> None:
+        """Queues a record; `timestamp` in ms, 0 = now. Raises the first failure of any record so far."""
+        more: dict[str, Any] = {"headers": list(headers)} if headers else {}
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery=self._delivered, timestamp=timestamp, **more
+                )
+                break
+            except BufferError:
+                self._producer.poll(FULL_WAIT_S)
+                self._raise_failure()
+        self.sent += 1
+        if self.sent % POLL_EVERY == 0:
+            self.poll()
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Takes acknowledgements in. Raises the first failure of any record so far."""
+        self._producer.poll(timeout_s)
+        self._raise_failure()
+
+    def finish(self, *, timeout_s: float = CLOSING_S) -> None:
+        """Waits until every record is acknowledged. Raises the first failure, or HeadraceError for what is left."""
+        deadline = time.monotonic() + timeout_s
+        while self._producer.flush(FLUSH_STEP_S):
+            self._raise_failure()
+            if time.monotonic() > deadline:
+                raise HeadraceError(f"{self.sent - self.acknowledged} records are still not acknowledged; gave up")
+        self._raise_failure()
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acknowledged += 1
+        elif self._failure is None:
+            self._failure = describe(error, message.topic())
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure

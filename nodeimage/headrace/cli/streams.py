@@ -1,0 +1,160 @@
+"""`headrace stream`: sets of topics with one policy."""
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.units import parse_duration, parse_size, show_duration, show_size
+
+app = typer.Typer(help="Streams: sets of topics with one policy.", no_args_is_help=True)
+
+Path = Annotated[str, typer.Argument(metavar="PATH", help="For example /factory/sensors", show_default=False)]
+Ttl = Annotated[str | None, typer.Option("--ttl", help="Time to live of records: 12h, 7d, forever", show_default=False)]
+Retention = Annotated[
+    str | None, typer.Option("--retention-bytes", help="Limit per partition: 10GiB, unlimited", show_default=False)
+]
+Partitions = Annotated[
+    int | None, typer.Option("--partitions", min=1, help="Of topics that do not say", show_default=False)
+]
+AutoCreate = Annotated[
+    bool | None, typer.Option("--auto-create/--no-auto-create", help="Make topics on first use", show_default=False)
+]
+MaxMessage = Annotated[str | None, typer.Option("--max-message", help="Largest record batch: 1MiB", show_default=False)]
+TimestampType = Annotated[
+    str | None, typer.Option("--timestamp-type", help="CreateTime or LogAppendTime", show_default=False)
+]
+Description = Annotated[str | None, typer.Option("--description", show_default=False, help="For people")]
+
+
+@app.command()
+def create(
+    path: Path,
+    ttl: Ttl = None,
+    retention_bytes: Retention = None,
+    partitions: Partitions = None,
+    auto_create: AutoCreate = None,
+    max_message: MaxMessage = None,
+    timestamp_type: TimestampType = None,
+    description: Description = None,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Make a stream. What is not said is kept for ever, in one partition a topic, made on first use."""
+    policy = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, description)
+    _show(_call(bootstrap, data, "stream.create", {"path": path, "policy": policy}), output)
+    note(f"made {path}; try `headrace produce {path}:my-topic`")
+
+
+@app.command(name="list")
+def list_streams(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """List all streams."""
+    streams = _call(bootstrap, data, "stream.list", {})
+    if output is OutputFormat.JSON:
+        print_json(streams)
+        return
+    print_table(
+        ("stream", "ttl", "retention", "partitions", "auto-create", "topics"),
+        (
+            (
+                stream["path"],
+                show_duration(stream["ttl_ms"]),
+                show_size(stream["retention_bytes"]),
+                stream["default_partitions"],
+                "yes" if stream["auto_create"] else "no",
+                stream.get("topics"),
+            )
+            for stream in streams
+        ),
+        right=("partitions", "topics"),
+    )
+
+
+@app.command()
+def show(path: Path, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show one stream: its policy and how much is in it."""
+    _show(_call(bootstrap, data, "stream.show", {"path": path}), output)
+
+
+@app.command()
+def alter(
+    path: Path,
+    ttl: Ttl = None,
+    retention_bytes: Retention = None,
+    partitions: Partitions = None,
+    auto_create: AutoCreate = None,
+    max_message: MaxMessage = None,
+    timestamp_type: TimestampType = None,
+    description: Description = None,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Change a stream's policy; what is not said stays."""
+    changes = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, description)
+    if not changes:
+        raise typer.BadParameter("say what to change, for example --ttl 7d")
+    _show(_call(bootstrap, data, "stream.alter", {"path": path, "changes": changes}), output)
+
+
+@app.command()
+def delete(
+    path: Path,
+    force: Annotated[bool, typer.Option("--force", help="Delete its topics and their records too")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete a stream. One that has topics is kept, unless --force."""
+    _call(bootstrap, data, "stream.delete", {"path": path, "force": force})
+    if output is OutputFormat.JSON:
+        print_json({"deleted": path})
+    else:
+        note(f"deleted {path}")
+
+
+def _call(bootstrap: Bootstrap, data: DataFolder, method: str, params: dict[str, Any]) -> Any:
+    from headrace.cli.connect import connected
+
+    with connected(bootstrap, data) as cluster:
+        return cluster.admin(method, params)
+
+
+def _policy(
+    ttl: str | None,
+    retention_bytes: str | None,
+    partitions: int | None,
+    auto_create: bool | None,
+    max_message: str | None,
+    timestamp_type: str | None,
+    description: str | None,
+) -> dict[str, Any]:
+    """The fields that were said, in the catalog's words and units."""
+    said = {
+        "ttl_ms": None if ttl is None else parse_duration(ttl),
+        "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),
+        "default_partitions": partitions,
+        "auto_create": auto_create,
+        "max_message_bytes": None if max_message is None else parse_size(max_message),
+        "timestamp_type": timestamp_type,
+        "description": description,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _show(stream: dict[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(stream)
+        return
+    words = {"ttl_ms": ("ttl", show_duration), "retention_bytes": ("retention", show_size)}
+    words |= {"max_message_bytes": ("max message", show_size)}
+    fields: list[tuple[str, object]] = []
+    for name, value in stream.items():
+        if name in words:
+            label, in_words = words[name]
+            fields.append((label, in_words(value)))
+        else:
+            fields.append((name.replace("_", " "), value))
+    print_fields(fields)

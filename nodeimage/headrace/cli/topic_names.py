@@ -1,0 +1,35 @@
+"""Names as the command line takes them: STREAM:TOPIC[/PARTITION]. Pure; the cluster checks what they are made of."""
+
+import re
+
+from headrace.errors import HeadraceError
+
+
+def split_partition(name: str) -> tuple[str, int | None]:
+    """`/a/b:topic/3` as (`/a/b:topic`, 3); without a partition the second is None. Topic names hold no slash."""
+    stream, colon, topic = name.rpartition(":")
+    if not colon and name.startswith("/"):
+        raise HeadraceError(f"{name!r} names a stream: write STREAM:TOPIC")
+    bare, slash, partition = topic.partition("/")
+    if slash and not partition.isdigit():
+        raise HeadraceError(f"{partition!r} in {name!r} is not a partition number")
+    if not bare:
+        raise HeadraceError(f"{name!r} names no topic: write STREAM:TOPIC")
+    return f"{stream}{colon}{bare}", int(partition) if slash else None
+
+
+def in_stream(stream: str, device: str) -> str:
+    """The topic of `stream` for a device, whatever its name holds: what a topic must not hold becomes `-`."""
+    topic = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]", "-", device)).strip(".") or "-"
+    return f"{stream}:{topic}"
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` options as a mapping. Raises HeadraceError for one without `=`."""
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise HeadraceError(f"{pair!r} is not NAME=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.listener import Connection
@@ -23,8 +24,7 @@ TURN: Final = 256
 
 
 MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
-"""A command is one frame, and a frame lies in one chunk of the catalog's log, the smallest of which are 16 MiB."""
-
+"""Of one command: it is one frame of the catalog's log, and is held in memory as a whole."""
 Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str, object]]]
 """Answers a decoded request (broker, request, session) with fields for `wire.cold.encode_response`."""
 
@@ -32,7 +32,7 @@ Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str,
 async def submitted(broker: "Broker", command: Command, *, timeout_ms: int) -> Any:
     """The command's outcome. A timeout of 0 or less waits for as long as it takes, which is one sync.
 
-    Raises KafkaError as decided at apply, POLICY_VIOLATION for a command that does not fit into the catalog's log, or
+    Raises KafkaError as decided at apply, POLICY_VIOLATION for a command over the limit, or
     REQUEST_TIMED_OUT; the change may then still happen.
     """
     if len(encode(command)) > MAX_COMMAND_BYTES:
@@ -103,6 +103,12 @@ async def turn(index: int) -> None:
     """Let others run after every `TURN` items of a long loop."""
     if index % TURN == TURN - 1:
         await asyncio.sleep(0)
+
+
+def data_folder(broker: "Broker") -> Path:
+    """The folder that holds this node's containers."""
+    chunks = (chunk for container in broker.containers.values() for chunk in container.log.chunks())
+    return next(chunks).path.parent.parent  # the catalog's has one at least: the default stream was made in it
 
 
 def refusal(error: HeadraceError) -> dict[str, object]:

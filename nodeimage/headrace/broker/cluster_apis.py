@@ -7,10 +7,9 @@ threads; a topic that nobody uses is not brought into memory for them.
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.admin_steps import Handler, topic_rows, turn
+from headrace.broker.admin_steps import Handler, data_folder, topic_rows, turn
 from headrace.broker.chains import chains_of, extents
 from headrace.broker.listener import Connection
 from headrace.catalog.reader import Reader
@@ -83,12 +82,6 @@ async def describe_log_dirs(broker: "Broker", request: Any, session: Connection)
             }
         ],
     }
-
-
-def data_folder(broker: "Broker") -> Path:
-    """The folder that holds this node's containers."""
-    folder: Path = next(iter(broker.containers.values())).log.folder
-    return folder.parent
 
 
 async def _all_sizes(broker: "Broker") -> list[dict[str, object]]:

@@ -9,19 +9,24 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from headrace.broker.partition import Partition
+from headrace.broker.roll_frames import Carried, Open
 from headrace.broker.topics import Topic
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow
 from headrace.container.container import Container
 from headrace.container.producers import KnownBatch, Producer, Producers
 from headrace.errors import Code, KafkaError
-from headrace.ids import Offset, Position
+from headrace.ids import Offset, PartitionletId, Position
+from headrace.log.frames import FrameType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 Key = tuple[bytes, int]
+NOTHING = Position(0)
 
 
 class Chain(NamedTuple):
@@ -132,21 +137,30 @@ def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
     return Chain(rows, reader.log_starts([topic]).get((topic, partition), Offset(0)))
 
 
-def read_tail(container: Container, row: PartitionletRow) -> Tail:
-    """[blocking] Where the open partitionlet `row` stands."""
-    since = Position(0)
-    state = container.log.load(row.id, since=since)
-    producers = Producers(
-        {
-            producer_id: Producer(
-                entry.epoch,
-                [KnownBatch(*batch) for batch in entry.batches],
-            )
-            for producer_id, entry in state.producers.items()
-        }
-    )
-    next_offset = row.first if state.next_offset is None else max(row.first, state.next_offset)
-    return Tail(next_offset, producers, state.bytes)
+def read_tail(container: Container, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:
+    """[blocking] Where the open partitionlet that began at `first` stands; its frames lie behind `since`."""
+    state = container.log.load(partitionlet, since=since)
+    known: dict[int, Producer] = {}
+    for frame in container.log.controls_of(partitionlet):
+        match frame.type:
+            case FrameType.OPEN:
+                entries = msgspec.msgpack.decode(frame.payload, type=Open).producers
+            case FrameType.PRODUCERS:
+                entries = msgspec.msgpack.decode(frame.payload, type=list[Carried])
+            case _:
+                continue
+        for entry in entries:
+            known[entry.producer_id] = Producer(entry.epoch, [KnownBatch(*batch) for batch in entry.batches])
+    for producer_id, found in state.producers.items():
+        batches = [KnownBatch(*batch) for batch in found.batches]
+        carried_over = known.get(producer_id)
+        if carried_over is not None and carried_over.epoch == found.epoch:
+            oldest = batches[0].base_offset if batches else 0
+            batches = [batch for batch in carried_over.batches if batch.base_offset < oldest] + batches
+        if carried_over is None or found.epoch >= carried_over.epoch:
+            known[producer_id] = Producer(found.epoch, batches)
+    next_offset = first if state.next_offset is None else max(first, state.next_offset)
+    return Tail(next_offset, Producers(known), state.bytes)
 
 
 def _chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key, Chain]:
@@ -161,6 +175,12 @@ def _chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key, Cha
 
 def _tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail]:
     """[blocking]"""
-    return {key: read_tail(container, chain.rows[-1]) for key, chain, container in asked}
+    tails = {}
+    for key, chain, container in asked:
+        row = chain.rows[-1]
+        # What was opened in this run has its frames behind this run's start.
+        since = container.opened_at if row.container_epoch == container.epoch else NOTHING
+        tails[key] = read_tail(container, row.id, row.first, since=since)
+    return tails
 
 

@@ -15,59 +15,20 @@ import msgspec
 import structlog
 
 from headrace.broker.partition import Partition
-from headrace.broker.partitions import Tail, read_tail
+from headrace.broker.roll_frames import Open, Seal, carried
 from headrace.broker.topics import Topic
 from headrace.catalog.commands import Rolled, RollDone, RollIntent, RollTarget
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
+from headrace.catalog.rows import PartitionletRow, RollOutcome
 from headrace.container.container import Container
-from headrace.container.producers import Producers
 from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
+from headrace.ids import Epoch, LeaderEpoch, Millis, Offset
 from headrace.log.frames import FrameType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 log = structlog.get_logger()
-
-
-class Carried(msgspec.Struct, frozen=True, array_like=True):
-    """A producer's state as seal and open frames carry it."""
-
-    producer_id: int
-    epoch: int
-    batches: list[tuple[int, int, int, int]]
-
-
-class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """Payload of a seal frame: describes itself, so that a catalog can be rebuilt from containers."""
-
-    topic_id: bytes
-    partition: int
-    first: int
-    end: int
-    epochs: list[tuple[int, int]]
-    producers: list[Carried]
-
-
-class Open(msgspec.Struct, frozen=True, array_like=True):
-    """Payload of an open frame."""
-
-    topic_id: bytes
-    partition: int
-    first: int
-    leader_epoch: int
-    container_epoch: int
-    producers: list[Carried]
-
-
-def carried(producers: Producers) -> list[Carried]:
-    """The producers' states, for a frame."""
-    return [
-        Carried(producer_id, producer.epoch, [tuple(batch) for batch in producer.batches])  # type: ignore[misc]
-        for producer_id, producer in producers
-    ]
 
 
 class Rolls:
@@ -238,6 +199,3 @@ def _topic_id(reader: Reader, row: PartitionletRow) -> bytes:
 
 def _now() -> Millis:
     return Millis(int(time.time() * 1000))
-
-
-__all__ = ["INTENDED", "Carried", "ContainerId", "Open", "PartitionletId", "Rolls", "Seal", "Tail", "read_tail"]

@@ -184,9 +184,7 @@ class Container:
             waiting.committed()
             return
         self._waiting.append((position, waiting))
-        if not self._cycle_due:
-            self._cycle_due = True
-            self._loop.call_soon(self._cycle)
+        self.kick()
 
     def has_room(self, length: int) -> bool:
         """Whether a frame of `length` bytes of payload can be appended right now."""
@@ -274,8 +272,19 @@ class Container:
                 yield Position(frame.position + HEADER_BYTES + len(frame.payload)), bytes(frame.payload)
 
     def trim(self, until: Position) -> None:
-        """Whole chunks below `until` may go."""
-        self.log.trim(until)
+        """Whole chunks below `until` may go; they do in a thread."""
+        trimmed = self._loop.run_in_executor(self._executor, self.log.trim, until)
+        trimmed.add_done_callback(self._trimmed)
+
+    def _trimmed(self, ended: asyncio.Future[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            log.warning("trimming failed, it is tried again at the next snapshot", container=self.id, error=str(error))
+
+    def kick(self) -> None:
+        """Write what is pending, at the end of this turn of the loop."""
+        if not self._cycle_due:
+            self._cycle_due = True
+            self._loop.call_soon(self._cycle)
 
     # --- ending
 

@@ -14,7 +14,7 @@ Rules that the code relies on: every token is answered once; members that wait i
 expire, but for new ones; no assignment is answered that is not stored; the generation never goes back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -48,7 +48,7 @@ class Shared:
     limits: GroupLimits
     deadlines: Deadlines = field(default_factory=Deadlines)
     outbox: list[Effect] = field(default_factory=list)
-    tickets: count[int] = field(default_factory=lambda: count(1))
+    tickets: Iterator[int] = field(default_factory=lambda: count(1))
 
 
 class Group:

@@ -1,0 +1,102 @@
+"""The checkpoints of the open chunk: the file `<start>.index`.
+
+    head      64 bytes, kind b"INDX" (files.py)
+    64        segments (segment.py), one behind the other, each from where the one before it ended
+
+A checkpoint is written after all that it covers has been synced, and is synced itself before frames behind it are
+written. So a start scans only what lies behind the last one, and whatever lies below it was synced: a bad frame there
+is corruption. A damaged checkpoint costs a longer scan; those behind it still prove how far the chunk was synced.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import CorruptLog
+from headrace.log.files import (
+    FILE_HEAD_BYTES,
+    FileHead,
+    OpenFile,
+    full_disk_as_storage_full,
+    read_exactly,
+    read_head,
+    sync_folder,
+    write_all,
+)
+from headrace.log.segment import SEGMENT_MAGIC, Segment, encode_table
+from headrace.log.table import Table
+
+INDEX_KIND: Final = b"INDX"
+
+
+def append_checkpoint(path: Path, table: Table, *, start: int, size: int, fsync: bool) -> tuple[Segment, int]:
+    """Writes `table` behind byte `size` of the file (0: a new file). Returns the mapped segment and the new size.
+
+    Raises `StorageFull`; what was half written lies behind `size` and is written over by the next one.
+    """
+    pieces = encode_table(table)
+    new = size == 0
+    with full_disk_as_storage_full(path):
+        file = OpenFile.open(path, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if new else 0))
+        if new:
+            size = write_all(file.fd, 0, [FileHead(INDEX_KIND, start).encode()])
+        written = write_all(file.fd, size, pieces)
+        if fsync:
+            os.fsync(file.fd)
+            if new:
+                sync_folder(path.parent)
+    return Segment.map(file.fd, size, length=written, source=str(path)), size + written
+
+
+class LoadedCheckpoints:
+    """What a start finds: `segments` without a gap from place 0 on, the file's `size` up to the last of them, and
+    `synced`, the place below which the chunk was synced as far as any intact checkpoint proves."""
+
+    __slots__ = ("segments", "size", "synced")
+
+    def __init__(self, segments: list[Segment], size: int, synced: int) -> None:
+        self.segments = segments
+        self.size = size
+        self.synced = synced
+
+
+def load_checkpoints(path: Path) -> LoadedCheckpoints:
+    """Reads the checkpoints back, leaving out damaged ones. No file: none."""
+    try:
+        file = OpenFile.open(path)
+    except FileNotFoundError:
+        return LoadedCheckpoints([], 0, 0)
+    try:
+        read_head(file.fd, path, INDEX_KIND)
+    except CorruptLog:
+        return LoadedCheckpoints([], 0, max((s.end for s in _intact(file.fd, path, FILE_HEAD_BYTES)), default=0))
+    segments: list[Segment] = []
+    size, end, file_size = FILE_HEAD_BYTES, 0, os.fstat(file.fd).st_size
+    while size < file_size:
+        try:
+            segment = Segment.map(file.fd, size, length=file_size - size, source=str(path))
+            segment.verify()
+        except CorruptLog:
+            break
+        if segment.start != end:
+            break
+        segments.append(segment)
+        end = segment.end
+        size += len(segment.raw)
+    synced = max((segment.end for segment in _intact(file.fd, path, size)), default=end)
+    return LoadedCheckpoints(segments, size, max(end, synced))
+
+
+def _intact(fd: int, path: Path, at: int) -> Iterable[Segment]:
+    """Intact segments at or behind byte `at`, found by their magic."""
+    raw = read_exactly(fd, at, max(os.fstat(fd).st_size - at, 0))
+    found = raw.find(SEGMENT_MAGIC)
+    while found >= 0:
+        try:
+            segment = Segment(memoryview(raw)[found:], source=str(path))
+            segment.verify()
+            yield segment
+        except CorruptLog:
+            pass
+        found = raw.find(SEGMENT_MAGIC, found + 1)

@@ -1,0 +1,188 @@
+"""Files as the log needs them: whole writes and reads, preallocation, holes, the head that every file carries.
+
+    offset  type  field
+         0  8s    magic    b"HEADRACE"
+         8  4s    kind     b"CHNK", b"INDX" or b"DEAD"
+        12  u32   version  1
+        16  u64   start    position of the chunk that the file belongs to
+        24  u32   flags    of a chunk: 1 = regrouped
+        28  32x            zero
+        60  u32   crc      CRC-32C of bytes 0 to 60
+
+Knows nothing of what the files hold beyond that head. An `OSError` for a full disk becomes `StorageFull`; every
+other one propagates.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import CorruptLog, FolderRefused, StorageFull
+
+FILE_HEAD_BYTES: Final = 64
+_HEAD: Final = struct.Struct("<8s4sIQI32x")
+_CRC: Final = struct.Struct("<I")
+MAGIC: Final = b"HEADRACE"
+VERSION: Final = 1
+REGROUPED: Final = 1
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_IOV_MAX: Final = os.sysconf("SC_IOV_MAX")
+_SMALL_BUFFER: Final = 4096
+_JOIN_BYTES: Final = 4 << 20
+
+_KEEP_SIZE: Final = 1
+_PUNCH_HOLE: Final = 2
+_ZERO_RANGE: Final = 16
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = _libc.fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+class OpenFile:
+    """A file descriptor that closes when the last reader lets go of this object."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def open(cls, path: Path, flags: int = os.O_RDWR) -> "OpenFile":
+        """Opens `path`; with O_CREAT, mode 0640."""
+        return cls(os.open(path, flags | os.O_CLOEXEC, 0o640))
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class FileHead(NamedTuple):
+    """The first 64 bytes of every file."""
+
+    kind: bytes
+    start: int
+    flags: int = 0
+
+    def encode(self) -> bytes:
+        """64 bytes, checksum included."""
+        body = _HEAD.pack(MAGIC, self.kind, VERSION, self.start, self.flags)
+        return body + _CRC.pack(crc32c(body))
+
+
+def read_head(fd: int, path: Path, kind: bytes) -> FileHead:
+    """The head of an open file. Raises `FolderRefused` for a newer format, `CorruptLog` for anything but ours."""
+    raw = os.pread(fd, FILE_HEAD_BYTES, 0)
+    if len(raw) < FILE_HEAD_BYTES:
+        raise CorruptLog(f"{path}: {len(raw)} bytes are too few for a file of the log. Restore it from a replica.")
+    magic, found, version, start, flags = _HEAD.unpack_from(raw)
+    if magic != MAGIC:
+        raise CorruptLog(f"{path}, byte 0: not a file of a Headrace log. Restore it, or move it away.")
+    if version > VERSION:
+        raise FolderRefused(
+            f"{path} has format {version}, this Headrace knows up to {VERSION}. Start the newer version that wrote it."
+        )
+    if crc32c(raw[: FILE_HEAD_BYTES - 4]) != _CRC.unpack_from(raw, FILE_HEAD_BYTES - 4)[0] or found != kind:
+        raise CorruptLog(f"{path}, byte 0: the file's head is damaged. Restore it from a replica.")
+    return FileHead(kind, start, flags)
+
+
+@contextmanager
+def full_disk_as_storage_full(what: Path) -> Iterator[None]:
+    """Turns ENOSPC and EDQUOT into `StorageFull`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFull(f"no room on the disk for {what}. Writes go on when there is room.") from error
+        raise
+
+
+def write_all(fd: int, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
+    """Writes `buffers` one behind the other from `offset` on, in groups of at most IOV_MAX. Returns the bytes written.
+
+    Many small buffers are joined first: one copy is cheaper than a thousand vectors.
+    """
+    written = 0
+    for at in range(0, len(buffers), _IOV_MAX):
+        group = buffers[at : at + _IOV_MAX]
+        size = sum(map(len, group))
+        if size <= _JOIN_BYTES and size < _SMALL_BUFFER * len(group):
+            group = (b"".join(group),)
+        done = os.pwritev(fd, group, offset + written)
+        while done < size:  # a short write: rare, so the copy does not matter
+            done += os.pwrite(fd, b"".join(group)[done:], offset + written + done)
+        written += size
+    return written
+
+
+def read_exactly(fd: int, offset: int, length: int) -> bytes:
+    """`length` bytes from `offset` on; fewer only where the file ends."""
+    piece = os.pread(fd, length, offset)
+    if len(piece) == length or not piece:
+        return piece
+    pieces = [piece]
+    have = len(piece)
+    while have < length and (piece := os.pread(fd, length - have, offset + have)):
+        pieces.append(piece)
+        have += len(piece)
+    return b"".join(pieces)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names made, renamed or removed in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, content: Sequence[bytes | memoryview]) -> None:
+    """Makes `path` hold `content`, all or nothing, also over a crash. Raises `StorageFull`; then nothing changed."""
+    temporary = path.with_name(path.name + ".tmp")
+    with full_disk_as_storage_full(path):
+        file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(file.fd, 0, content)
+            os.fsync(file.fd)
+        except OSError:
+            temporary.unlink()
+            raise
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+def zero_range(fd: int, start: int, end: int) -> None:
+    """Makes bytes `start` to `end` read as zeros, the blocks staying allocated where the filesystem can do so."""
+    if end <= start:
+        return
+    if _fallocate(fd, _ZERO_RANGE | _KEEP_SIZE, start, end - start) == 0:
+        return
+    at = start
+    while at < end:  # no ZERO_RANGE here (tmpfs, overlay): zeros over what has ever been written
+        try:
+            data = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        hole = min(os.lseek(fd, data, os.SEEK_HOLE), end)
+        for piece in range(data, hole, _JOIN_BYTES):
+            write_all(fd, piece, [bytes(min(_JOIN_BYTES, hole - piece))])
+        at = max(hole, data + 1)
+
+
+def punch_hole(fd: int, start: int, end: int) -> bool:
+    """Gives the blocks wholly within `start` to `end` back to the filesystem. False: it has no holes."""
+    if _fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EOPNOTSUPP, errno.ENOSYS):
+        return False
+    raise OSError(code, os.strerror(code))

@@ -1,0 +1,96 @@
+"""The names in a container's folder.
+
+    <start>.chunk          a chunk; <start> is the position of its first frame, 20 digits
+    <start>.index          the checkpoints of a chunk that is not closed yet
+    <start>.dead           what has been given back of a closed chunk
+    <start>-<end>.dropped  an empty mark: the chunk of these positions was dropped, it is not lost
+    *.tmp                  half-made files, removed at a start
+
+A drop makes its mark first, then removes the chunk, so a crash in between is finished at the next start. Marks below
+the oldest chunk go; the others stay, and so does the newest file's, since it is what says how far positions had come.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headrace.log.files import OpenFile, sync_folder
+
+_NAME: Final = re.compile(r"(\d{20})(?:-(\d{20}))?\.(chunk|index|dead|dropped)")
+
+
+@dataclass(slots=True)
+class Names:
+    """What lies in a folder: starts of chunks and their companions, and (start, end) of dropped chunks."""
+
+    chunks: set[int] = field(default_factory=set)
+    indexes: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
+    dropped: dict[int, int] = field(default_factory=dict)
+
+
+def chunk_path(folder: Path, start: int) -> Path:
+    """Named after the position of its first frame."""
+    return folder / f"{start:020d}.chunk"
+
+
+def _mark_path(folder: Path, start: int, end: int) -> Path:
+    return folder / f"{start:020d}-{end:020d}.dropped"
+
+
+def names_in(folder: Path) -> Names:
+    """Lists a folder. Files of other names are not ours and left alone."""
+    names = Names()
+    for path in folder.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            continue
+        start = int(match[1])
+        match match[3]:
+            case "chunk":
+                names.chunks.add(start)
+            case "index":
+                names.indexes.add(start)
+            case "dead":
+                names.dead.add(start)
+            case "dropped" if match[2]:
+                names.dropped[start] = int(match[2])
+    return names
+
+
+def tidy(folder: Path) -> Names:
+    """At a start: removes half-made files and finishes drops that a crash cut short."""
+    for path in folder.glob("*.tmp"):
+        path.unlink(missing_ok=True)
+    names = names_in(folder)
+    for start in names.chunks & names.dropped.keys():
+        chunk_path(folder, start).unlink()
+        names.chunks.discard(start)
+    for starts, suffix in ((names.indexes, ".index"), (names.dead, ".dead")):
+        for start in starts - names.chunks:
+            chunk_path(folder, start).with_suffix(suffix).unlink()
+    _remove_old_marks(folder, names)
+    sync_folder(folder)
+    return names
+
+
+def drop_files(folder: Path, start: int, end: int) -> None:
+    """Removes a closed chunk for good. Whoever reads it goes on reading."""
+    OpenFile.open(_mark_path(folder, start, end), os.O_WRONLY | os.O_CREAT)
+    sync_folder(folder)
+    path = chunk_path(folder, start)
+    path.unlink(missing_ok=True)
+    path.with_suffix(".dead").unlink(missing_ok=True)
+    path.with_suffix(".index").unlink(missing_ok=True)
+    sync_folder(folder)
+    _remove_old_marks(folder, names_in(folder))
+
+
+def _remove_old_marks(folder: Path, names: Names) -> None:
+    oldest = min(names.chunks - names.dropped.keys(), default=-1)
+    for start, end in list(names.dropped.items()):
+        if start < oldest:
+            _mark_path(folder, start, end).unlink(missing_ok=True)
+            del names.dropped[start]

@@ -1,0 +1,157 @@
+"""The frame: one entry of a container's log, as bytes.
+
+    offset  type  field
+         0  u32   crc            CRC-32C of what is listed below
+         4  u32   length         of the whole frame: this header and the payload
+         8  u8    type           FrameType
+         9  3x                   zero
+        12  u32   epoch          of the container, when the frame was appended
+        16  u64   position       of this frame's first byte in the container's log
+        24  i64   partitionlet
+        32  i64   first          offset; -1 where a control frame has none
+        40  i64   last           offset, inclusive
+        48  i64   max_timestamp  milliseconds since 1970; -1 where there is none
+        56        payload
+
+All numbers are little-endian. The CRC covers bytes 4 to 56 and, of a control frame, the whole payload; of a data
+frame the first 21 bytes of the batch, which are those that the batch's own CRC-32C (big-endian at byte 17) leaves
+out. So each byte of a frame is covered exactly once, and appending never sums a batch a second time.
+
+A data frame's payload is one Kafka record batch v2. Known of it here: the CRC at byte 17 covers byte 21 on;
+producerId, producerEpoch and baseSequence stand at byte 43.
+
+Knows nothing of files.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import CorruptLog
+
+HEADER: Final = struct.Struct("<IIB3xIQqqqq")
+_REST: Final = struct.Struct("<IB3xIQqqqq")
+_CRC: Final = struct.Struct("<I")
+HEADER_BYTES: Final = HEADER.size
+assert HEADER_BYTES == 56
+
+BATCH_HEAD_BYTES: Final = 21
+"""The part of a batch that its own CRC leaves out: base offset, length, leader epoch, magic, and the CRC itself."""
+BATCH_MIN_BYTES: Final = 61
+_BATCH_CRC: Final = struct.Struct(">I")
+_BATCH_CRC_AT: Final = 17
+BATCH_PRODUCER: Final = struct.Struct(">qHI")
+"""producerId, producerEpoch, baseSequence; the last two read as unsigned, so that they pack into one word."""
+BATCH_PRODUCER_AT: Final = 43
+
+
+class FrameType(IntEnum):
+    """What a frame is. The payload of all but DATA is opaque here."""
+
+    DATA = 1
+    OPEN = 2
+    SEAL = 3
+    PRODUCERS = 4
+    MARKER = 5
+    COMMAND = 6
+    CHECKPOINT = 7
+
+
+_TYPES: Final = frozenset(int(kind) for kind in FrameType)
+_DATA: Final = int(FrameType.DATA)
+
+
+class Frame(NamedTuple):
+    """One frame as read back. `payload` is a record batch, or a control frame's opaque bytes."""
+
+    type: int
+    epoch: int
+    position: int
+    partitionlet: int
+    first: int
+    last: int
+    max_timestamp: int
+    payload: memoryview
+
+
+def batch_frame_header(
+    length: int,
+    epoch: int,
+    position: int,
+    partitionlet: int,
+    first: int,
+    last: int,
+    max_timestamp: int,
+    batch: memoryview,
+) -> bytes:
+    """The header of a data frame (positional arguments: the hottest call of the log)."""
+    rest = _REST.pack(length, _DATA, epoch, position, partitionlet, first, last, max_timestamp)
+    return _CRC.pack(crc32c(batch[:BATCH_HEAD_BYTES], crc32c(rest))) + rest
+
+
+def control_frame(
+    *, type: int, epoch: int, position: int, partitionlet: int, first: int, last: int, payload: bytes
+) -> bytes:
+    """A whole control frame."""
+    rest = _REST.pack(HEADER_BYTES + len(payload), type, epoch, position, partitionlet, first, last, -1)
+    return b"".join((_CRC.pack(crc32c(payload, crc32c(rest))), rest, payload))
+
+
+def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
+    """What is wrong with the frame that starts at `at` in `view`, or None.
+
+    The caller has seen to it that `view` holds the whole frame. `whole`: also the batch's own CRC (recovery, regroup,
+    scrub); reads leave that to the client, which checks it anyway.
+    """
+    crc, length, type, *_ = HEADER.unpack_from(view, at)
+    if type not in _TYPES:
+        return f"unknown frame type {type}"
+    payload = at + HEADER_BYTES
+    end = at + length
+    summed = crc32c(view[at + 4 : payload])
+    if type == _DATA:
+        if length < HEADER_BYTES + BATCH_MIN_BYTES:
+            return f"a data frame of {length} bytes"
+        if crc32c(view[payload : payload + BATCH_HEAD_BYTES], summed) != crc:
+            return "the frame's checksum does not match"
+        if whole:
+            (batch_crc,) = _BATCH_CRC.unpack_from(view, payload + _BATCH_CRC_AT)
+            if crc32c(view[payload + BATCH_HEAD_BYTES : end]) != batch_crc:
+                return "the batch's checksum does not match"
+    elif crc32c(view[payload:end], summed) != crc:
+        return "the frame's checksum does not match"
+    return None
+
+
+def frame_at(view: memoryview, at: int) -> Frame:
+    """The frame at `at`, unchecked."""
+    _, length, type, epoch, position, partitionlet, first, last, max_timestamp = HEADER.unpack_from(view, at)
+    return Frame(
+        type,
+        epoch,
+        position,
+        partitionlet,
+        first,
+        last,
+        max_timestamp,
+        view[at + HEADER_BYTES : at + length],
+    )
+
+
+def frames_in(view: memoryview, *, source: str, whole: bool = False) -> Iterator[Frame]:
+    """The frames that fill `view` from end to end, each checked.
+
+    Raises `CorruptLog`, which names `source` and the place within it.
+    """
+    at, end = 0, len(view)
+    while at < end:
+        length = HEADER.unpack_from(view, at)[1] if at + HEADER_BYTES <= end else 0
+        if length < HEADER_BYTES or at + length > end:
+            raise CorruptLog(f"{source}, {at} bytes on: no frame where one must be. Refetch or restore this chunk.")
+        if fault := frame_fault(view, at, whole=whole):
+            raise CorruptLog(f"{source}, {at} bytes on: {fault}. Refetch or restore this chunk.")
+        yield frame_at(view, at)
+        at += length

@@ -1,0 +1,108 @@
+"""What is done to closed chunks: listed, and given back in part.
+
+Giving back records what is dead (dead.py) durably first, tells readers, and only then punches the blocks out of the
+file, so a crash at any step leaves either live bytes that nobody reads or a hole that nobody looks into. Where the
+filesystem has no holes the chunk is rewritten without its dead places instead. Space comes back by whole places (at
+most BLOCK_BYTES, segment.py) and whole blocks; regrouping first makes dead places neighbours.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from headrace.log.chunk import Body, Chunk, load_body
+from headrace.log.dead import DeadOffsets
+from headrace.log.files import FILE_HEAD_BYTES, punch_hole
+from headrace.log.index import Summary
+from headrace.log.regroup import rewrite
+
+
+def summaries(chunk: Chunk) -> Iterator[Summary]:
+    """What a chunk holds of each partitionlet, by id, less what has been given back; those with control frames only
+    come with a length of 0."""
+    body = chunk.body
+    for partitionlet in sorted({summary.partitionlet for part in body.parts for summary in part.summaries()}):
+        yield summary_of(body, partitionlet)
+
+
+def summary_of(body: Body, partitionlet: int) -> Summary:
+    """What `body` holds of one partitionlet, less what has been given back."""
+    kept = body.dead.first_kept(partitionlet)
+    first = last = newest = -1
+    length = 0
+    for part in body.parts:
+        found = part.summary(partitionlet)
+        if found is None or not found.length or found.last < kept:
+            continue
+        if found.first >= kept:
+            part_first, part_newest, part_length = found.first, found.max_timestamp, found.length
+        else:
+            places = list(part.places(partitionlet, kept))
+            part_first = places[0].first
+            part_newest = max(place.max_timestamp for place in places)
+            part_length = sum(place.length for place in places)
+        first = part_first if first < 0 else first
+        last = found.last
+        newest = max(newest, part_newest)
+        length += part_length
+    return Summary(partitionlet, first, last, newest, length)
+
+
+def punch(chunk: Chunk, dead: Mapping[int, int]) -> int:
+    """Gives back the places of a closed chunk that end below their partitionlet's first kept offset in `dead`.
+
+    Returns the bytes that the filesystem got back. Raises `StorageFull` if what is dead cannot be recorded.
+    """
+    body = chunk.body
+    touched = {partitionlet: kept for partitionlet, kept in dead.items() if _ends_below(body, partitionlet, kept)}
+    merged = body.dead.merged(touched)
+    if merged != body.dead:
+        merged.store(chunk.dead_path, start=chunk.start)
+        body = chunk.body = replace(body, dead=merged)
+    ranges = _joined(_dead_places(body, merged))
+    if not ranges:
+        return 0
+    before = _allocated(body)
+    block = os.fstatvfs(body.file.fd).f_bsize
+    for start, end in ranges:
+        start = -(-(FILE_HEAD_BYTES + start) // block) * block
+        end = (FILE_HEAD_BYTES + end) // block * block
+        if start < end and not punch_hole(body.file.fd, start, end):
+            rewrite(chunk.path)
+            chunk.body = load_body(chunk.path)
+            break
+    return max(before - _allocated(chunk.body), 0)
+
+
+def _allocated(body: Body) -> int:
+    return os.fstat(body.file.fd).st_blocks * 512
+
+
+def _ends_below(body: Body, partitionlet: int, kept: int) -> bool:
+    """Whether any place of the partitionlet ends below `kept`."""
+    for part in body.parts:
+        place = next(part.places(partitionlet, 0), None)
+        if place is not None:
+            return place.last < kept
+    return False
+
+
+def _dead_places(body: Body, dead: DeadOffsets) -> Iterator[tuple[int, int]]:
+    """(start, end) of the places that are gone."""
+    for partitionlet, kept in dead.as_mapping().items():
+        for part in body.parts:
+            for place in part.places(partitionlet, 0):
+                if place.last >= kept:
+                    break
+                yield place.at, place.at + place.length
+
+
+def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbours joined, in order."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(places):
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

@@ -1,0 +1,273 @@
+"""Reading chunks back: batches by offset and by time, control frames by position, a partitionlet's state.
+
+All of it blocks, and runs in reader threads beside appends, closing, regrouping and punching: each look at a chunk
+takes its `Body` once and keeps to it. Frames that are indexed but not written yet are passed over; `written` is the
+position below which all is.
+
+Each frame's checksum is checked, which covers its header and the head of the batch; the rest of a batch has its own
+CRC, which every client checks.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from headrace.errors import CorruptLog
+from headrace.log.chunk import Body, Chunk
+from headrace.log.files import FILE_HEAD_BYTES, read_exactly
+from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in
+from headrace.log.index import REMEMBERED_BATCHES, ControlPlace, Place, ProducerBatch
+from headrace.log.segment import BLOCK_BYTES
+
+_GAP_BYTES: Final = 16 << 10
+"""Places this near to each other are fetched with one read, the gap with them."""
+_CONTROL_READ_BYTES: Final = 1 << 20
+_JOIN_FROM: Final = 8
+_JOIN_BELOW: Final = 16 << 10
+NEVER: Final = (1 << 63) - 1
+
+
+class ProducerEntry(NamedTuple):
+    """An idempotent producer in one partitionlet. `batches`: its last five, oldest first, as (base sequence, last
+    sequence, base offset, timestamp)."""
+
+    epoch: int
+    batches: list[tuple[int, int, int, int]]
+
+
+@dataclass(slots=True)
+class PartitionletState:
+    """What the log holds of a partitionlet. `next_offset` is None where it holds no data frame.
+
+    `epochs`: (container epoch, first offset), rising. `bytes`: of data frames, frame headers included, less what has
+    been given back. `first` is the first offset that is left.
+    """
+
+    next_offset: int | None = None
+    first: int | None = None
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    bytes: int = 0
+    max_timestamp: int = -1
+    sealed: bool = False
+
+
+def live_places(chunk: Chunk, body: Body, partitionlet: int, offset: int, written: int) -> Iterator[Place]:
+    """The places of a chunk that hold `offset` or lie behind it, are written, and have not been given back."""
+    kept = body.dead.first_kept(partitionlet)
+    offset = max(offset, kept)
+    for part in body.parts:
+        for place in part.places(partitionlet, offset):
+            if not body.closed and chunk.start + place.at + place.length > written:
+                return
+            yield place
+
+
+def _extents(places: Iterable[Place]) -> Iterator[list[Place]]:
+    """Groups places that one read fetches."""
+    extent: list[Place] = []
+    end = 0
+    for place in places:
+        if extent and (not end <= place.at <= end + _GAP_BYTES or end - extent[0].at > 4 * _CONTROL_READ_BYTES):
+            yield extent
+            extent = []
+        extent.append(place)
+        end = place.at + place.length
+    if extent:
+        yield extent
+
+
+def _frames_of(chunk: Chunk, body: Body, partitionlet: int, places: Iterable[Place]) -> Iterator[Frame]:
+    """The data frames in `places`, checked. A place that was given back meanwhile is passed over."""
+    for extent in _extents(places):
+        base = extent[0].at
+        raw = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + base, extent[-1].at + extent[-1].length - base))
+        for place in extent:
+            view = raw[place.at - base : place.at - base + place.length]
+            try:
+                if len(view) < place.length:
+                    raise CorruptLog(f"{chunk.path}: ends before place {place.at + place.length}. Refetch this chunk.")
+                for frame in frames_in(view, source=f"{chunk.path}, place {place.at}"):
+                    if frame.partitionlet != partitionlet:
+                        raise CorruptLog(
+                            f"{chunk.path}, place {place.at}: holds partitionlet {frame.partitionlet}, the index says "
+                            f"{partitionlet}. Refetch this chunk."
+                        )
+                    yield frame
+            except CorruptLog:
+                if place.last >= chunk.body.dead.first_kept(partitionlet):
+                    raise
+
+
+def read_batches(
+    chunks: Sequence[Chunk], partitionlet: int, offset: int, *, limit: int, max_bytes: int, written: int
+) -> list[bytes | memoryview]:
+    """The batches from the one that holds `offset`, or the next one, on; those that end below `limit`, up to
+    `max_bytes` of them and at least one. Many small ones come joined. Raises `CorruptLog`."""
+    batches: list[bytes | memoryview] = []
+    size = 0
+    for chunk in chunks:
+        body = chunk.body
+        places = _enough(
+            live_places(chunk, body, partitionlet, offset, written), limit, max_bytes - size, bool(batches)
+        )
+        for frame in _frames_of(chunk, body, partitionlet, places):
+            if frame.last < offset:
+                continue
+            if frame.last >= limit or (batches and size + len(frame.payload) > max_bytes):
+                return _joined(batches, size)
+            batches.append(frame.payload)
+            size += len(frame.payload)
+        if size >= max_bytes:
+            break
+    return _joined(batches, size)
+
+
+def _enough(places: Iterator[Place], limit: int, max_bytes: int, some: bool) -> Iterator[Place]:
+    """Of `places`, those that a read of `max_bytes` may need."""
+    size = 0
+    for place in places:
+        if place.first >= limit or (some and size + place.length > max_bytes + BLOCK_BYTES):
+            return
+        yield place
+        some = True
+        size += place.length
+        if size > max_bytes + BLOCK_BYTES:
+            return
+
+
+def _joined(batches: list[bytes | memoryview], size: int) -> list[bytes | memoryview]:
+    if len(batches) >= _JOIN_FROM and size < _JOIN_BELOW * len(batches):
+        return [b"".join(batches)]
+    return batches
+
+
+def load_state(chunks: Sequence[Chunk], partitionlet: int) -> PartitionletState:
+    """What `chunks` hold of a partitionlet, frames not written yet included."""
+    state = PartitionletState()
+    for chunk in chunks:
+        body = chunk.body
+        kept = body.dead.first_kept(partitionlet)
+        for part in body.parts:
+            summary = part.summary(partitionlet)
+            if summary is None:
+                continue
+            state.sealed = state.sealed or any(c.type == FrameType.SEAL for c in part.controls(partitionlet))
+            if not summary.length or summary.last < kept:
+                continue
+            state.next_offset = summary.last + 1
+            state.max_timestamp = max(state.max_timestamp, summary.max_timestamp)
+            if kept > summary.first:
+                left = list(part.places(partitionlet, kept))
+                state.bytes += sum(place.length for place in left)
+                first = left[0].first
+            else:
+                state.bytes += summary.length
+                first = summary.first
+            if state.first is None:
+                state.first = first
+            for epoch, epoch_first in part.epochs(partitionlet):
+                if not state.epochs or epoch > state.epochs[-1][0]:
+                    state.epochs.append((epoch, epoch_first))
+            merge_producers(state.producers, part.producers(partitionlet))
+    return state
+
+
+def merge_producers(known: dict[int, ProducerEntry], more: Iterable[ProducerBatch]) -> None:
+    """Adds batches, which are newer than those known; a new producer epoch starts afresh, as in Kafka."""
+    for producer, epoch, *batch in more:
+        entry = known.get(producer)
+        if entry is None or entry.epoch != epoch:
+            entry = known[producer] = ProducerEntry(epoch, [])
+        entry.batches.append((batch[0], batch[1], batch[2], batch[3]))
+        if len(entry.batches) > REMEMBERED_BATCHES:
+            del entry.batches[0]
+
+
+def first_at_or_after(
+    chunks: Sequence[Chunk], partitionlet: int, timestamp: int, *, limit: int, written: int
+) -> bytes | None:
+    """The first batch, by offset, with a record of `timestamp` or later that ends below `limit`."""
+    for chunk in chunks:
+        body = chunk.body
+        for place in live_places(chunk, body, partitionlet, 0, written):
+            if place.first >= limit:
+                return None
+            if place.max_timestamp < timestamp:
+                continue
+            for frame in _frames_of(chunk, body, partitionlet, (place,)):
+                if frame.last >= limit:
+                    return None
+                if frame.max_timestamp >= timestamp:
+                    return bytes(frame.payload)
+    return None
+
+
+def newest_by_timestamp(chunks: Sequence[Chunk], partitionlet: int, *, limit: int, written: int) -> bytes | None:
+    """The first batch with the largest timestamp of all that end below `limit`."""
+    best: tuple[Chunk, Body, Place] | None = None
+    best_timestamp = -NEVER
+    best_batch: bytes | None = None
+    for chunk in chunks:
+        body = chunk.body
+        for place in live_places(chunk, body, partitionlet, 0, written):
+            if place.first >= limit:
+                break
+            if place.max_timestamp <= best_timestamp:
+                continue
+            if place.last < limit:
+                best, best_timestamp, best_batch = (chunk, body, place), place.max_timestamp, None
+                continue
+            for frame in _frames_of(chunk, body, partitionlet, (place,)):  # the limit lies within this place
+                if frame.last < limit and frame.max_timestamp > best_timestamp:
+                    best, best_timestamp, best_batch = None, frame.max_timestamp, bytes(frame.payload)
+    if best is not None:
+        chunk, body, place = best
+        for frame in _frames_of(chunk, body, partitionlet, (place,)):
+            if frame.max_timestamp == best_timestamp:
+                return bytes(frame.payload)
+    return best_batch
+
+
+def control_frames(chunks: Sequence[Chunk], after: int, until: int) -> Iterator[Frame]:
+    """The control frames that lie within positions `after` to `until`, in position order."""
+    for chunk in chunks:
+        if chunk.start >= until:
+            return
+        if chunk.end is not None and chunk.end <= after:
+            continue
+        body = chunk.body
+        places = [place for part in body.parts for place in part.all_controls()]
+        if not body.regrouped:
+            places = [p for p in places if p[0] >= after - chunk.start and p[0] + p[1] <= until - chunk.start]
+        for frame in _controls_at(chunk, body, places):
+            if frame.position >= after and frame.position + HEADER_BYTES + len(frame.payload) <= until:
+                yield frame
+
+
+def controls_of(chunks: Sequence[Chunk], partitionlet: int, *, written: int) -> Iterator[Frame]:
+    """The control frames of a partitionlet, in position order."""
+    for chunk in chunks:
+        body = chunk.body
+        found: list[ControlPlace] = [c for part in body.parts for c in part.controls(partitionlet)]
+        found.sort(key=itemgetter(0))
+        if not body.closed:
+            found = [c for c in found if chunk.start + c.at + c.length <= written]
+        yield from _controls_at(chunk, body, [(c.at, c.length) for c in found])
+
+
+def _controls_at(chunk: Chunk, body: Body, places: Sequence[tuple[int, int]]) -> Iterator[Frame]:
+    """Control frames read at `places` (rising), neighbours together."""
+    row = 0
+    while row < len(places):
+        base, end = places[row][0], sum(places[row])
+        stop = row + 1
+        while stop < len(places) and places[stop][0] == end and end - base < _CONTROL_READ_BYTES:
+            end = sum(places[stop])
+            stop += 1
+        raw = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + base, end - base))
+        if len(raw) < end - base:
+            raise CorruptLog(f"{chunk.path}: ends before place {end}. Refetch this chunk.")
+        yield from frames_in(raw, source=f"{chunk.path}, place {base}")
+        row = stop

@@ -1,0 +1,191 @@
+"""From a folder back to chunks: what a start does. What lies in the folder: folder.py.
+
+Closed chunks are taken at their footer's word. Of a chunk that is not closed, frames behind its last checkpoint are
+scanned with every checksum. In the newest chunk the scan ends at the first bad frame: below the place that checkpoints
+prove as synced that is corruption, above it a torn tail, which is cut. In an older one that is not closed yet, all up
+to the next chunk was synced (writing.py), so any bad frame is corruption.
+
+Cutting a tail zeroes everything behind it, durably, before the first append. So of a frame that was ever cut nothing
+is left that could be taken for a frame again, wherever later frames happen to end.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from headrace.errors import CorruptLog, StorageFull
+from headrace.log.checkpoints import append_checkpoint, load_checkpoints
+from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_closed
+from headrace.log.files import FILE_HEAD_BYTES, OpenFile, read_exactly, read_head, zero_range
+from headrace.log.folder import chunk_path, tidy
+from headrace.log.frames import (
+    BATCH_PRODUCER,
+    BATCH_PRODUCER_AT,
+    HEADER,
+    HEADER_BYTES,
+    FrameType,
+    frame_fault,
+)
+from headrace.log.table import Table
+
+log: Final = structlog.get_logger(__name__)
+_WINDOW: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a start found. `chunks` in position order; the last one may be open. `synced` is the log's end."""
+
+    chunks: list[Chunk]
+    synced: int
+    scanned_bytes: int
+
+
+def recover(folder: Path, *, checkpoint_bytes: int, chunk_bytes: int, fsync: bool) -> Recovered:
+    """Reads a container's folder (made if it is not there) and repairs what a crash left.
+
+    Raises `CorruptLog` for bytes below the synced mark that do not check, `FolderRefused` for a newer format.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = tidy(folder)
+    bounds = sorted({*names.chunks, *names.dropped})
+    chunks: list[Chunk] = []
+    scanned = 0
+    end: int | None = None  # position where the chunk before ended
+    for row, start in enumerate(bounds):
+        if end is not None and start != end:
+            raise CorruptLog(f"{folder}: no chunk from position {end} to {start}. Refetch this container.")
+        if start in names.dropped:
+            end = names.dropped[start]
+            continue
+        path = chunk_path(folder, start)
+        chunk = load_closed(path)
+        if chunk is None:
+            next_start = bounds[row + 1] if row + 1 < len(bounds) else None
+            chunk, bytes_scanned = _recover_chunk(
+                path, next_start, checkpoint_bytes=checkpoint_bytes, chunk_bytes=chunk_bytes, fsync=fsync
+            )
+            scanned += bytes_scanned
+        if chunk.start != start:
+            raise CorruptLog(f"{path}: holds the chunk of position {chunk.start}. Restore this container.")
+        chunks.append(chunk)
+        end = chunk.end if chunk.end is not None else start + chunk.body.frames_end
+    return Recovered(chunks, end or 0, scanned)
+
+
+def _recover_chunk(
+    path: Path, next_start: int | None, *, checkpoint_bytes: int, chunk_bytes: int, fsync: bool
+) -> tuple[Chunk, int]:
+    """A chunk that is not closed, with its index, and the bytes scanned for it."""
+    file = OpenFile.open(path)
+    start = read_head(file.fd, path, CHUNK_KIND).start
+    loaded = load_checkpoints(path.with_suffix(".index"))
+    size = os.fstat(file.fd).st_size - FILE_HEAD_BYTES
+    table = Table(loaded.segments[-1].end if loaded.segments else 0)
+    scanned_from = table.start
+    until = size if next_start is None else next_start - start
+    if until > size or loaded.synced > until:
+        raise CorruptLog(f"{path}: ends {max(until, loaded.synced) - size} bytes too early. Refetch this chunk.")
+    fault = _scan(file.fd, table, start=start, until=until)
+    frames_end = table.end
+    if frames_end < (loaded.synced if next_start is None else until):
+        raise CorruptLog(f"{path}, byte {FILE_HEAD_BYTES + frames_end} (position {start + frames_end}): {fault}. "
+                         "Frames behind it were synced, so this is damage. Refetch this chunk.")  # fmt: skip
+    if path.with_suffix(".index").exists():
+        os.truncate(path.with_suffix(".index"), loaded.size)
+    chunk = Chunk(
+        path=path,
+        start=start,
+        body=Body(file, (*loaded.segments, table), frames_end=frames_end),
+        capacity=size,
+        end=next_start,
+    )
+    chunk.index_size = loaded.size
+    if next_start is None:
+        _cut(chunk, fault, chunk_bytes=chunk_bytes)
+    if fsync:
+        os.fsync(file.fd)  # what was scanned may have been in the page cache only
+    if table.end - table.start >= checkpoint_bytes:
+        _checkpoint(chunk, table, last=next_start is None, fsync=fsync)
+    return chunk, frames_end - scanned_from
+
+
+def _cut(chunk: Chunk, fault: str, *, chunk_bytes: int) -> None:
+    """Zeroes all behind the last good frame, and preallocates again what is missing of the file."""
+    fd = chunk.body.file.fd
+    place = FILE_HEAD_BYTES + chunk.body.frames_end
+    size = os.fstat(fd).st_size
+    if fault:
+        log.warning("torn_tail_cut", chunk=str(chunk.path), position=chunk.start + chunk.body.frames_end, fault=fault)
+    zero_range(fd, place, size)
+    if size < chunk_bytes:
+        try:
+            os.posix_fallocate(fd, size, chunk_bytes - size)
+        except OSError:
+            os.ftruncate(fd, size)  # no room: the chunk stays as short as it is, the next one waits for room
+        chunk.capacity = os.fstat(fd).st_size - FILE_HEAD_BYTES
+
+
+def _checkpoint(chunk: Chunk, table: Table, *, last: bool, fsync: bool) -> None:
+    """Checkpoints a table that a crash kept from it, so that crash after crash the scan stays bounded."""
+    try:
+        segment, chunk.index_size = append_checkpoint(
+            chunk.index_path, table, start=chunk.start, size=chunk.index_size, fsync=fsync
+        )
+    except StorageFull:
+        return
+    body = chunk.body
+    parts = (*body.parts[:-1], segment, Table(table.end)) if last else (*body.parts[:-1], segment)
+    chunk.body = Body(body.file, parts, frames_end=body.frames_end)
+
+
+def _scan(fd: int, table: Table, *, start: int, until: int) -> str:
+    """Adds the frames from `table.end` on to `table`, up to place `until` or the first that does not check.
+
+    Returns what is wrong with that one; empty where only zeros follow.
+    """
+    window_at, window = table.end, memoryview(b"")
+    while table.end < until:
+        at = table.end - window_at
+        if at + HEADER_BYTES > len(window):
+            window_at, window, at = table.end, _window(fd, table.end, _WINDOW, until), 0
+            if len(window) < HEADER_BYTES:
+                return "too few bytes for a frame" if any(window) else ""
+        _, length, type, epoch, position, partitionlet, first, last, max_timestamp = HEADER.unpack_from(window, at)
+        if not length and not any(window[at : at + HEADER_BYTES]):
+            return ""
+        if length < HEADER_BYTES or table.end + length > until:
+            return f"a frame of {length} bytes cannot be"
+        if position != start + table.end:
+            return f"the frame says that it is at position {position}"
+        if at + length > len(window):
+            window_at, window, at = table.end, _window(fd, table.end, max(length, _WINDOW), until), 0
+            if length > len(window):
+                return "the file ends within the frame"
+        if fault := frame_fault(window, at, whole=True):
+            return fault
+        if type == FrameType.DATA:
+            producer, producer_epoch, sequence = BATCH_PRODUCER.unpack_from(
+                window, at + HEADER_BYTES + BATCH_PRODUCER_AT
+            )
+            table.add_batch(
+                partitionlet,
+                first,
+                last,
+                max_timestamp,
+                table.end,
+                length,
+                epoch,
+                producer,
+                producer_epoch << 32 | sequence,
+            )
+        else:
+            table.add_control(partitionlet=partitionlet, place=table.end, length=length, type=type)
+    return ""
+
+
+def _window(fd: int, place: int, length: int, until: int) -> memoryview:
+    return memoryview(read_exactly(fd, FILE_HEAD_BYTES + place, min(length, until - place)))

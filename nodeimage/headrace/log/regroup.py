@@ -1,0 +1,196 @@
+"""Regrouping: a closed chunk rewritten in order of (partitionlet, offset), control frames first.
+
+    python -m headrace.log.regroup FOLDER START
+
+Run as a helper process at low priority. A partitionlet's id starts with its stream's number, so neighbours in the file
+are what is read, and what expires, together. Frames keep their bytes, their positions included; every checksum is
+checked on the way, so damage is found and never copied. Dead places (dead.py) are left out.
+
+The new file is complete and synced under another name before it takes the old one's place in one rename; a crash
+before leaves a file that the next start removes. If the old file was dropped or replaced meanwhile, nothing happens.
+Deterministic: the same frames give the same bytes on every replica.
+
+Exit status: 0 done; 1 not done, with a line on stderr.
+"""
+
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import HeadraceError
+from headrace.log.chunk import CHUNK_KIND, Body, close_file, load_body, read_trailer
+from headrace.log.files import (
+    FILE_HEAD_BYTES,
+    REGROUPED,
+    FileHead,
+    OpenFile,
+    full_disk_as_storage_full,
+    sync_folder,
+    write_all,
+)
+from headrace.log.folder import chunk_path
+from headrace.log.frames import HEADER_BYTES, frames_in
+from headrace.log.index import ControlPlace, Place, ProducerBatch, Summary
+from headrace.log.reading import ProducerEntry, merge_producers
+from headrace.log.segment import Segment, SegmentBuilder
+
+_NICENESS: Final = 10
+_BUFFER_BYTES: Final = 4 << 20
+
+
+class _Output:
+    """The frames of the new file, buffered."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self._buffers: list[bytes | memoryview] = []
+        self._buffered = 0
+        self.place = 0
+
+    def write(self, frames: memoryview) -> int:
+        """Adds frames; returns their place."""
+        place = self.place
+        self._buffers.append(frames)
+        self._buffered += len(frames)
+        self.place += len(frames)
+        if self._buffered >= _BUFFER_BYTES:
+            self.flush()
+        return place
+
+    def flush(self) -> None:
+        """Writes what is buffered."""
+        write_all(self._file.fd, FILE_HEAD_BYTES + self.place - self._buffered, self._buffers)
+        self._buffers.clear()
+        self._buffered = 0
+
+
+def rewrite(path: Path) -> None:
+    """Regroups the closed chunk at `path`. Raises `CorruptLog` (the chunk stays as it is), `StorageFull`."""
+    body = load_body(path)
+    trailer = read_trailer(body.file.fd)
+    assert trailer is not None
+    temporary = path.with_name(path.name + ".tmp")
+    with full_disk_as_storage_full(temporary):
+        file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(file.fd, 0, [FileHead(CHUNK_KIND, trailer.start, REGROUPED).encode()])
+            output = _Output(file)
+            segment = _copy_frames(body, output, source=path, end=trailer.end - trailer.start)
+            output.flush()
+            close_file(
+                file,
+                path=temporary,
+                start=trailer.start,
+                end=trailer.end,
+                frames_end=output.place,
+                parts=(segment,),
+            )
+        except (OSError, HeadraceError):
+            temporary.unlink(missing_ok=True)
+            raise
+    if not _is_same_file(path, body.file):
+        temporary.unlink(missing_ok=True)
+        return
+    temporary.rename(path)
+    sync_folder(path.parent)
+
+
+def _is_same_file(path: Path, file: OpenFile) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fd))
+    except FileNotFoundError:
+        return False
+
+
+def _copy_frames(body: Body, output: _Output, *, source: Path, end: int) -> Segment:
+    """Copies all live frames in their new order; returns their index."""
+    builder = SegmentBuilder()
+    if body.frames_end:
+        mapped = mmap.mmap(body.file.fd, FILE_HEAD_BYTES + body.frames_end, prot=mmap.PROT_READ)
+        chunk = memoryview(mapped)[FILE_HEAD_BYTES:]
+        controls = _copy_controls(body, chunk, output, source)
+        for partitionlet in sorted({s.partitionlet for part in body.parts for s in part.summaries()}):
+            places = list(_copy_batches(body, chunk, output, partitionlet, source))
+            if places:
+                summary = Summary(
+                    partitionlet,
+                    places[0].first,
+                    places[-1].last,
+                    max(place.max_timestamp for place in places),
+                    sum(place.length for place in places),
+                )
+            elif partitionlet in controls:
+                summary = Summary(partitionlet, -1, -1, -1, 0)
+            else:
+                continue
+            builder.add(
+                summary,
+                places=places,
+                epochs=_epochs(body, partitionlet) if places else (),
+                producers=_producers(body, partitionlet) if places else (),
+                controls=controls.get(partitionlet, ()),
+            )
+    return Segment(memoryview(b"".join(builder.encode(start=0, end=end))), source=str(source))
+
+
+def _copy_controls(body: Body, chunk: memoryview, output: _Output, source: Path) -> dict[int, list[ControlPlace]]:
+    copied: dict[int, list[ControlPlace]] = {}
+    places = [place for part in body.parts for place in part.all_controls()]
+    for at, length in places:
+        view = chunk[at : at + length]
+        (frame,) = frames_in(view, source=f"{source}, place {at}")
+        copied.setdefault(frame.partitionlet, []).append(ControlPlace(output.write(view), length, frame.type))
+    return copied
+
+
+def _copy_batches(body: Body, chunk: memoryview, output: _Output, partitionlet: int, source: Path) -> Iterator[Place]:
+    kept = body.dead.first_kept(partitionlet)
+    for part in body.parts:
+        for place in part.places(partitionlet, kept):
+            view = chunk[place.at : place.at + place.length]
+            at = output.write(view)
+            for frame in frames_in(view, source=f"{source}, place {place.at}", whole=True):
+                length = HEADER_BYTES + len(frame.payload)
+                yield Place(frame.first, frame.last, frame.max_timestamp, at, length)
+                at += length
+
+
+def _epochs(body: Body, partitionlet: int) -> list[tuple[int, int]]:
+    epochs: list[tuple[int, int]] = []
+    for part in body.parts:
+        for epoch, first in part.epochs(partitionlet):
+            if not epochs or epoch > epochs[-1][0]:
+                epochs.append((epoch, first))
+    return epochs
+
+
+def _producers(body: Body, partitionlet: int) -> list[ProducerBatch]:
+    known: dict[int, ProducerEntry] = {}
+    for part in body.parts:
+        merge_producers(known, part.producers(partitionlet))
+    return [
+        ProducerBatch(producer, entry.epoch, *batch)
+        for producer, entry in sorted(known.items())
+        for batch in entry.batches
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """The helper process."""
+    if len(arguments) != 2 or not arguments[1].isdecimal():
+        print("usage: python -m headrace.log.regroup FOLDER START", file=sys.stderr)
+        return 1
+    os.nice(_NICENESS)
+    try:
+        rewrite(chunk_path(Path(arguments[0]), int(arguments[1])))
+    except (HeadraceError, OSError) as error:
+        print(f"regroup: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,268 @@
+"""The index over a range of a chunk in its lasting form: a delta checkpoint of the open chunk, or (part of) a footer.
+
+    head, 128 bytes:
+        0  8s    magic        b"HRINDEX1"
+        8  u32   head crc     CRC-32C of bytes 12 to 128
+       12  u32   body crc     CRC-32C of the body
+       16  u64   start        place in the chunk where the range starts
+       24  u64   end          place behind the range
+       32  5u64  counts       entries E, places N, epochs M, producers R, controls C
+       72  56x                zero
+    body: columns of i64, little-endian, in this order
+        E x 10: partitionlet (rising), first, last, max_timestamp, length, zero,
+                places end, epochs end, producers end, controls end
+                (each "end" counts rows up to and with this entry; an entry starts where the one before it ends)
+        N x 4:  first, last, max_timestamp, at << 32 | length
+        M x 2:  epoch, first offset
+        R x 6:  producer, producer epoch, base sequence, last sequence, base offset, timestamp
+        C x 2:  at << 32 | length, type
+
+Column by column, so that a look-up is a `bisect` over the mapped file: no object per entry, nothing in memory per
+partitionlet. Neighbouring frames of a partitionlet share a place of at most BLOCK_BYTES.
+
+Knows nothing of files but that one can be mapped.
+"""
+
+import mmap
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.errors import CorruptLog
+from headrace.log.index import ControlPlace, Place, ProducerBatch, Summary
+from headrace.log.table import Table
+
+if sys.byteorder != "little":  # the columns are used as they lie in the file
+    raise ImportError("Headrace's log needs a little-endian machine.")
+
+SEGMENT_MAGIC: Final = b"HRINDEX1"
+SEGMENT_HEAD_BYTES: Final = 128
+_HEAD: Final = struct.Struct("<8sII2Q5Q56x")
+BLOCK_BYTES: Final = 128 << 10
+"""A place of several frames is at most this long: a read may fetch one place too much at either end."""
+_LOW: Final = 0xFFFFFFFF
+
+
+class SegmentBuilder:
+    """Collects entries in rising order of partitionlet, and encodes them."""
+
+    def __init__(self) -> None:
+        self._entries: tuple[array[int], ...] = tuple(array("q") for _ in range(10))
+        self._places: tuple[array[int], ...] = tuple(array("q") for _ in range(4))
+        self._epochs: tuple[array[int], ...] = tuple(array("q") for _ in range(2))
+        self._producers: tuple[array[int], ...] = tuple(array("q") for _ in range(6))
+        self._controls: tuple[array[int], ...] = tuple(array("q") for _ in range(2))
+
+    def add(
+        self,
+        summary: Summary,
+        *,
+        places: Iterable[Place],
+        epochs: Iterable[tuple[int, int]],
+        producers: Iterable[ProducerBatch],
+        controls: Iterable[ControlPlace],
+    ) -> None:
+        """Adds one partitionlet. Neighbouring `places` are joined up to BLOCK_BYTES."""
+        firsts, lasts, timestamps, wheres = self._places
+        end = length = -1
+        for place in places:
+            if place.at == end and length + place.length <= BLOCK_BYTES:
+                length += place.length
+                lasts[-1] = place.last
+                timestamps[-1] = max(timestamps[-1], place.max_timestamp)
+                wheres[-1] = (wheres[-1] >> 32) << 32 | length
+            else:
+                length = place.length
+                firsts.append(place.first)
+                lasts.append(place.last)
+                timestamps.append(place.max_timestamp)
+                wheres.append(place.at << 32 | length)
+            end = place.at + place.length
+        for epoch in epochs:
+            for column, word in zip(self._epochs, epoch, strict=True):
+                column.append(word)
+        for batch in producers:
+            for column, word in zip(self._producers, batch, strict=True):
+                column.append(word)
+        for control in controls:
+            self._controls[0].append(control.at << 32 | control.length)
+            self._controls[1].append(control.type)
+        ends = (len(firsts), len(self._epochs[0]), len(self._producers[0]), len(self._controls[0]))
+        for column, word in zip(self._entries, (*summary, 0, *ends), strict=True):
+            column.append(word)
+
+    def encode(self, *, start: int, end: int) -> list[bytes]:
+        """Head and body, ready to be written."""
+        groups = (self._entries, self._places, self._epochs, self._producers, self._controls)
+        body = b"".join([column.tobytes() for group in groups for column in group])
+        return [_encode_head(start, end, [len(group[0]) for group in groups], crc32c(body)), body]
+
+
+def _encode_head(start: int, end: int, counts: Sequence[int], body_crc: int) -> bytes:
+    head = bytearray(_HEAD.pack(SEGMENT_MAGIC, 0, body_crc, start, end, *counts))
+    head[8:12] = crc32c(memoryview(head)[12:]).to_bytes(4, "little")
+    return bytes(head)
+
+
+def encode_table(table: Table) -> list[bytes]:
+    """The segment that says what `table` does, as head and body."""
+    builder = SegmentBuilder()
+    controls = table.controls_by_partitionlet()
+    for partitionlet in table.partitionlets():
+        summary = table.summary(partitionlet)
+        assert summary is not None
+        builder.add(
+            summary,
+            places=table.places(partitionlet, 0),
+            epochs=table.epochs(partitionlet),
+            producers=table.producers(partitionlet),
+            controls=controls.get(partitionlet, ()),
+        )
+    return builder.encode(start=table.start, end=table.end)
+
+
+class Segment:
+    """A segment in a mapped file. The body's checksum is checked at the first use."""
+
+    __slots__ = ("_body_crc", "_counts", "_verified", "_words", "end", "raw", "source", "start")
+
+    def __init__(self, raw: memoryview, *, source: str) -> None:
+        """`raw` starts with the head, and may go on behind the segment; raises `CorruptLog` for a bad head."""
+        self.source = source
+        if len(raw) < SEGMENT_HEAD_BYTES or bytes(raw[:8]) != SEGMENT_MAGIC:
+            raise CorruptLog(f"{source}: no index segment where one must be. Refetch or restore this chunk.")
+        _, head_crc, self._body_crc, self.start, self.end, *counts = _HEAD.unpack_from(raw)
+        self._counts: list[int] = counts
+        entries, places, epochs, producers, controls = self._counts
+        words = entries * 10 + places * 4 + epochs * 2 + producers * 6 + controls * 2
+        size = SEGMENT_HEAD_BYTES + words * 8
+        if crc32c(raw[12:SEGMENT_HEAD_BYTES]) != head_crc or len(raw) < size:
+            raise CorruptLog(f"{source}: the head of an index segment is damaged. Refetch or restore this chunk.")
+        self.raw = raw[:size]
+        self._words: memoryview[int] = self.raw[SEGMENT_HEAD_BYTES:].cast("q")
+        self._verified = False
+
+    @classmethod
+    def map(cls, fd: int, offset: int, *, length: int, source: str) -> "Segment":
+        """Maps the segment that starts at `offset` of the file; `length` bytes are there at most."""
+        skipped = offset % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(fd, length + skipped, prot=mmap.PROT_READ, offset=offset - skipped)
+        return cls(memoryview(mapped)[skipped:], source=f"{source}, byte {offset}")
+
+    def verify(self) -> None:
+        """Raises `CorruptLog` if the body's checksum does not match."""
+        if not self._verified:
+            if crc32c(self.raw[SEGMENT_HEAD_BYTES:]) != self._body_crc:
+                raise CorruptLog(f"{self.source}: an index segment is damaged. Refetch or restore this chunk.")
+            self._verified = True
+
+    @property
+    def entries(self) -> int:
+        """How many partitionlets."""
+        return self._counts[0]
+
+    @property
+    def place_count(self) -> int:
+        """How many places."""
+        return self._counts[1]
+
+    def _find(self, partitionlet: int) -> int:
+        """The entry's row, or -1."""
+        self.verify()
+        entries = self._counts[0]
+        row = bisect_left(self._words, partitionlet, 0, entries)
+        return row if row < entries and self._words[row] == partitionlet else -1
+
+    def _rows(self, entry: int, group: int) -> tuple[int, int]:
+        """The rows of an entry in a group: 0 places, 1 epochs, 2 producers, 3 controls."""
+        entries = self._counts[0]
+        ends = (6 + group) * entries
+        return (self._words[ends + entry - 1] if entry else 0), self._words[ends + entry]
+
+    def _base(self, group: int) -> int:
+        """The word at which a group starts: 0 places, 1 epochs, 2 producers, 3 controls."""
+        entries, places, epochs, producers, _ = self._counts
+        return entries * 10 + (0, places * 4, places * 4 + epochs * 2, places * 4 + epochs * 2 + producers * 6)[group]
+
+    def _summary(self, entry: int) -> Summary:
+        words, entries = self._words, self._counts[0]
+        return Summary(*(words[column * entries + entry] for column in range(5)))
+
+    # --- Part
+
+    def summary(self, partitionlet: int, /) -> Summary | None:
+        """None: no frame of the partitionlet lies here."""
+        entry = self._find(partitionlet)
+        return None if entry < 0 else self._summary(entry)
+
+    def summaries(self) -> Iterator[Summary]:
+        """All partitionlets, by id."""
+        self.verify()
+        return map(self._summary, range(self._counts[0]))
+
+    def places(self, partitionlet: int, /, offset: int) -> Iterator[Place]:
+        """Its places, from the one that holds `offset` (or the next one behind it) on."""
+        entry = self._find(partitionlet)
+        if entry < 0:
+            return
+        words, count = self._words, self._counts[1]
+        start, end = self._rows(entry, 0)
+        firsts = self._base(0)
+        lasts = firsts + count
+        for row in range(bisect_left(words, offset, lasts + start, lasts + end) - lasts, end):
+            where = words[lasts + 2 * count + row]
+            yield Place(words[firsts + row], words[lasts + row], words[lasts + count + row], where >> 32, where & _LOW)
+
+    def epochs(self, partitionlet: int, /) -> Sequence[tuple[int, int]]:
+        """(epoch, first offset in it), rising."""
+        entry = self._find(partitionlet)
+        if entry < 0:
+            return ()
+        words, base, count = self._words, self._base(1), self._counts[2]
+        return [(words[base + row], words[base + count + row]) for row in range(*self._rows(entry, 1))]
+
+    def producers(self, partitionlet: int, /) -> Sequence[ProducerBatch]:
+        """At most the last five batches of each producer, a producer's in offset order."""
+        entry = self._find(partitionlet)
+        if entry < 0:
+            return ()
+        words, base, count = self._words, self._base(2), self._counts[3]
+        return [
+            ProducerBatch(*(words[base + column * count + row] for column in range(6)))
+            for row in range(*self._rows(entry, 2))
+        ]
+
+    def controls(self, partitionlet: int, /) -> Sequence[ControlPlace]:
+        """Its control frames, in position order."""
+        entry = self._find(partitionlet)
+        if entry < 0:
+            return ()
+        words, base, count = self._words, self._base(3), self._counts[4]
+        return [
+            ControlPlace(words[base + row] >> 32, words[base + row] & _LOW, words[base + count + row])
+            for row in range(*self._rows(entry, 3))
+        ]
+
+    def all_controls(self) -> list[tuple[int, int]]:
+        """(place, length) of every control frame, in position order."""
+        self.verify()
+        base = self._base(3)
+        return [(word >> 32, word & _LOW) for word in sorted(self._words[base : base + self._counts[4]])]
+
+    def has_one_partitionlet(self) -> bool:
+        """Whether all data frames belong to one partitionlet."""
+        return sum(1 for summary in self.summaries() if summary.length) <= 1
+
+
+def segments_in(raw: memoryview, *, source: str) -> Iterator[Segment]:
+    """The segments that fill `raw`, one behind the other. Raises `CorruptLog` at the first bad head."""
+    at = 0
+    while at < len(raw):
+        segment = Segment(raw[at:], source=f"{source}, {at} bytes on")
+        yield segment
+        at += len(segment.raw)

@@ -1,0 +1,183 @@
+"""The index of frames that have no checkpoint yet, in memory.
+
+Appended to by the event-loop thread alone, read by any thread meanwhile. That is safe without a lock because a run
+grows by one whole row in one call under the interpreter lock, nothing is ever changed or removed, and no reader keeps
+a `memoryview` of an array that may still grow.
+
+A row is seven words of an `array`, no object per frame: first, last, largest timestamp, place << 32 | length, epoch,
+producer id, producer epoch << 32 | base sequence. A table covers `checkpoint_bytes` at most, so it stays small
+whatever the chunk holds.
+"""
+
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from headrace.log.index import (
+    NO_PRODUCER,
+    REMEMBERED_BATCHES,
+    ControlPlace,
+    Place,
+    ProducerBatch,
+    Summary,
+    last_sequence,
+)
+
+STRIDE: Final = 7
+_ROW: Final = struct.Struct("=7q")
+_pack_row = _ROW.pack
+_LOW: Final = 0xFFFFFFFF
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+class Table:
+    """An index under construction. `start` and `end` are places in the chunk."""
+
+    __slots__ = ("_controls", "_runs", "end", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self._runs: dict[int, array[int]] = {}
+        self._controls: array[int] = array("q")  # partitionlet, place << 32 | length, type
+
+    def add_batch(
+        self,
+        partitionlet: int,
+        first: int,
+        last: int,
+        max_timestamp: int,
+        place: int,
+        length: int,
+        epoch: int,
+        producer: int,
+        sequence: int,
+    ) -> None:
+        """Adds a data frame; `sequence` is producer epoch << 32 | base sequence (positional: a hot call)."""
+        row = _pack_row(first, last, max_timestamp, place << 32 | length, epoch, producer, sequence)
+        run = self._runs.get(partitionlet)
+        if run is None:
+            self._runs[partitionlet] = array("q", row)
+        else:
+            run.frombytes(row)
+        self.end = place + length
+
+    def add_control(self, *, partitionlet: int, place: int, length: int, type: int) -> None:
+        """Adds a control frame."""
+        self._controls.extend((partitionlet, place << 32 | length, type))
+        self.end = place + length
+
+    def last_of(self, partitionlet: int) -> tuple[int, int] | None:
+        """(last offset, its epoch), or None."""
+        run = self._runs.get(partitionlet)
+        return None if run is None else (run[-STRIDE + 1], run[-STRIDE + 4])
+
+    def partitionlets(self) -> list[int]:
+        """All ids that have a frame here, sorted."""
+        return sorted(set(self._runs).union(self._controls[0::3]))
+
+    # --- Part
+
+    def summary(self, partitionlet: int, /) -> Summary | None:
+        """None: no frame of the partitionlet lies here."""
+        run = self._runs.get(partitionlet)
+        if run is None:
+            return Summary(partitionlet, -1, -1, -1, 0) if partitionlet in self._controls[0::3] else None
+        rows = len(run) // STRIDE
+        if rows == 1:
+            return Summary(partitionlet, run[0], run[1], run[2], run[3] & _LOW)
+        run = run[: rows * STRIDE]
+        return Summary(
+            partitionlet, run[0], run[-STRIDE + 1], max(run[2::STRIDE]), sum(word & _LOW for word in run[3::STRIDE])
+        )
+
+    def summaries(self) -> Iterator[Summary]:
+        """All partitionlets, by id."""
+        for partitionlet in self.partitionlets():
+            if summary := self.summary(partitionlet):
+                yield summary
+
+    def places(self, partitionlet: int, /, offset: int) -> Iterator[Place]:
+        """One place per frame, from the one that holds `offset` on."""
+        run = self._runs.get(partitionlet)
+        if run is None:
+            return
+        rows = len(run) // STRIDE
+        for row in range(bisect_left(range(rows), offset, key=lambda i: run[i * STRIDE + 1]), rows):
+            first, last, max_timestamp, where = run[row * STRIDE : row * STRIDE + 4]
+            yield Place(first, last, max_timestamp, where >> 32, where & _LOW)
+
+    def epochs(self, partitionlet: int, /) -> Sequence[tuple[int, int]]:
+        """(epoch, first offset in it), rising."""
+        run = self._runs.get(partitionlet)
+        if run is None:
+            return ()
+        run = run[: len(run) // STRIDE * STRIDE]
+        if run[4] == run[-STRIDE + 4]:
+            return ((run[4], run[0]),)
+        found: dict[int, int] = {}
+        for epoch, first in zip(run[4::STRIDE], run[0::STRIDE], strict=True):
+            found.setdefault(epoch, first)
+        return list(found.items())
+
+    def producers(self, partitionlet: int, /) -> Sequence[ProducerBatch]:
+        """At most the last five batches of each producer, a producer's in offset order."""
+        run = self._runs.get(partitionlet)
+        if run is None:
+            return ()
+        rows = len(run) // STRIDE
+        wanted = dict.fromkeys(run[5 : rows * STRIDE : STRIDE], REMEMBERED_BATCHES)
+        wanted.pop(NO_PRODUCER, None)
+        found: list[ProducerBatch] = []
+        row = rows
+        while wanted and row:
+            row -= 1
+            first, last, timestamp, _, _, producer, sequence = run[row * STRIDE : (row + 1) * STRIDE]
+            if producer in wanted:
+                base = _signed(sequence & _LOW, 32)
+                found.append(
+                    ProducerBatch(
+                        producer,
+                        _signed(sequence >> 32, 16),
+                        base,
+                        last_sequence(base, last - first) if producer > NO_PRODUCER else base,
+                        first,
+                        timestamp,
+                    )
+                )
+                wanted[producer] -= 1
+                if not wanted[producer]:
+                    del wanted[producer]
+        found.reverse()
+        return found
+
+    def controls(self, partitionlet: int, /) -> Sequence[ControlPlace]:
+        """Its control frames, in position order."""
+        controls = self._controls[:]
+        return [
+            ControlPlace(controls[i + 1] >> 32, controls[i + 1] & _LOW, controls[i + 2])
+            for i in range(0, len(controls), 3)
+            if controls[i] == partitionlet
+        ]
+
+    def controls_by_partitionlet(self) -> dict[int, list[ControlPlace]]:
+        """All control frames, each partitionlet's in position order."""
+        found: dict[int, list[ControlPlace]] = {}
+        controls = self._controls[:]
+        for i in range(0, len(controls), 3):
+            place = ControlPlace(controls[i + 1] >> 32, controls[i + 1] & _LOW, controls[i + 2])
+            found.setdefault(controls[i], []).append(place)
+        return found
+
+    def all_controls(self) -> list[tuple[int, int]]:
+        """(place, length) of every control frame, in position order."""
+        return [(word >> 32, word & _LOW) for word in self._controls[1::3]]
+
+    def has_one_partitionlet(self) -> bool:
+        """Whether all data frames belong to one partitionlet."""
+        return len(self._runs) <= 1

@@ -1,0 +1,116 @@
+"""The way to the disk: what one sync cycle writes, in which order, and the spare chunk.
+
+A job is a list of portions in position order. Each portion belongs to one chunk and at most one table, and is written,
+synced and (when it completes a table) checkpointed before the next one starts. Two promises rest on that order:
+
+- a chunk's file appears only after all of the chunk before it is synced, so only the newest chunk can have a torn tail;
+- frames behind a checkpoint are written only after it is durable, so a start scans one table's worth at most.
+
+A checkpoint for which the disk has no room is put off, not an error: frames have their place in a preallocated file.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import StorageFull
+from headrace.log.checkpoints import append_checkpoint
+from headrace.log.chunk import CHUNK_KIND, Chunk
+from headrace.log.files import (
+    FILE_HEAD_BYTES,
+    FileHead,
+    OpenFile,
+    full_disk_as_storage_full,
+    sync_folder,
+    write_all,
+)
+from headrace.log.segment import Segment
+from headrace.log.table import Table
+
+
+@dataclass(slots=True)
+class Spare:
+    """A preallocated file, ready to become the next chunk."""
+
+    file: OpenFile
+    path: Path
+    capacity: int
+
+
+@dataclass(slots=True)
+class Portion:
+    """Frames of one chunk that lie side by side from place `at` on.
+
+    `spare`: the file that first becomes the chunk's. `table`: to be checkpointed behind these frames; what came of it
+    (and of tables put off before) is left in `saved`.
+    """
+
+    chunk: Chunk
+    at: int
+    buffers: list[bytes | memoryview] = field(default_factory=list)
+    nbytes: int = 0
+    spare: Spare | None = None
+    table: Table | None = None
+    saved: list[tuple[Table, Segment]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class WriteJob:
+    """All that was pending. `end` is the position behind it; `nbytes` may be 0 when only a checkpoint is due."""
+
+    portions: list[Portion]
+    end: int
+    nbytes: int
+
+
+def make_spare_file(path: Path, capacity: int) -> Spare:
+    """Preallocates room for `capacity` bytes of frames. Raises `StorageFull` and leaves nothing behind."""
+    with full_disk_as_storage_full(path):
+        file = OpenFile.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.posix_fallocate(file.fd, 0, FILE_HEAD_BYTES + capacity)
+            os.fsync(file.fd)
+        except OSError:
+            path.unlink()
+            raise
+    sync_folder(path.parent)
+    return Spare(file, path, capacity)
+
+
+def write_portion(portion: Portion, *, fsync: bool, written: Callable[[int], None]) -> None:
+    """Writes, syncs and checkpoints one portion. `written` is told the position up to which frames can be read back.
+
+    Raises `OSError`; after a failed sync the process must end (invariant 13).
+    """
+    chunk = portion.chunk
+    fd = chunk.body.file.fd
+    if portion.spare is not None:
+        _become_chunk(portion.spare, chunk, fsync=fsync)
+    if portion.buffers:
+        write_all(fd, FILE_HEAD_BYTES + portion.at, portion.buffers)
+        if fsync:
+            os.fdatasync(fd)
+        written(chunk.start + portion.at + portion.nbytes)
+    if portion.table is not None:
+        chunk.unsaved.append(portion.table)
+        try:
+            while chunk.unsaved:
+                table = chunk.unsaved[0]
+                segment, chunk.index_size = append_checkpoint(
+                    chunk.index_path, table, start=chunk.start, size=chunk.index_size, fsync=fsync
+                )
+                portion.saved.append((table, segment))
+                del chunk.unsaved[0]
+        except StorageFull:
+            pass  # put off until the next one is due; until then a start scans more
+
+
+def _become_chunk(spare: Spare, chunk: Chunk, *, fsync: bool) -> None:
+    chunk.index_path.unlink(missing_ok=True)
+    os.pwrite(spare.file.fd, FileHead(CHUNK_KIND, chunk.start).encode(), 0)
+    if fsync:
+        os.fdatasync(spare.file.fd)
+    spare.path.rename(chunk.path)
+    if fsync:
+        sync_folder(chunk.path.parent)

@@ -17,14 +17,15 @@ import contextlib
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, overload
+from typing import NamedTuple, TypeVar, overload
 
 import structlog
 
 from headrace.catalog import snapshots
+from headrace.catalog.command_log import AT_ONCE, CommandLog, open_and_replay
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -42,7 +43,6 @@ from headrace.catalog.commands import (
     RollDone,
     RollIntent,
     SetLogStart,
-    decode,
     encode,
 )
 from headrace.catalog.reader import Reader
@@ -65,8 +65,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 READERS = 2
-_AT_ONCE = 1024
-"""Commands in one transaction at most, so that the first submitter does not wait for all."""
 _FULL_DISK_RETRY_S = 1.0
 _SNAPSHOT_RETRY_S = 60.0
 
@@ -75,19 +73,6 @@ class CatalogFailed(HeadraceError):
     """The catalog is closed, or its file is damaged. Clients try again, at this node after its restart or another."""
 
     code = Code.COORDINATOR_NOT_AVAILABLE
-
-
-class CommandLog(Protocol):
-    """What the catalog asks of its container."""
-
-    def append_command(self, payload: bytes) -> asyncio.Future[Position]:
-        """Resolves when committed, in the order of the calls, with the position after the frame."""
-
-    def commands(self, after: Position) -> Iterator[tuple[Position, bytes]]:
-        """[blocking] Committed commands in order, from the frame at `after`: (position after the frame, payload)."""
-
-    def trim(self, until: Position) -> None:
-        """Commands below `until` are no longer needed."""
 
 
 class _Committed(NamedTuple):
@@ -121,7 +106,7 @@ class Catalog:
         self._callbacks: list[Applied] = []
         self._applied = applied(connection)
         self._seen = self._applied
-        self._snapshot_at = Position(0)
+        self._set_snapshot_at(Position(0))
         self._snapshot_lock = asyncio.Lock()
         self._snapshot_task: asyncio.Task[None] | None = None
         self._apply_task = asyncio.create_task(self._apply_as_committed(), name="catalog-apply")
@@ -132,12 +117,14 @@ class Catalog:
     async def open(cls, folder: Path, command_log: CommandLog, *, snapshot_bytes: int = 64 << 20) -> "Catalog":
         """Open the tables, or restore them from a snapshot, and apply the committed commands that they lack.
 
-        A snapshot is written after each `snapshot_bytes` of log. Raises FolderRefused for a newer format.
+        A snapshot is written after each `snapshot_bytes` of log. Raises FolderRefused for a newer format,
+        StorageFull.
         """
-        connection = await asyncio.to_thread(_open_and_replay, folder, command_log)
+        connection = await asyncio.to_thread(open_and_replay, folder, command_log)
         catalog = cls(folder, command_log, connection, snapshot_bytes=snapshot_bytes)
         held = await asyncio.to_thread(snapshots.positions, folder)
-        catalog._snapshot_at = held[-1] if held else Position(0)
+        if held:
+            catalog._set_snapshot_at(held[-1])
         return catalog
 
     @property
@@ -204,7 +191,7 @@ class Catalog:
         """
         async with self._snapshot_lock:
             position = await self._loop.run_in_executor(self._read_threads, snapshots.write_snapshot, self._folder)
-            self._snapshot_at = position
+            self._set_snapshot_at(position)
             held = await self._loop.run_in_executor(self._read_threads, snapshots.positions, self._folder)
             if len(held) >= snapshots.KEPT:
                 self._log.trim(held[0])
@@ -216,12 +203,16 @@ class Catalog:
             return
         self._closing.set()
         self._wake.set()
-        await self._apply_task
+        await asyncio.wait([self._apply_task])  # unlike awaiting it, does not hand a cancellation on
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
         await asyncio.to_thread(self._read_threads.shutdown)
         await asyncio.to_thread(self._apply_thread.shutdown)
         await asyncio.to_thread(self._close_files)
+
+    def _set_snapshot_at(self, position: Position) -> None:
+        self._snapshot_at = position
+        self._snapshot_due = Position(position + self._snapshot_bytes)
 
     def _close_files(self) -> None:
         for reader in self._readers:
@@ -250,7 +241,7 @@ class Catalog:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._committed:
-                    batch = [self._committed.popleft() for _ in range(min(_AT_ONCE, len(self._committed)))]
+                    batch = [self._committed.popleft() for _ in range(min(AT_ONCE, len(self._committed)))]
                     work = [(each.position, each.command) for each in batch]
                     decided = await self._loop.run_in_executor(self._apply_thread, self._apply, work)
                     if decided is None:
@@ -260,7 +251,7 @@ class Catalog:
                     self._snapshot_if_due()
                 if self._closing.is_set():
                     return
-        except (sqlite3.Error, OSError, HeadraceError, AssertionError) as error:
+        except Exception as error:  # whatever it is, those who wait must hear of it
             await self._give_up(error, batch)
 
     def _apply(self, work: list[tuple[Position, Command]]) -> list[Decided] | None:
@@ -314,20 +305,21 @@ class Catalog:
             self.failed.exception()  # whoever awaits it gets it; nobody has to
 
     def _snapshot_if_due(self) -> None:
-        if self._applied - self._snapshot_at < self._snapshot_bytes or self._snapshot_task is not None:
-            return
-        self._snapshot_task = asyncio.create_task(self._write_due_snapshot(), name="catalog-snapshot")
+        if self._applied >= self._snapshot_due and self._snapshot_task is None:
+            self._snapshot_task = asyncio.create_task(self._write_due_snapshot(), name="catalog-snapshot")
 
     async def _write_due_snapshot(self) -> None:
         try:
-            # Not smaller than the tables themselves, or a big catalog would be copied for every few changes.
+            # Not before as much log as the tables' own size, or a big catalog would be copied for every few changes.
             size = await asyncio.to_thread(lambda: snapshots.live_file(self._folder).stat().st_size)
-            if self._applied - self._snapshot_at >= size:
+            due = Position(self._snapshot_at + size)
+            if self._applied < due:
+                self._snapshot_due = due
+            else:
                 await self.snapshot()
         except (sqlite3.Error, OSError) as error:
             log.error("catalog_snapshot_failed", folder=str(self._folder), error=repr(error))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._closing.wait, _SNAPSHOT_RETRY_S), _SNAPSHOT_RETRY_S + 1)
+            await asyncio.to_thread(self._closing.wait, _SNAPSHOT_RETRY_S)
         finally:
             self._snapshot_task = None
 
@@ -352,35 +344,6 @@ class Catalog:
             log.error("catalog_damaged", folder=str(self._folder), error=str(error))
             self.failed.set_exception(CatalogFailed(f"the catalog's file is damaged: {error}"))
             self.failed.exception()
-
-
-def _open_and_replay(folder: Path, command_log: CommandLog) -> sqlite3.Connection:
-    connection = snapshots.open_newest(folder)
-    try:
-        _replay(connection, command_log)
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        if not snapshots.is_damage(error):
-            raise
-        log.error("catalog_damaged", folder=str(folder), error=str(error))
-        connection = snapshots.restore(folder)
-        _replay(connection, command_log)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _replay(connection: sqlite3.Connection, command_log: CommandLog) -> None:
-    """Apply the committed commands above the applied position; what they come to is nobody's concern any more."""
-    batch: list[tuple[Position, Command]] = []
-    for position, payload in command_log.commands(applied(connection)):
-        batch.append((position, decode(payload)))
-        if len(batch) >= _AT_ONCE:
-            apply_all(connection, batch)
-            batch = []
-    if batch:
-        apply_all(connection, batch)
 
 
 def _mark_suspect(folder: Path) -> None:

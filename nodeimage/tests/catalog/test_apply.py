@@ -1,0 +1,485 @@
+"""Each command's outcome by example; test_apply_model holds them all against a model."""
+
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.catalog.apply_chains import ROLL_GAP
+from headrace.catalog.commands import (
+    AlterStream,
+    AlterTopic,
+    Command,
+    CommitCursors,
+    CreatePartitions,
+    CreateStream,
+    CreateTopics,
+    Cursor,
+    DeleteCursors,
+    DeleteGroups,
+    DeleteStream,
+    DeleteTopics,
+    ExpireCursors,
+    LogStart,
+    NewTopic,
+    PolicyChanges,
+    PutGroup,
+    RollDone,
+    Rolled,
+    RollIntent,
+    RollTarget,
+    SetLogStart,
+    StreamPolicy,
+)
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, OPEN, Expired, Retention
+from headrace.catalog.tables import applied, apply_all, open_tables
+from headrace.errors import Code, FolderRefused, KafkaError
+from headrace.ids import (
+    ContainerId,
+    Epoch,
+    LeaderEpoch,
+    Millis,
+    Offset,
+    PartitionletId,
+    Position,
+    StreamNumber,
+    stream_of,
+)
+
+NOW = Millis(1_700_000_000_000)
+
+
+class Tables:
+    """A catalog's tables, with a position that counts up."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = open_tables(path)
+        self.reader = Reader(path)
+        self.position = 0
+
+    def apply(self, command: Command) -> Any:
+        self.position += 100
+        (decided,) = apply_all(self.connection, [(Position(self.position), command)])
+        if isinstance(decided, KafkaError):
+            raise decided
+        return decided
+
+    def close(self) -> None:
+        self.reader.close()
+        self.connection.close()
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[Tables]:
+    tables = Tables(tmp_path / "catalog.sqlite")
+    tables.apply(CreateStream("/s", StreamPolicy(ttl_ms=1000), NOW))
+    yield tables
+    tables.close()
+
+
+def new_topic(name: str, *, partitions: int = 1, stream: str = "/s", configs: dict[str, str] | None = None) -> NewTopic:
+    return NewTopic(
+        stream,
+        name,
+        uuid.uuid4().bytes,
+        partitions,
+        configs or {},
+        [ContainerId(10 + index) for index in range(partitions)],
+        [Epoch(3)] * partitions,
+    )
+
+
+def create(tables: Tables, name: str, **options: Any) -> bytes:
+    item = new_topic(name, **options)
+    (outcome,) = tables.apply(CreateTopics([item], NOW))
+    assert outcome.code is Code.NONE
+    return item.topic_id
+
+
+def chain(tables: Tables, topic_id: bytes, partition: int = 0) -> list[Any]:
+    topic = tables.reader.topic_by_id(topic_id)
+    assert topic is not None
+    return tables.reader.chain(topic.number, partition)
+
+
+def roll(tables: Tables, topic_id: bytes, *, end: int, epochs: list[tuple[int, int]]) -> Any:
+    (open_one,) = chain(tables, topic_id)[-1:]
+    (intent,) = tables.apply(RollIntent([RollTarget(topic_id, 0, open_one.id, ContainerId(20))], NOW))
+    item = Rolled(
+        topic_id,
+        0,
+        open_one.id,
+        Offset(end),
+        [(LeaderEpoch(epoch), Offset(first)) for epoch, first in epochs],
+        intent.partitionlet.id,
+        Epoch(5),
+    )
+    (done,) = tables.apply(RollDone([item], NOW))
+    assert done.code is Code.NONE
+    return done.partitionlet
+
+
+def test_a_stream_is_made_once_and_altered(tables: Tables) -> None:
+    again = tables.apply(CreateStream("/s", StreamPolicy(ttl_ms=5), NOW))
+    assert not again.changed
+    assert again.stream.policy.ttl_ms == 1000
+    altered = tables.apply(AlterStream("/s", PolicyChanges(auto_create=False)))
+    assert altered.stream.policy == StreamPolicy(ttl_ms=1000, auto_create=False)
+    assert tables.reader.stream("/s") == altered.stream
+    with pytest.raises(KafkaError, match="no stream /t"):
+        tables.apply(AlterStream("/t", PolicyChanges()))
+    with pytest.raises(KafkaError):
+        tables.apply(CreateStream("no/path", StreamPolicy(), NOW))
+
+
+def test_a_stream_with_topics_is_deleted_only_by_force_and_its_number_never_returns(tables: Tables) -> None:
+    topic_id = create(tables, "t", partitions=2)
+    ids = [row.id for row in tables.reader.chain(1)]
+    with pytest.raises(KafkaError, match="holds 1 topics"):
+        tables.apply(DeleteStream("/s", NOW))
+    tables.apply(DeleteStream("/s", NOW, force=True))
+    assert tables.reader.topic_by_id(topic_id) is None
+    assert tables.reader.live(ids) == {}
+    assert tables.reader.totals() == (0, 0, 0)
+    assert tables.apply(CreateStream("/s", StreamPolicy(), NOW)).stream.number == 2
+
+
+def test_topics_of_one_command_are_decided_one_by_one(tables: Tables) -> None:
+    existing = create(tables, "there")
+    good, twice = new_topic("good", partitions=3), new_topic("good")
+    lame = new_topic("lame")
+    bad_id = NewTopic("/s", "short", b"id", 1, {}, [ContainerId(1)], [Epoch(1)])
+    no_container = NewTopic("/s", "nowhere", uuid.uuid4().bytes, 2, {}, [ContainerId(1)], [Epoch(1)])
+    items = [good, twice, new_topic("there"), new_topic("t", stream="/none"), bad_id, no_container, lame]
+    refused = tables.reader.check_new_topics(items)
+    outcomes = tables.apply(CreateTopics(items, NOW))
+    assert [outcome.code for outcome in outcomes] == [
+        Code.NONE,
+        Code.TOPIC_ALREADY_EXISTS,
+        Code.TOPIC_ALREADY_EXISTS,
+        Code.INVALID_TOPIC_EXCEPTION,
+        Code.INVALID_REQUEST,
+        Code.INVALID_PARTITIONS,
+        Code.NONE,
+    ]
+    assert [None if each is None else each.code for each in refused] == [
+        None if outcome.code is Code.NONE else outcome.code for outcome in outcomes
+    ]
+    assert outcomes[2].topic.topic_id == existing
+    assert outcomes[0].topic == tables.reader.topic("/s", "good")
+    assert outcomes[0].partitionlets == tuple(tables.reader.chain(outcomes[0].topic.number))
+    assert [(row.container, row.state, row.first) for row in outcomes[0].partitionlets] == [
+        (10, OPEN, 0),
+        (11, OPEN, 0),
+        (12, OPEN, 0),
+    ]
+    assert {stream_of(row.id) for row in outcomes[0].partitionlets} == {1}
+    stream = tables.reader.stream("/s")
+    assert stream is not None
+    assert (stream.topics, stream.partitions) == (3, 5)
+
+
+def test_a_deleted_topic_leaves_nothing_and_its_name_is_free(tables: Tables) -> None:
+    topic_id = create(tables, "t", partitions=2)
+    ids = [row.id for row in tables.reader.chain(1)]
+    tables.apply(SetLogStart([LogStart(topic_id, 0, Offset(5))]))
+    tables.apply(CommitCursors("g", -1, "", [Cursor(topic_id, 0, Offset(3), LeaderEpoch(-1))], NOW))
+    gone, unknown = tables.apply(DeleteTopics([topic_id, topic_id], NOW))
+    assert (gone.code, gone.topic.name, len(gone.partitionlets)) == (Code.NONE, "t", 2)
+    assert unknown.code is Code.UNKNOWN_TOPIC_ID
+    assert tables.reader.live(ids) == {}
+    assert tables.reader.cursors("g") == []
+    assert tables.reader.log_starts([1]) == {}
+    again = create(tables, "t")
+    row = tables.reader.topic_by_id(again)
+    assert row is not None
+    assert row.number == 2
+    assert not set(ids) & {each.id for each in tables.reader.chain(2)}
+
+
+def test_partitions_only_rise(tables: Tables) -> None:
+    topic_id = create(tables, "t", partitions=2)
+
+    def grow(count: int, containers: list[int]) -> Any:
+        ids = [ContainerId(each) for each in containers]
+        return tables.apply(CreatePartitions(topic_id, count, ids, [Epoch(1)] * len(ids), NOW))
+
+    grown = grow(4, [7, 8])
+    assert [(row.partition, row.container) for row in grown.partitionlets] == [(2, 7), (3, 8)]
+    assert grown.topic.partitions == 4
+    for count, containers in ((4, []), (3, []), (6, [1])):
+        with pytest.raises(KafkaError) as caught:
+            grow(count, containers)
+        assert caught.value.code is Code.INVALID_PARTITIONS
+    assert [row.partition for row in tables.reader.open_partitionlets([1])[1]] == [0, 1, 2, 3]
+
+
+def test_configs_are_set_and_removed_and_give_a_topic_its_own_retention(tables: Tables) -> None:
+    topic_id = create(tables, "t", configs={"segment.ms": "5"})
+    create(tables, "plain")
+    stream = StreamNumber(1)
+    assert tables.reader.retention([stream])[stream].overrides == {}
+    altered = tables.apply(AlterTopic(topic_id, {"retention.ms": "-1", "retention.bytes": "9"}, ["segment.ms"]))
+    assert altered.topic.configs == {"retention.ms": "-1", "retention.bytes": "9"}
+    assert tables.reader.topic_by_id(topic_id) == altered.topic
+    kept = tables.reader.retention([stream, StreamNumber(9)])
+    assert kept.keys() == {stream}
+    assert kept[stream].rule == Retention(1000, -1)
+    assert kept[stream].overrides == {1: Retention(0, 9)}
+    tables.apply(AlterTopic(topic_id, {}, ["retention.ms", "retention.bytes"]))
+    assert tables.reader.retention([stream])[stream].overrides == {}
+
+
+def test_a_roll_goes_from_intent_to_done_and_each_step_may_be_repeated(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    (first,) = chain(tables, topic_id)
+    intent = RollIntent([RollTarget(topic_id, 0, first.id, ContainerId(20))], NOW)
+    (intended,) = tables.apply(intent)
+    assert tables.apply(intent) == [intended]
+    assert tables.reader.intended() == [intended.partitionlet]
+    assert intended.partitionlet.state == INTENDED
+    epochs = [(LeaderEpoch(0), Offset(0)), (LeaderEpoch(2), Offset(50))]
+    done = RollDone([Rolled(topic_id, 0, first.id, Offset(100), epochs, intended.partitionlet.id, Epoch(5))], NOW)
+    (opened,) = tables.apply(done)
+    assert tables.apply(done) == [opened]
+    sealed, now_open = chain(tables, topic_id)
+    assert (sealed.id, sealed.end, sealed.epochs) == (first.id, 100, ((0, 0), (2, 50)))
+    assert now_open == opened.partitionlet
+    assert (now_open.first, now_open.container, now_open.container_epoch) == (100, 20, 5)
+    assert tables.reader.intended() == []
+
+
+def test_leader_epochs_strictly_rise_at_every_roll_with_a_gap(tables: Tables) -> None:
+    """Invariant 10."""
+    topic_id = create(tables, "t")
+    highest, end = 0, 0
+    for failovers in (0, 4, 0, 300):
+        (open_one,) = chain(tables, topic_id)[-1:]
+        assert (
+            open_one.current_leader_epoch(Epoch(open_one.container_epoch + failovers))
+            == open_one.leader_epoch + failovers
+        )
+        end += 10
+        opened = roll(
+            tables,
+            topic_id,
+            end=end,
+            epochs=[(open_one.leader_epoch, end - 10), (open_one.leader_epoch + failovers, end - 1)],
+        )
+        highest = max(highest, open_one.leader_epoch + failovers)
+        assert opened.leader_epoch >= highest + ROLL_GAP
+        highest = opened.leader_epoch
+
+
+def test_an_intent_changes_its_target_only_once_the_first_was_sealed(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    (first,) = chain(tables, topic_id)
+    (intended,) = tables.apply(RollIntent([RollTarget(topic_id, 0, first.id, ContainerId(20))], NOW))
+    other = RollTarget(topic_id, 0, first.id, ContainerId(21))
+    (refused,) = tables.apply(RollIntent([other], NOW))
+    assert (refused.code, refused.partitionlet) == (Code.INVALID_REQUEST, intended.partitionlet)
+    moved = RollTarget(topic_id, 0, first.id, ContainerId(21), abandoned=intended.partitionlet.id)
+    (instead,) = tables.apply(RollIntent([moved], NOW))
+    assert (instead.code, instead.partitionlet.container) == (Code.NONE, 21)
+    assert instead.partitionlet.id > intended.partitionlet.id
+    assert tables.reader.live([intended.partitionlet.id]) == {}
+    stale = Rolled(topic_id, 0, first.id, Offset(5), [], intended.partitionlet.id, Epoch(1))
+    assert tables.apply(RollDone([stale], NOW))[0].code is Code.INVALID_REQUEST
+
+
+def test_an_intent_from_before_a_roll_is_refused(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    (first,) = chain(tables, topic_id)
+    opened = roll(tables, topic_id, end=5, epochs=[])
+    stale, unknown, beyond = tables.apply(
+        RollIntent(
+            [
+                RollTarget(topic_id, 0, first.id, ContainerId(20)),
+                RollTarget(uuid.uuid4().bytes, 0, first.id, ContainerId(20)),
+                RollTarget(topic_id, 7, first.id, ContainerId(20)),
+            ],
+            NOW,
+        )
+    )
+    assert (stale.code, stale.partitionlet) == (Code.INVALID_REQUEST, opened)
+    assert unknown.code is beyond.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_an_empty_partitionlet_does_not_stay_in_the_chain(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    for _ in range(5):
+        roll(tables, topic_id, end=0, epochs=[])
+    (only,) = chain(tables, topic_id)
+    assert only.first == 0
+    assert only.leader_epoch == 5 * ROLL_GAP
+
+
+def test_log_starts_never_fall_and_drop_what_lies_wholly_below(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    ids = [chain(tables, topic_id)[0].id]
+    ids += [roll(tables, topic_id, end=end, epochs=[]).id for end in (10, 20)]
+
+    def set_start(offset: int) -> Any:
+        (outcome,) = tables.apply(SetLogStart([LogStart(topic_id, 0, Offset(offset))]))
+        return outcome.code, outcome.offset, list(outcome.dropped)
+
+    assert set_start(9) == (Code.NONE, 9, [])
+    assert tables.reader.live(ids) == {ids[0]: 9, ids[1]: 10, ids[2]: 20}
+    assert set_start(4) == (Code.NONE, 9, [])
+    assert set_start(10) == (Code.NONE, 10, [ids[0]])
+    assert set_start(25) == (Code.NONE, 25, [ids[1]])
+    assert tables.reader.live(ids) == {ids[2]: 25}
+    assert tables.reader.owners([ids[2]])[ids[2]] == (1, topic_id, 0, 20, -1, 25)
+    assert [row.id for row in chain(tables, topic_id)] == [ids[2]]
+    roll(tables, topic_id, end=25, epochs=[])
+    assert tables.reader.live(ids) == {}
+    unknown, beyond = tables.apply(
+        SetLogStart([LogStart(uuid.uuid4().bytes, 0, Offset(1)), LogStart(topic_id, 5, Offset(1))])
+    )
+    assert unknown.code is beyond.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def put_group(tables: Tables, *, generation: int, members: list[str], now: int = NOW) -> None:
+    state = "Stable" if members else "Empty"
+    tables.apply(PutGroup("g", generation, "consumer", "range", "", members, b"opaque", state, Millis(now)))
+
+
+def commit(
+    tables: Tables, topic_id: bytes, *, generation: int, member: str = "m", offset: int = 1, now: int = NOW
+) -> Any:
+    item = Cursor(topic_id, 0, Offset(offset), LeaderEpoch(2), "note")
+    return tables.apply(CommitCursors("g", generation, member, [item], Millis(now)))
+
+
+def test_commits_are_fenced_by_the_group_as_stored(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    with pytest.raises(KafkaError) as before:
+        commit(tables, topic_id, generation=0)
+    assert before.value.code is Code.ILLEGAL_GENERATION
+    put_group(tables, generation=4, members=["m", "n"])
+    assert commit(tables, topic_id, generation=4, offset=11) == [Code.NONE]
+    for generation, member, code in (
+        (3, "m", Code.ILLEGAL_GENERATION),
+        (5, "m", Code.ILLEGAL_GENERATION),
+        (4, "stranger", Code.UNKNOWN_MEMBER_ID),
+        (-1, "", Code.UNKNOWN_MEMBER_ID),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            commit(tables, topic_id, generation=generation, member=member, offset=99)
+        assert caught.value.code is code
+    (cursor,) = tables.reader.cursors("g")
+    assert cursor == (topic_id, "/s", "t", 0, 11, 2, "note", NOW)
+    put_group(tables, generation=5, members=[])
+    assert commit(tables, topic_id, generation=-1, member="", offset=12) == [Code.NONE]
+
+
+def test_a_generation_never_falls(tables: Tables) -> None:
+    put_group(tables, generation=4, members=["m"])
+    with pytest.raises(KafkaError) as caught:
+        put_group(tables, generation=3, members=["old"])
+    assert caught.value.code is Code.ILLEGAL_GENERATION
+    group = tables.reader.group("g")
+    assert group is not None
+    assert (group.generation, group.member_ids, group.members) == (4, ("m",), b"opaque")
+
+
+def test_a_commit_outside_a_group_makes_an_empty_one(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    other = create(tables, "other")
+    items = [
+        Cursor(topic_id, 0, Offset(1), LeaderEpoch(-1)),
+        Cursor(uuid.uuid4().bytes, 0, Offset(1), LeaderEpoch(-1)),
+        Cursor(other, 1, Offset(1), LeaderEpoch(-1)),
+        Cursor(other, 0, Offset(7), LeaderEpoch(-1)),
+    ]
+    assert tables.apply(CommitCursors("g", -1, "", items, NOW)) == [
+        Code.NONE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.NONE,
+    ]
+    assert [group.state for group in tables.reader.groups()] == ["Empty"]
+    assert [cursor.offset for cursor in tables.reader.cursors("g")] == [1, 7]
+    assert [cursor.offset for cursor in tables.reader.cursors("g", [2])] == [7]
+    assert tables.apply(DeleteCursors("g", [(other, 0), (other, 9)])) == [Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [cursor.name for cursor in tables.reader.cursors("g")] == ["t"]
+    with pytest.raises(KafkaError) as caught:
+        tables.apply(DeleteCursors("nobody", []))
+    assert caught.value.code is Code.GROUP_ID_NOT_FOUND
+
+
+def test_only_empty_groups_are_deleted(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    put_group(tables, generation=1, members=["m"])
+    commit(tables, topic_id, generation=1)
+    assert tables.apply(DeleteGroups(["g", "nobody"])) == [Code.NON_EMPTY_GROUP, Code.GROUP_ID_NOT_FOUND]
+    put_group(tables, generation=1, members=[])
+    assert tables.apply(DeleteGroups(["g"])) == [Code.NONE]
+    assert tables.reader.cursors("g") == []
+    assert tables.reader.groups() == []
+
+
+def test_cursors_expire_only_in_groups_long_empty(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    put_group(tables, generation=1, members=["m"], now=NOW)
+    commit(tables, topic_id, generation=1, now=NOW)
+    assert tables.apply(ExpireCursors(Millis(NOW + 100))) == Expired(0, 0)
+    put_group(tables, generation=2, members=[], now=NOW + 50)
+    assert tables.apply(ExpireCursors(Millis(NOW + 50))) == Expired(0, 0)
+    commit(tables, topic_id, generation=-1, member="", now=NOW + 90)
+    assert tables.apply(ExpireCursors(Millis(NOW + 60))) == Expired(0, 0)
+    assert tables.apply(ExpireCursors(Millis(NOW + 91))) == Expired(1, 1)
+    assert tables.reader.groups() == []
+
+
+def test_a_command_that_breaks_on_a_value_leaves_no_trace_and_the_next_one_goes_on(tables: Tables) -> None:
+    good, huge = new_topic("good"), new_topic("huge")
+    huge = NewTopic("/s", "huge", huge.topic_id, 1, {}, [ContainerId(2**63)], [Epoch(1)])
+    with pytest.raises(KafkaError) as caught:
+        tables.apply(CreateTopics([good, huge], NOW))
+    assert caught.value.code is Code.UNKNOWN_SERVER_ERROR
+    assert tables.reader.totals() == (1, 0, 0)
+    assert tables.reader.topics("/s") == []
+    create(tables, "good")
+    assert tables.reader.totals() == (1, 1, 1)
+
+
+def test_a_log_that_goes_backwards_is_refused_and_changes_nothing(tables: Tables) -> None:
+    tables.apply(CreateStream("/t", StreamPolicy(), NOW))
+    at = applied(tables.connection)
+    with pytest.raises(AssertionError, match="backwards"):
+        apply_all(tables.connection, [(at, DeleteStream("/t", NOW))])
+    assert tables.reader.stream("/t") is not None
+    assert applied(tables.connection) == at
+
+
+def test_pages_and_names_cover_every_topic_once(tables: Tables) -> None:
+    tables.apply(CreateStream("/a", StreamPolicy(), NOW))
+    items = [new_topic(f"t{index:03}", stream=path) for path in ("/s", "/a") for index in range(25)]
+    tables.apply(CreateTopics(items, NOW))
+    seen, after = [], (StreamNumber(0), "")
+    while page := tables.reader.all_topics(after=after, limit=7):
+        seen += [topic.full_name for topic in page]
+        after = (page[-1].stream_number, page[-1].name)
+    assert seen == [f"{path}:t{index:03}" for path in ("/s", "/a") for index in range(25)]
+    assert [topic.name for topic in tables.reader.topics("/s", after="t003", limit=2)] == ["t004", "t005"]
+    assert tables.reader.topics("/none") == []
+    found = tables.reader.topics_named("/s", [f"t{index:03}" for index in range(0, 60, 5)])
+    assert sorted(found) == ["t000", "t005", "t010", "t015", "t020"]
+    assert [stream.path for stream in tables.reader.streams()] == ["/a", "/s"]
+    assert len(tables.reader.topics_by_id([item.topic_id for item in items])) == 50
+    opened = tables.reader.open_in(ContainerId(10), limit=30)
+    assert len(opened) == 30
+    assert len(tables.reader.open_in(ContainerId(10), after=PartitionletId(opened[-1].id))) == 20
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    open_tables(tmp_path / "c.sqlite").close()
+    newer = sqlite3.connect(tmp_path / "c.sqlite")
+    newer.execute("PRAGMA user_version=7")
+    newer.close()
+    with pytest.raises(FolderRefused, match="newer headrace"):
+        open_tables(tmp_path / "c.sqlite")

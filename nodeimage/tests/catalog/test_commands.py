@@ -1,0 +1,27 @@
+import msgspec
+import pytest
+from headrace.catalog.commands import CreateStream, DeleteGroups, StreamPolicy, decode, encode
+from headrace.errors import FolderRefused
+from headrace.ids import Millis
+
+
+def test_a_command_is_read_as_it_was_written() -> None:
+    command = CreateStream("/s", StreamPolicy(ttl_ms=5, auto_create=False), Millis(7))
+    assert decode(encode(command)) == command
+    assert decode(memoryview(encode(DeleteGroups(["g"])))) == DeleteGroups(["g"])
+
+
+def test_a_command_of_a_later_version_is_refused_and_not_skipped() -> None:
+    with pytest.raises(FolderRefused, match="unknown to this version"):
+        decode(msgspec.msgpack.encode({"type": "MoveStream", "path": "/s"}))
+
+
+def test_fields_of_a_later_version_are_passed_over() -> None:
+    later = msgspec.msgpack.encode({"type": "DeleteGroups", "groups": ["g"], "why": "idle"})
+    assert decode(later) == DeleteGroups(["g"])
+
+
+def test_bytes_that_are_no_command_are_refused() -> None:
+    for payload in (b"", b"\xff\xff", b"{}"):
+        with pytest.raises(FolderRefused):
+            decode(payload)

@@ -40,6 +40,7 @@ FLEXIBLE = 9
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_LENGTH = struct.Struct(">ii")
 _RESULT = struct.Struct(">ihq")  # index, error, base offset
+_RESULT_V5 = struct.Struct(">ihqqq")  # with log append time and log start
 _TIMES = struct.Struct(">qq")  # log append time, log start
 
 
@@ -144,11 +145,12 @@ def encode_response(version: int, results: Sequence[ProduceResult], throttle_ms:
 
 def _put_result(out: bytearray, version: int, result: ProduceResult) -> None:
     _, partition, error, base_offset, append_time, log_start, message = result
-    out += _RESULT.pack(partition, error, base_offset)
-    if version >= 2:
-        out += _TIMES.pack(append_time, log_start)
-        if version < 5:
-            del out[-8:]
+    if version >= 5:
+        out += _RESULT_V5.pack(partition, error, base_offset, append_time, log_start)
+    else:
+        out += _RESULT.pack(partition, error, base_offset)
+        if version >= 2:
+            out += INT64.pack(append_time)
     if version >= 8:
         flexible = version >= FLEXIBLE
         put_count(out, 0, flexible)

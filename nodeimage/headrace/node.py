@@ -10,6 +10,7 @@ import asyncio
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -139,7 +140,9 @@ class Node:
         )
         self.broker.space.attach(self._new_container, self._close_container, self._delete_container, catalog_id)
         await self.catalog.submit(
-            CreateStream(path=Broker.default_stream, policy=StreamPolicy(auto_create=True), now=Millis(self.broker.now()))
+            CreateStream(
+                path=Broker.default_stream, policy=StreamPolicy(auto_create=True), now=Millis(self.broker.now())
+            )
         )
         await self.broker.start()
         self._server = await loop.create_server(lambda: Connection(self.broker), sock=listening, backlog=1024)
@@ -185,9 +188,7 @@ class Node:
     def _lead_containers(self, node: NodeRecord) -> list[ContainerRecord]:
         """The containers that this node leads, each at an epoch of this run's own; made if it has none yet."""
         mine = [
-            each
-            for each in records.containers(self._store)
-            if each.primary == node.node_id and each.state != "deleted"
+            each for each in records.containers(self._store) if each.primary == node.node_id and each.state != "deleted"
         ]
         if not any(each.kind == "catalog" for each in mine):
             mine.append(records.create_container(self._store, kind="catalog", primary=node))
@@ -244,9 +245,7 @@ class Node:
     async def _set_state(self, container: Container, state: str) -> None:
         await asyncio.get_running_loop().run_in_executor(
             self._executor,
-            lambda: records.change_container(
-                self._store, container.id, lambda now: structs.replace(now, state=state)
-            ),
+            lambda: records.change_container(self._store, container.id, lambda now: structs.replace(now, state=state)),
         )
 
     def _fatal(self, reason: str) -> NoReturn:
@@ -306,6 +305,8 @@ def _write_ready(path: Path, identity: NodeIdentity) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _log_to_stderr()
     try:
         return uvloop.run(serve(options))

@@ -11,7 +11,7 @@ of clients.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,10 +23,12 @@ from headrace.broker.admin_apis import HANDLERS as ADMIN_HANDLERS
 from headrace.broker.config_apis import HANDLERS as CONFIG_HANDLERS
 from headrace.broker.deadlines import Deadline, Deadlines
 from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partitions import Partitions
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.rolls import Rolls
+from headrace.broker.scrub import Scrub
 from headrace.broker.space import Space
 from headrace.broker.topics import Topics
 from headrace.catalog.service import Catalog
@@ -87,7 +89,7 @@ class Counters:
     bytes_out: int = 0
 
 
-Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str, Any]]]
+Handler = Callable[["Broker", Any, Connection], Awaitable[Mapping[str, object]]]
 
 
 class Broker:
@@ -117,13 +119,15 @@ class Broker:
         self.deadlines = Deadlines(self.loop)
         self.fetch_sessions = FetchSessions()
         self.space = Space(self, regroup_enabled=regroup_enabled)
+        self.scrub = Scrub(self)
         self.topics = Topics(self)
         self.partitions = Partitions(self)
         self.rolls = Rolls(self, limit=node.settings.partitionlet_bytes)
         self.producer_ids = ProducerIds(self)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.groups = group_apis.make_service(self)
-        self._handlers: dict[int, Handler] = {
+        limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
+        self.groups = group_apis.make_service(self, limits)
+        self._handlers: dict[ApiKey, Handler] = {
             **producer_ids.HANDLERS,
             **offset_apis.HANDLERS,
             **group_apis.HANDLERS,
@@ -153,7 +157,7 @@ class Broker:
         elif key == ApiKey.HEADRACE_ADMIN:
             session.park(self._headrace_admin(session, bytes(request[header.body :]), slot))
         else:
-            session.park(self._cold(session, key, version, request[header.body :], slot))
+            session.park(self._cold(session, ApiKey(key), version, request[header.body :], slot))
 
     def _api_versions(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         low, high = SUPPORTED[ApiKey.API_VERSIONS]
@@ -164,7 +168,7 @@ class Broker:
             session.software = f"{name} {cold.field(asked, 'client_software_version', '')}".strip()
         slot.answer([encode_api_versions(version)])
 
-    async def _cold(self, session: Connection, key: int, version: int, body: memoryview, slot: Slot) -> None:
+    async def _cold(self, session: Connection, key: ApiKey, version: int, body: memoryview, slot: Slot) -> None:
         asked = cold.decode_request(key, version, body)
         fields = await self._handlers[key](self, asked, session)
         slot.answer([cold.encode_response(key, version, fields)])
@@ -275,7 +279,12 @@ class Broker:
 
     async def close(self) -> None:
         """End connections, tasks and background work."""
+        await self.scrub.close()
         await self.space.close()
+        for container in self.containers.values():  # what has been appended is answered
+            waiting: asyncio.Future[None] = self.loop.create_future()
+            container.when_committed(container.log.end, _Done(waiting))
+            await waiting
         for connection in list(self.connections):
             connection.end()
         for task in list(self._tasks):
@@ -295,5 +304,3 @@ class _Done:
     def committed(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
-
-

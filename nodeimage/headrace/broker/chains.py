@@ -138,9 +138,7 @@ def leader_epoch_now(broker: "Broker", row: PartitionletRow) -> int:
 async def ends(broker: "Broker", wanted: Iterable[tuple[bytes, int]]) -> dict[tuple[bytes, int], int]:
     """The high watermarks of these (topic id, partition); nothing for those that do not exist."""
     asked = set(wanted)
-    found = {
-        key: end for key in asked if (end := committed_end(broker, key[0], key[1])) is not None
-    }
+    found = {key: end for key in asked if (end := committed_end(broker, key[0], key[1])) is not None}
     missing = asked - found.keys()
     if missing:
         rows = await broker.catalog.query(lambda reader: _open_rows(reader, missing))

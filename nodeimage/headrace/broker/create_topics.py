@@ -73,9 +73,7 @@ async def create_topics(broker: "Broker", request: Any, session: Connection) -> 
     }
 
 
-async def _wanted_topics(
-    broker: "Broker", topics: Sequence[Any], results: list[dict[str, object]]
-) -> list[_Wanted]:
+async def _wanted_topics(broker: "Broker", topics: Sequence[Any], results: list[dict[str, object]]) -> list[_Wanted]:
     """The topics that can be made, in the request's order; the others are answered in `results`."""
     names: list[TopicName | None] = []
     for place, topic in enumerate(topics):
@@ -193,9 +191,7 @@ async def _dry_run(broker: "Broker", wanted: Sequence[_Wanted]) -> list[TopicOut
     for topic in wanted:
         streams.setdefault(topic.name.stream, set()).add(topic.name.topic)
     existing = await broker.catalog.query(lambda reader: rows_by_name(reader, streams))
-    return [
-        TopicOutcome(Code.TOPIC_ALREADY_EXISTS if topic.name.full in existing else Code.NONE) for topic in wanted
-    ]
+    return [TopicOutcome(Code.TOPIC_ALREADY_EXISTS if topic.name.full in existing else Code.NONE) for topic in wanted]
 
 
 async def _make(

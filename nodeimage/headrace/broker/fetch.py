@@ -245,9 +245,7 @@ class Fetch:
                 failed = True
                 continue
             most = min(interest.asked.max_bytes, budget - total)
-            batches = where.container.read_tail(
-                where.partitionlet, where.offset, limit=where.limit, max_bytes=most
-            )
+            batches = where.container.read_tail(where.partitionlet, where.offset, limit=where.limit, max_bytes=most)
             if batches is None:
                 cold.append((interest, where))
                 continue
@@ -266,9 +264,7 @@ class Fetch:
             return True
         return False
 
-    async def _read_cold(
-        self, found: dict[Key, list[Buffer]], cold: list[tuple[Interest, Range]], budget: int
-    ) -> None:
+    async def _read_cold(self, found: dict[Key, list[Buffer]], cold: list[tuple[Interest, Range]], budget: int) -> None:
         asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
         try:
             read = await self._broker.loop.run_in_executor(self._broker.executor, _read, asked, budget)
@@ -333,9 +329,7 @@ class Fetch:
         ]
         session_id = session.id
         self._broker.fetch_sessions.advance(session)
-        self._slot.answer(
-            encode_response(self._version, throttle_ms=0, error=0, session_id=session_id, topics=topics)
-        )
+        self._slot.answer(encode_response(self._version, throttle_ms=0, error=0, session_id=session_id, topics=topics))
 
     @staticmethod
     def _is_news(interest: Interest, result: FetchResult) -> bool:
@@ -380,10 +374,11 @@ def _read(asked: list[tuple[Key, Range, int]], budget: int) -> dict[Key, list[Bu
         if budget <= 0 and found:
             break
         batches = where.container.log.read(
-            where.partitionlet, Offset(where.offset), limit=Offset(where.limit), max_bytes=min(max_bytes, max(budget, 1))
+            where.partitionlet,
+            Offset(where.offset),
+            limit=Offset(where.limit),
+            max_bytes=min(max_bytes, max(budget, 1)),
         )
         found[key] = list(batches)
         budget -= sum(map(len, batches))
     return found
-
-

@@ -136,7 +136,7 @@ async def stream_delete(broker: "Broker", params: StreamEnd) -> dict[str, object
     await _stream(broker, params.path)
     if params.path == broker.default_stream:
         raise KafkaError(
-            Code.POLICY_VIOLATION, f"{params.path} takes topics without a stream in their names, and stays; delete topics"
+            Code.POLICY_VIOLATION, f"{params.path} takes topics that are named without a stream; it cannot be deleted"
         )
     outcome: StreamOutcome = await submitted(
         broker, DeleteStream(path=params.path, now=now(), force=params.force), timeout_ms=0

@@ -37,9 +37,7 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
     session.park(_answer(broker, session, asked, header.api_version, slot))
 
 
-async def _answer(
-    broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot
-) -> None:
+async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
     topics = await _all(broker) if asked.topics is None else await _named(broker, session, asked)
     host, port = broker.advertised(session)
     body = encode_response(
@@ -107,9 +105,7 @@ async def _all(broker: "Broker") -> list[TopicMeta]:
         after = (page[-1].stream_number, page[-1].name)
 
 
-def _page(
-    reader: Reader, after: tuple[int, str]
-) -> tuple[list[TopicRow], dict[int, list[PartitionletRow]]]:
+def _page(reader: Reader, after: tuple[int, str]) -> tuple[list[TopicRow], dict[int, list[PartitionletRow]]]:
     """[blocking]"""
     page = reader.all_topics(after=after, limit=_PAGE)
     return page, reader.open_partitionlets([row.number for row in page])

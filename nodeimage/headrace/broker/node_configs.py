@@ -108,11 +108,17 @@ def _fixed(facts: NodeFacts) -> list[_Row]:
         _Row("delete.topic.enable", "true", ConfigType.BOOLEAN, fixed, "Topics can be deleted."),
         _Row("log.cleanup.policy", "delete", ConfigType.LIST, fixed, "Records expire by retention."),
         _Row(
-            "default.replication.factor", str(facts.replicas), ConfigType.INT, fixed,
+            "default.replication.factor",
+            str(facts.replicas),
+            ConfigType.INT,
+            fixed,
             "Replicas of a new topic, as its stream's volume says.",
         ),
         _Row(
-            "unclean.leader.election.enable", "false", ConfigType.BOOLEAN, fixed,
+            "unclean.leader.election.enable",
+            "false",
+            ConfigType.BOOLEAN,
+            fixed,
             "A replica that may lack acknowledged records leads only by an explicit command.",
         ),
     ]

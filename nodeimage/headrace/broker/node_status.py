@@ -6,12 +6,13 @@ Figures come from memory; sizes on disk and the process's memory are read in a r
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace import __version__
 from headrace.broker.admin_steps import data_folder
+from headrace.ids import ContainerId
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -24,7 +25,7 @@ _PAGE: Final = os.sysconf("SC_PAGESIZE")
 class _OnDisk(NamedTuple):
     """Read in a thread: bytes by container, the process's memory, and the filesystem's room."""
 
-    containers: Mapping[int, int]
+    containers: Mapping[ContainerId, int]
     resident: int
     total: int
     free: int
@@ -65,15 +66,20 @@ async def node_status(broker: "Broker") -> dict[str, object]:
             "waiting_bytes": sum(container.log.pending_bytes for container in broker.containers.values()),
             "scanned_at_start_bytes": sum(container.log.scanned_bytes for container in broker.containers.values()),
         },
+        "maintenance": {
+            "chunks_regrouped_since_start": broker.space.regrouped,
+            "given_back_since_start_bytes": broker.space.freed_bytes,
+        },
+        "scrub": broker.scrub.status(),
         "containers": _containers(broker, disk.containers),
     }
 
 
-def _containers(broker: "Broker", sizes: Mapping[int, int]) -> list[dict[str, object]]:
+def _containers(broker: "Broker", sizes: Mapping[ContainerId, int]) -> list[dict[str, object]]:
     return [
         {
             "id": container.id,
-            "kind": "catalog" if container.id == broker.space.catalog_id else "data",
+            "kind": "catalog" if container.id == broker.space._catalog_id else "data",
             "state": "closed" if container.closing else "open",
             "primary": broker.node.node_id,
             "epoch": container.epoch,
@@ -88,7 +94,7 @@ def _containers(broker: "Broker", sizes: Mapping[int, int]) -> list[dict[str, ob
     ]
 
 
-def _on_disk(folder: Path, paths: Mapping[int, Sequence[Path]]) -> _OnDisk:
+def _on_disk(folder: Path, paths: dict[ContainerId, list[Path]]) -> _OnDisk:
     """[blocking]"""
     usage = shutil.disk_usage(folder)
     sizes = {container: sum(map(_allocated, chunks)) for container, chunks in paths.items()}

@@ -5,10 +5,10 @@ reader thread, then the record inside it. Spark's Kafka source asks ListOffsets 
 nothing but memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.fetch import locate
+from headrace.broker.fetch import Range, locate
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
 from headrace.broker.rolls import leader_epochs
@@ -16,7 +16,7 @@ from headrace.broker.topics import Topic
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Offset
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.batch import find_by_time, find_max_time
+from headrace.wire.batch import find_by_time, find_max_time, iter_records
 from headrace.wire.cold import field
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found
             return await _run(broker, _at_or_after, partition, timestamp)
 
 
-async def _run(broker: "Broker", look: Any, *args: Any) -> Any:
+async def _run(broker: "Broker", look: Callable[..., Found], *args: Any) -> Found:
     try:
         return await broker.loop.run_in_executor(broker.executor, look, broker, *args)
     except KafkaError:
@@ -147,9 +147,28 @@ def _at_or_after(broker: "Broker", partition: Partition, timestamp: int) -> Foun
             continue
         batch = where.container.log.find_timestamp(row.id, timestamp, limit=Offset(where.limit))
         found = find_by_time(memoryview(batch), timestamp) if batch is not None else None
-        if found is not None and found[0] >= partition.log_start:
+        if found is not None and found[0] < partition.log_start:
+            found = _scan(where, timestamp)
+        if found is not None:
             return found[0], found[1], partition.leader_epoch
     return -1, -1, -1
+
+
+def _scan(where: Range, timestamp: int) -> tuple[int, int] | None:
+    """[blocking] The first record from `where.offset` on, for a log start in the middle of a batch."""
+    offset = where.offset
+    while offset < where.limit:
+        batches = where.container.log.read(
+            where.partitionlet, Offset(offset), limit=Offset(where.limit), max_bytes=1 << 20
+        )
+        for batch in batches:
+            for record in iter_records(memoryview(batch)):
+                if record.offset >= where.offset and record.timestamp >= timestamp:
+                    return record.offset, record.timestamp
+                offset = record.offset + 1
+        if not batches:
+            return None
+    return None
 
 
 def _newest(broker: "Broker", partition: Partition) -> Found:

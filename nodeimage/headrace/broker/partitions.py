@@ -182,5 +182,3 @@ def _tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail]:
         since = container.opened_at if row.container_epoch == container.epoch else NOTHING
         tails[key] = read_tail(container, row.id, row.first, since=since)
     return tails
-
-

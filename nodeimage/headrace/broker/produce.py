@@ -7,13 +7,16 @@ Errors are per partition (KIP-467 message in versions 8 and above): a batch is r
 """
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partition import Partition
 from headrace.broker.topics import Topic
+from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
+from headrace.log.frames import HEADER_BYTES
 from headrace.wire.batch import read_batch
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request, encode_response
@@ -78,11 +81,26 @@ def _ready(broker: "Broker", produce: ProduceRequest) -> list[tuple[Topic, Parti
         partition = topic.partitions.get(part.partition)
         if partition is None or partition.rolling:
             return None
-        length = len(part.records) if part.records is not None else 0
-        if not partition.container.has_room(length) or broker.rolls.due(partition):
+        if broker.rolls.due(partition):
             return None
         found.append((topic, partition))
+    for container, length in _lengths(produce, found).items():
+        if not container.has_room(length):
+            return None
     return found
+
+
+def _lengths(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | None]) -> dict[Container, int]:
+    """By container, the bytes that the request adds to its log: they have to fit into one new chunk."""
+    if len(produce.partitions) == 1:
+        (part,), (one,) = produce.partitions, found
+        return {} if one is None else {one[1].container: len(part.records or b"")}
+    lengths: dict[Container, int] = {}
+    for part, one in zip(produce.partitions, found, strict=True):
+        if one is not None:
+            container = one[1].container
+            lengths[container] = lengths.get(container, 0) + len(part.records or b"") + HEADER_BYTES
+    return lengths
 
 
 async def _start_later(
@@ -119,22 +137,24 @@ async def _prepare(
         elif 0 <= part.partition < topic.partition_count:
             wanted.append((index, topic, part.partition))
     leaders = await broker.partitions.leaders([(topic, number) for _, topic, number in wanted])
-    for (index, _topic, _number), partition in zip(wanted, leaders, strict=True):
+    found: list[tuple[Topic, Partition] | None] = [None] * len(produce.partitions)
+    for (index, topic, _number), partition in zip(wanted, leaders, strict=True):
         if isinstance(partition, KafkaError):
             refused[index] = partition
             continue
         try:
             await broker.rolls.settle(partition)
-            records = produce.partitions[index].records
-            length = len(records) if records is not None else 0
-            if length + 1024 > partition.container.log.options.chunk_bytes:
-                refused[index] = KafkaError(Code.MESSAGE_TOO_LARGE, "larger than a chunk of the log")
-            elif not partition.container.has_room(length):
-                await partition.container.make_room()
+            found[index] = (topic, partition)
+        except HeadraceError as error:
+            refused[index] = KafkaError(error.code, str(error))
+    for container, length in _lengths(produce, found).items():
+        try:
+            if not container.has_room(length):
+                await container.make_room()
         except StorageFull as full:
-            refused[index] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(full))
-        except KafkaError as error:
-            refused[index] = error
+            for index, one in enumerate(found):
+                if one is not None and one[1].container is container:
+                    refused[index] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(full))
 
 
 def _start(
@@ -186,6 +206,8 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
         )
     if header.transactional:
         raise KafkaError(Code.INVALID_RECORD, "transactions are not supported yet")
+    if not partition.container.has_room(len(batch)):
+        raise StorageFull("no chunk is ready for this batch")
     known = partition.known(header)
     if known is not None:
         # Invariant 11: the answer to a duplicate waits until the original is committed.
@@ -211,5 +233,3 @@ def _result(part: PartitionRecords, base_offset: int, append_time: int, partitio
         append_time=append_time,
         log_start=partition.log_start,
     )
-
-

@@ -25,7 +25,9 @@ class Share(NamedTuple):
     bytes: int
 
 
-def rule_of(rules: Mapping[StreamNumber, StreamRetention], partitionlet: PartitionletId, topic: int) -> Retention | None:
+def rule_of(
+    rules: Mapping[StreamNumber, StreamRetention], partitionlet: PartitionletId, topic: int
+) -> Retention | None:
     """The rule for a topic's number; None if its stream is gone."""
     stream = rules.get(stream_of(partitionlet))
     return None if stream is None else stream.overrides.get(topic, stream.rule)
@@ -83,9 +85,7 @@ def _excess(
     return {key: size - limits[key] for key, size in held.items() if size > limits[key]}
 
 
-def gone(
-    shares: Iterable[Share], *, owners: Mapping[PartitionletId, Owner]
-) -> tuple[dict[PartitionletId, int], bool]:
+def gone(shares: Iterable[Share], *, owners: Mapping[PartitionletId, Owner]) -> tuple[dict[PartitionletId, int], bool]:
     """Of one chunk: the first kept offset of each partitionlet of which something is dead, and whether all is."""
     dead: dict[PartitionletId, int] = {}
     whole = True

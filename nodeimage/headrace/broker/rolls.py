@@ -9,7 +9,8 @@ A partition rolls when its open partitionlet reaches the limit, when its contain
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import structlog
@@ -17,11 +18,11 @@ import structlog
 from headrace.broker.partition import Partition
 from headrace.broker.roll_frames import Open, Seal, carried
 from headrace.broker.topics import Topic
-from headrace.catalog.commands import Rolled, RollDone, RollIntent, RollTarget
+from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, RollOutcome
 from headrace.container.container import Container
-from headrace.errors import Code, KafkaError
+from headrace.errors import Code, KafkaError, StorageFull
 from headrace.ids import Epoch, LeaderEpoch, Millis, Offset
 from headrace.log.frames import FrameType
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 
 class Rolls:
@@ -102,45 +105,57 @@ class Rolls:
         await source.append_control(
             FrameType.SEAL,
             msgspec.msgpack.encode(
-                Seal(partition.topic_id, partition.index, old.first, end, [tuple(pair) for pair in epochs], producers)
+                Seal(partition.topic_id, partition.index, old.first, end, list(epochs), producers)
             ),
             partitionlet=old.id,
             first=old.first,
             last=end - 1,
         )
-        await target.append_control(
-            FrameType.OPEN,
-            msgspec.msgpack.encode(
-                Open(partition.topic_id, partition.index, end, intended.leader_epoch, target.epoch, producers)
-            ),
-            partitionlet=intended.id,
-            first=end,
-            last=end - 1,
-        )
-        outcome = await self._broker.catalog.submit(
-            RollDone(
-                items=[
-                    Rolled(
-                        topic_id=partition.topic_id,
-                        partition=partition.index,
-                        sealed=old.id,
-                        end=Offset(end),
-                        epochs=[(LeaderEpoch(epoch), Offset(first)) for epoch, first in epochs],
-                        opened=intended.id,
-                        container_epoch=Epoch(target.epoch),
-                    )
-                ],
-                now=_now(),
+        # From the seal on the old partitionlet takes no batch: what follows is tried until it succeeds.
+        await self._until_room(
+            lambda: target.append_control(
+                FrameType.OPEN,
+                msgspec.msgpack.encode(
+                    Open(partition.topic_id, partition.index, end, intended.leader_epoch, target.epoch, producers)
+                ),
+                partitionlet=intended.id,
+                first=end,
+                last=end - 1,
             )
         )
-        opened = _only(outcome)
+        done = RollDone(
+            items=[
+                Rolled(
+                    topic_id=partition.topic_id,
+                    partition=partition.index,
+                    sealed=old.id,
+                    end=Offset(end),
+                    epochs=[(LeaderEpoch(epoch), Offset(first)) for epoch, first in epochs],
+                    opened=intended.id,
+                    container_epoch=Epoch(target.epoch),
+                )
+            ],
+            now=_now(),
+        )
+        opened = _only(await self._until_room(lambda: self._broker.catalog.submit(done)))
         sealed = old._replace(end=Offset(end), epochs=tuple((LeaderEpoch(e), Offset(o)) for e, o in epochs))
         chain = (*(row for row in partition.chain[:-1]), sealed, opened)
-        partition.adopt(
-            chain=chain, container=target, next_offset=end, producers=partition.producers, size=0
+        partition.adopt(chain=chain, container=target, next_offset=end, producers=partition.producers, size=0)
+        log.info(
+            "partition rolled",
+            partition=f"{partition.topic_id.hex()}/{partition.index}",
+            end=end,
+            container=target.id,
+            partitionlet=opened.id,
         )
-        log.info("partition rolled", partition=f"{partition.topic_id.hex()}/{partition.index}", end=end,
-                 container=target.id, partitionlet=opened.id)
+
+    async def _until_room(self, step: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await step()
+            except StorageFull as full:
+                log.warning("a roll waits for room on the disk", reason=str(full))
+                await asyncio.sleep(1)
 
     async def finish(self) -> int:
         """After a start: carry out the rolls that were intended before a crash; returns how many."""

@@ -181,9 +181,7 @@ class Space:
                 await self._regroup_one(container)
 
     def _data(self) -> list[Container]:
-        return [
-            container for container in list(self._broker.containers.values()) if container.id != self._catalog_id
-        ]
+        return [container for container in list(self._broker.containers.values()) if container.id != self._catalog_id]
 
     async def _blocking(self, work: Callable[[], T]) -> T:
         return await self._broker.loop.run_in_executor(self._broker.executor, work)
@@ -237,15 +235,11 @@ class Space:
     # --- expiry
 
     async def _expire(self, container: Container) -> None:
-        shares = [
-            share for chunk in container.log.closed_chunks() for share in await self._shares(container, chunk)
-        ]
+        shares = [share for chunk in container.log.closed_chunks() for share in await self._shares(container, chunk)]
         if not shares:
             return
         owners, rules = await self._known_of(shares)
-        if not any(
-            rule.rule.ttl_ms > 0 or rule.rule.bytes >= 0 or rule.overrides for rule in rules.values()
-        ):
+        if not any(rule.rule.ttl_ms > 0 or rule.rule.bytes >= 0 or rule.overrides for rule in rules.values()):
             return
         now = self._broker.now()
         starts = await self._blocking(lambda: expired(shares, owners=owners, rules=rules, now=now))
@@ -260,8 +254,9 @@ class Space:
             if not whole and not dead:
                 continue
             await self._carry_producers(container, chunk, [share.partitionlet for share in shares], owners)
-            if whole and not any(share.partitionlet in owners and share.last >= 0 and share.partitionlet not in dead
-                                 for share in shares):
+            if whole and not any(
+                share.partitionlet in owners and share.last >= 0 and share.partitionlet not in dead for share in shares
+            ):
                 size = chunk.body.frames_end
                 await self._blocking(lambda chunk=chunk: container.log.drop_chunk(chunk))  # type: ignore[misc]
                 self.freed_bytes += size
@@ -325,9 +320,7 @@ class Space:
         """A closing container rolls its idle partitions away, a few at a time, and vanishes when nobody needs it."""
         if not container.closing or len(container.log.chunks()) > 1:
             return
-        rows = await self._broker.catalog.query(
-            lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE)
-        )
+        rows = await self._broker.catalog.query(lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE))
         for row in rows:
             await self._roll_away(row)
         if len(rows) == ROLLS_AT_ONCE:
@@ -383,7 +376,8 @@ class Space:
                 return
             await self._blocking(lambda chunk=chunk: container.log.reopen_chunk(chunk))  # type: ignore[misc]
             self.regrouped += 1
-            log.info("chunk regrouped", container=container.id, chunk=chunk.start,
-                     seconds=round(time.monotonic() - began, 2))
+            log.info(
+                "chunk regrouped", container=container.id, chunk=chunk.start, seconds=round(time.monotonic() - began, 2)
+            )
             self._wake.set()
             return

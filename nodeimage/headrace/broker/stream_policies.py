@@ -19,12 +19,12 @@ class PolicyFields(PolicyChanges, frozen=True, forbid_unknown_fields=True):
 
 def policy_from(fields: PolicyFields) -> StreamPolicy:
     """A new stream's policy: what is given, and defaults. Raises KafkaError (INVALID_CONFIG)."""
-    return StreamPolicy(**_given(fields))
+    return msgspec.convert(_given(fields), StreamPolicy)
 
 
 def changes_from(fields: PolicyFields) -> PolicyChanges:
     """What AlterStream takes. Raises KafkaError (INVALID_CONFIG)."""
-    return PolicyChanges(**_given(fields))
+    return msgspec.convert(_given(fields), PolicyChanges)
 
 
 def stream_shown(row: StreamRow) -> dict[str, object]:
@@ -57,7 +57,7 @@ def _fault(name: str, value: object) -> str | None:
             return f"allowed are 1 to {MAX_PARTITIONS}"
         case "description", str(text) if len(text) > MAX_DESCRIPTION:
             return f"at most {MAX_DESCRIPTION} characters are allowed"
-        case ("max_message_bytes" | "timestamp_type" | "compression"), _:
+        case (("max_message_bytes" | "timestamp_type" | "compression"), _):
             try:
                 checked(_KAFKA_NAMES[name], str(value))
             except KafkaError as error:

@@ -154,40 +154,61 @@ _NO_EFFECT: Final = " Kept for Kafka's tools; it has no effect in Headrace: "
 
 _DECIDED: Final = (
     ConfigDefinition(
-        "retention.ms", ConfigType.LONG, "-1",
+        "retention.ms",
+        ConfigType.LONG,
+        "-1",
         "Milliseconds after which a record expires; -1: never. Without it the stream's time to live holds. 0, which"
         " reads as `for ever` in a stream's policy and as `at once` in Kafka, is refused.",
-        _integer(1, LONG_MAX, but=(-1,)), "log.retention.ms", lambda policy: retention_of_ttl(policy.ttl_ms),
+        _integer(1, LONG_MAX, but=(-1,)),
+        "log.retention.ms",
+        lambda policy: retention_of_ttl(policy.ttl_ms),
     ),
     ConfigDefinition(
-        "retention.bytes", ConfigType.LONG, "-1",
+        "retention.bytes",
+        ConfigType.LONG,
+        "-1",
         "Bytes that a partition may hold before its oldest records expire; -1: no limit. Without it the stream's"
         " policy holds.",
-        _integer(1, LONG_MAX, but=(-1,)), "log.retention.bytes",
+        _integer(1, LONG_MAX, but=(-1,)),
+        "log.retention.bytes",
         lambda policy: retention_of_limit(policy.retention_bytes),
     ),
     ConfigDefinition(
-        "max.message.bytes", ConfigType.INT, "1048588",
+        "max.message.bytes",
+        ConfigType.INT,
+        "1048588",
         "The largest record batch that is taken, in bytes, as the producer compressed it.",
-        _integer(0, INT_MAX), "message.max.bytes", lambda policy: str(policy.max_message_bytes),
+        _integer(0, INT_MAX),
+        "message.max.bytes",
+        lambda policy: str(policy.max_message_bytes),
     ),
     ConfigDefinition(
-        "message.timestamp.type", ConfigType.STRING, "CreateTime",
+        "message.timestamp.type",
+        ConfigType.STRING,
+        "CreateTime",
         "CreateTime: records keep the producer's time. LogAppendTime: they bear the time of their append.",
-        _one_of("CreateTime", "LogAppendTime"), "log.message.timestamp.type", lambda policy: policy.timestamp_type,
+        _one_of("CreateTime", "LogAppendTime"),
+        "log.message.timestamp.type",
+        lambda policy: policy.timestamp_type,
     ),
     ConfigDefinition(
-        "cleanup.policy", ConfigType.LIST, "delete",
+        "cleanup.policy",
+        ConfigType.LIST,
+        "delete",
         "delete: records expire by retention.ms and retention.bytes. compact: accepted, but compaction is not"
         " performed yet: the topic is kept whole and no record of it expires. compact,delete: not compacted yet"
         " either; records expire by retention.",
-        _list_of("compact", "delete"), "log.cleanup.policy",
+        _list_of("compact", "delete"),
+        "log.cleanup.policy",
     ),
     ConfigDefinition(
-        "compression.type", ConfigType.STRING, "producer",
+        "compression.type",
+        ConfigType.STRING,
+        "producer",
         "Batches are stored and served as the producer compressed them, whatever is set here: another value is kept"
         " and shown, and has no effect.",
-        _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "compression.type",
+        _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "compression.type",
         lambda policy: policy.compression,
     ),
 )
@@ -218,7 +239,10 @@ _KEPT: Final = (
     _inert("flush.ms", ConfigType.LONG, LONG_MAX, _integer(0, LONG_MAX), _SYNCED),
     _inert("min.insync.replicas", ConfigType.INT, 1, _integer(1, INT_MAX), _VOLUME),
     _inert(
-        "unclean.leader.election.enable", ConfigType.BOOLEAN, "false", _boolean,
+        "unclean.leader.election.enable",
+        ConfigType.BOOLEAN,
+        "false",
+        _boolean,
         "a replica that may lack acknowledged records leads only by an explicit command.",
     ),
     _inert("delete.retention.ms", ConfigType.LONG, 86_400_000, _integer(0, LONG_MAX), _LATER),
@@ -229,7 +253,10 @@ _KEPT: Final = (
     _inert("message.timestamp.after.max.ms", ConfigType.LONG, LONG_MAX, _integer(0, LONG_MAX), _ANY_TIME),
     _inert("message.timestamp.difference.max.ms", ConfigType.LONG, LONG_MAX, _integer(0, LONG_MAX), _ANY_TIME),
     _inert(
-        "message.downconversion.enable", ConfigType.BOOLEAN, "true", _boolean,
+        "message.downconversion.enable",
+        ConfigType.BOOLEAN,
+        "true",
+        _boolean,
         "record batches of version 2 are served to every client.",
     ),
     _inert(

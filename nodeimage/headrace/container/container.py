@@ -242,7 +242,7 @@ class Container:
             return
         self.log.job_done(job)
         self._writing = False
-        if self.primary.on_disk(self._member, job.end):
+        if self.primary.on_disk(self._member, self.log.synced):
             committed = self.primary.committed
             waiting = self._waiting
             while waiting and waiting[0][0] <= committed:

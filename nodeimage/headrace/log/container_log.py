@@ -156,6 +156,11 @@ class ContainerLog:
         return log
 
     @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self._folder
+
+    @property
     def start(self) -> Position:
         """The position of the oldest frame that is kept."""
         return Position(self._chunks[0].start) if self._chunks else self.end

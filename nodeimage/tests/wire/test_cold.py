@@ -20,7 +20,7 @@ from kio.serial import entity_reader, entity_writer
 
 HOT = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA)
 COLD = [key for key in ADVERTISED if key not in HOT]
-some = settings(max_examples=15, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=8, suppress_health_check=list(HealthCheck))
 
 
 def schemas(key: ApiKey) -> st.SearchStrategy[tuple[int, str, type[Any]]]:

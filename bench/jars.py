@@ -24,7 +24,9 @@ def fetch(pom: Path, folder: Path, *, timeout_s: float = 900.0) -> Path:
         return folder
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
-            raise JarsMissing(f"{program} was not found: `apt-get install openjdk-17-jre-headless maven`, then run again")
+            raise JarsMissing(
+                f"{program} was not found: `apt-get install openjdk-17-jre-headless maven`, then run again"
+            )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     command = ["mvn", "-q", "-B", "-f", str(pom), COPY]

@@ -1,6 +1,7 @@
 """What a measurement says about the machine that it ran on, and waiting until that machine has nothing else to do."""
 
 import platform
+import resource
 import shutil
 import subprocess
 import time
@@ -20,6 +21,10 @@ class Machine:
     kernel: str
     python: str
     java: str
+    open_files: int
+    """Most that a process may have: what Kafka, with a file or more for each partition, meets first."""
+    memory_maps: int
+    """Most that a process may have (vm.max_map_count): Kafka maps two index files for each partition."""
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -43,6 +48,8 @@ def this_machine() -> Machine:
         kernel=platform.release(),
         python=platform.python_version(),
         java=java,
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        memory_maps=int(Path("/proc/sys/vm/max_map_count").read_text()),
     )
 
 

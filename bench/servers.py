@@ -3,7 +3,6 @@
 Each starts on loopback, on free ports, in a folder of its own. Knows nothing of scenarios.
 """
 
-import os
 import resource
 import shutil
 import signal
@@ -56,8 +55,12 @@ log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 group.initial.rebalance.delay.ms=0
 """
-"""The server.properties that Kafka ships, with our ports and folder. Only the last line is not Kafka's default (3 s), in
-Kafka's favour: ConsumerPerformance joins a group, and would wait that long before its first record."""
+"""The server.properties that Kafka ships, with our ports and folder. Only the last line is not Kafka's default (3 s),
+in Kafka's favour: ConsumerPerformance joins a group, and would wait that long before its first record."""
+
+
+CLUSTER = "headraceBenchmarkQ0001"
+"""Any 22 characters of base 64 will do as Kafka's cluster id."""
 
 
 class Server(Protocol):
@@ -74,6 +77,9 @@ class Server(Protocol):
 
     def kill(self) -> None:
         """Ends it at once (SIGKILL)."""
+
+    def clear(self) -> None:
+        """Ends it and removes everything that it stored, so that the next start is the first."""
 
     @property
     def pid(self) -> int: ...
@@ -113,10 +119,9 @@ def stored_bytes(folder: Path) -> int:
 
 
 def _allow_files(pid: int) -> None:
-    """Lets a server open as many files as this user may give it: Kafka keeps several per partition."""
+    """Lets a server open as many files as it may: Kafka keeps at least one per partition."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    most = 1_000_000 if os.geteuid() == 0 else hard
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @dataclass(slots=True)
@@ -181,6 +186,7 @@ class KafkaServer:
     name: str = "kafka"
     bootstrap: str = ""
     _process: _Process = field(init=False)
+    _format: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         port, controller = free_ports(2)
@@ -189,13 +195,17 @@ class KafkaServer:
         properties = self.folder / "server.properties"
         text = KAFKA_PROPERTIES.format(port=port, controller=controller, logs=self.folder / "logs")
         properties.write_text(text + "".join(f"{key}={value}\n" for key, value in self.settings.items()))
-        java = [shutil.which("java") or "java", "-cp", jars.kafka_classpath()]
-        log = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        if not (self.folder / "logs" / "meta.properties").exists():
-            storage = ["kafka.tools.StorageTool", "format", "-t", "headraceBenchmarkQ0001", "-c", str(properties)]
-            subprocess.run([*java, log, *storage], check=True, capture_output=True, timeout=120)
-        command = [java[0], *self.heap, *JVM, *java[1:], log, "kafka.Kafka", str(properties)]
+        java = shutil.which("java") or "java"
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        common = ["-cp", jars.kafka_classpath(), quiet]
+        self._format = [java, *common, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
+        command = [java, *self.heap, *JVM, *common, "kafka.Kafka", str(properties)]
         self._process = _Process(command, self.folder / "kafka.log")
+        self._prepare()
+
+    def _prepare(self) -> None:
+        if not (self.folder / "logs" / "meta.properties").exists():
+            subprocess.run(self._format, check=True, capture_output=True, timeout=120)
 
     def start(self, *, timeout_s: float = 120.0) -> float:
         return _start(self._process, self.bootstrap, timeout_s)
@@ -205,6 +215,11 @@ class KafkaServer:
 
     def kill(self) -> None:
         self._process.end(signal.SIGKILL, 10.0)
+
+    def clear(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder / "logs", ignore_errors=True)
+        self._prepare()
 
     @property
     def pid(self) -> int:
@@ -241,6 +256,11 @@ class HeadraceServer:
 
     def kill(self) -> None:
         self._process.end(signal.SIGKILL, 10.0)
+
+    def clear(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
 
     @property
     def pid(self) -> int:

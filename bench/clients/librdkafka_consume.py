@@ -18,9 +18,7 @@ def main() -> None:
     parse.add_argument("--limit-s", type=float, default=300.0)
     options = parse.parse_args()
 
-    consumer = Consumer(
-        {"bootstrap.servers": options.bootstrap, "group.id": "bench", "enable.auto.commit": False}
-    )
+    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "bench", "enable.auto.commit": False})
     consumer.list_topics(options.topic, timeout=30)
     began = time.monotonic()
     consumer.assign([TopicPartition(options.topic, 0, OFFSET_BEGINNING)])
@@ -35,11 +33,7 @@ def main() -> None:
             raise SystemExit(f"{got} of {options.records} records came within {options.limit_s} s")
     seconds = time.monotonic() - began
     consumer.close()
-    print(
-        json.dumps(
-            {"records": got, "seconds": seconds, "per_s": got / seconds, "mb_per_s": octets / seconds / 1e6}
-        )
-    )
+    print(json.dumps({"records": got, "seconds": seconds, "per_s": got / seconds, "mb_per_s": octets / seconds / 1e6}))
 
 
 if __name__ == "__main__":

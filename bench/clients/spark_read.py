@@ -9,6 +9,7 @@ import json
 import os
 import time
 
+import headrace_spark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -34,9 +35,7 @@ def backlog(spark: SparkSession, *, source: str, bootstrap: str, topic: str) -> 
     if source == "kafka":
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
         return spark.read.format("kafka").options(**options).load()
-    from headrace_spark import HeadraceDataSource
-
-    spark.dataSource.register(HeadraceDataSource)
+    headrace_spark.register(spark)
     # A bare topic name belongs to the default stream.
     return spark.read.format("headrace").options(bootstrap=bootstrap, stream="/default", topics=topic).load()
 
@@ -63,8 +62,18 @@ def main() -> None:
             raise SystemExit(f"read {row['rows']} rows of {row['octets']} bytes, not {options.records}")
     spark.stop()
     warm = min(seconds[1:] or seconds)
-    print(json.dumps({"records": options.records, "first_s": seconds[0], "seconds": warm, "all_s": seconds,
-                      "per_s": options.records / warm, "mb_per_s": options.records * options.size / warm / 1e6}))
+    print(
+        json.dumps(
+            {
+                "records": options.records,
+                "first_s": seconds[0],
+                "seconds": warm,
+                "all_s": seconds,
+                "per_s": options.records / warm,
+                "mb_per_s": options.records * options.size / warm / 1e6,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""A whole node inside the test's own loop: real folder, containers, catalog and broker; small chunks."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.broker.broker import Broker, NodeSettings
+from headrace.broker.listener import Connection
+from headrace.node import Node, Options
+from headrace.wire import cold
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import build_batch, read_batch
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+def options(folder: Path) -> Options:
+    return Options(
+        data=folder / "node-1",
+        store=folder / "cluster.sqlite",
+        host="127.0.0.1",
+        port=0,
+        ready_file=None,
+        settings=NodeSettings(chunk_bytes=1 << 20, disk_reserve=0),
+    )
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A node that serves; stopped at the end."""
+    running = Node(options(tmp_path))
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+@pytest.fixture
+def broker(node: Node) -> Broker:
+    return node.broker
+
+
+@pytest.fixture
+def ask(broker: Broker) -> Ask:
+    """Asks the broker as a client would: through the request's bytes, its handler, and the response's bytes."""
+
+    async def asked(key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
+        request = cold.decode_request(key, version, cold.encode_request(key, version, fields))
+        answer = await broker._handlers[key](broker, request, Connection(broker))
+        return cold.decode_response(key, version, cold.encode_response(key, version, answer))
+
+    return asked
+
+
+class Committed:
+    """A future as somebody who waits for a commit."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def committed(self) -> None:
+        self.future.set_result(None)
+
+
+@pytest.fixture
+def append(broker: Broker) -> Callable[..., Awaitable[int]]:
+    """Appends records to a partition as a producer's batch, and returns its high watermark once they are committed."""
+
+    async def appended(name: str, *values: bytes, partition: int = 0) -> int:
+        (topic,) = await broker.topics.resolve([name])
+        leader = await broker.partitions.leader(topic, partition)
+        batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values])
+        if not leader.container.has_room(len(batch)):
+            await leader.container.make_room()
+        waiting = Committed()
+        leader.append(memoryview(batch), read_batch(batch), append_time=None, now=0, request=waiting)
+        await waiting.future
+        return leader.high_watermark
+
+    return appended

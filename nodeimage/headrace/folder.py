@@ -12,7 +12,6 @@ Raises `FolderRefused` with one line that says what to do.
 import fcntl
 import json
 import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +63,9 @@ class DataFolder:
             text = (self.path / "node.json").read_text()
         except FileNotFoundError:
             if (self.path / "containers").exists():
-                raise FolderRefused(f"{self.path} holds containers but no node.json; restore it, or move the folder away") from None
+                raise FolderRefused(
+                    f"{self.path} holds containers but no node.json; restore it, or move the folder away"
+                ) from None
             return None
         try:
             fields = json.loads(text)
@@ -104,8 +105,3 @@ class DataFolder:
     def close(self) -> None:
         """Let another process have it."""
         os.close(self._lock)
-
-
-def new_folder_id() -> str:
-    """A fresh uuid for a folder."""
-    return str(uuid.uuid4())

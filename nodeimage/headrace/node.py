@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 import uvloop
@@ -284,7 +284,8 @@ async def serve(options: Options) -> int:
     if options.ready_file is not None:
         _write_ready(options.ready_file, identity)
     ended = loop.create_task(node.ended.wait())
-    await asyncio.wait({ended, node.catalog.failed}, return_when=asyncio.FIRST_COMPLETED)
+    waited: set[asyncio.Future[Any]] = {ended, node.catalog.failed}
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     failed = node.catalog.failed.done()
     if failed:
         log.critical("the catalog failed, this process ends", error=repr(node.catalog.failed.exception()))

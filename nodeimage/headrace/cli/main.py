@@ -64,7 +64,7 @@ def run() -> None:
 
 def _exit_code() -> int:
     try:
-        return int(app(standalone_mode=False) or 0)
+        return int(app(prog_name="headrace", standalone_mode=False) or 0)
     except USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(_message(error), file=sys.stderr)
@@ -106,3 +106,7 @@ def _message(error: object) -> str:
 def _help_hint(error: object) -> str:
     context = getattr(error, "ctx", None)
     return f" (see `{context.command_path} --help`)" if context is not None else ""
+
+
+if __name__ == "__main__":
+    run()

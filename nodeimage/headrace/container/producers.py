@@ -8,7 +8,7 @@ micro-batch: it only has to rise, gaps are natural, and they never expire, so th
 late, is dropped.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.errors import Code, KafkaError
@@ -44,8 +44,9 @@ class Producers:
     def __init__(self, known: Mapping[int, Producer] | None = None) -> None:
         self._known: dict[int, Producer] = dict(known or {})
 
-    def __iter__(self) -> Iterable[tuple[int, Producer]]:  # type: ignore[override]
-        return iter(self._known.items())
+    def items(self) -> ItemsView[int, Producer]:
+        """Producer ids and what is known of them."""
+        return self._known.items()
 
     def __len__(self) -> int:
         return len(self._known)

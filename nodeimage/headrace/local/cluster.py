@@ -244,7 +244,7 @@ def _spawn(
     folder: Path, port: int, *, log_path: Path, ready_file: Path, node_options: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "headrace.node", "--data", str(folder / NODE_NAME)]
-    command += ["--store", str(folder / "cluster.sqlite"), "--cluster-folder", str(folder)]
+    command += ["--store", str(folder / "cluster.sqlite")]
     command += ["--host", HOST, "--port", str(port), "--ready-file", str(ready_file), *node_options]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with log_path.open("ab") as log:
@@ -291,7 +291,7 @@ def _death(folder: Path, name: str, *, code: int, offset: int) -> NodeDied:
     path = _log_path(folder, name)
     log = last_lines(path, count=10, offset=offset)
     if code == 2 and log:  # the node's own word for a refusal is its last line
-        return NodeDied(f"{name} refused to start: {log[-1]}")
+        return NodeDied(f"{name} refused to start: {log[-1].removeprefix('headrace: ')}")
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return NodeDied(f"{name} {how}: its log is {path}", log=log)
 

@@ -34,6 +34,9 @@ from headrace.errors import CorruptLog
 
 HEADER: Final = struct.Struct("<IIB3xIQqqqq")
 _REST: Final = struct.Struct("<IB3xIQqqqq")
+_START: Final = struct.Struct("<IIB")
+_BATCH_FRAME: Final = struct.Struct("<IIB15xq8xq8x")
+"""crc, length, type, partitionlet, last: what a read of batches looks at."""
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = HEADER.size
 assert HEADER_BYTES == 56
@@ -41,6 +44,7 @@ assert HEADER_BYTES == 56
 BATCH_HEAD_BYTES: Final = 21
 """The part of a batch that its own CRC leaves out: base offset, length, leader epoch, magic, and the CRC itself."""
 BATCH_MIN_BYTES: Final = 61
+_SUMMED_END: Final = HEADER_BYTES + BATCH_HEAD_BYTES
 _BATCH_CRC: Final = struct.Struct(">I")
 _BATCH_CRC_AT: Final = 17
 BATCH_PRODUCER: Final = struct.Struct(">qHI")
@@ -106,23 +110,19 @@ def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
     The caller has seen to it that `view` holds the whole frame. `whole`: also the batch's own CRC (recovery, regroup,
     scrub); reads leave that to the client, which checks it anyway.
     """
-    crc, length, type, *_ = HEADER.unpack_from(view, at)
-    if type not in _TYPES:
-        return f"unknown frame type {type}"
-    payload = at + HEADER_BYTES
-    end = at + length
-    summed = crc32c(view[at + 4 : payload])
-    if type == _DATA:
-        if length < HEADER_BYTES + BATCH_MIN_BYTES:
-            return f"a data frame of {length} bytes"
-        if crc32c(view[payload : payload + BATCH_HEAD_BYTES], summed) != crc:
-            return "the frame's checksum does not match"
-        if whole:
-            (batch_crc,) = _BATCH_CRC.unpack_from(view, payload + _BATCH_CRC_AT)
-            if crc32c(view[payload + BATCH_HEAD_BYTES : end]) != batch_crc:
-                return "the batch's checksum does not match"
-    elif crc32c(view[payload:end], summed) != crc:
+    crc, length, type = _START.unpack_from(view, at)
+    if type != _DATA:
+        if type not in _TYPES:
+            return f"unknown frame type {type}"
+        return None if crc32c(view[at + 4 : at + length]) == crc else "the frame's checksum does not match"
+    if length < HEADER_BYTES + BATCH_MIN_BYTES:
+        return f"a data frame of {length} bytes"
+    if crc32c(view[at + 4 : at + _SUMMED_END]) != crc:
         return "the frame's checksum does not match"
+    if whole:
+        (batch_crc,) = _BATCH_CRC.unpack_from(view, at + HEADER_BYTES + _BATCH_CRC_AT)
+        if crc32c(view[at + _SUMMED_END : at + length]) != batch_crc:
+            return "the batch's checksum does not match"
     return None
 
 
@@ -139,6 +139,47 @@ def frame_at(view: memoryview, at: int) -> Frame:
         max_timestamp,
         view[at + HEADER_BYTES : at + length],
     )
+
+
+def take_batches(
+    view: memoryview,
+    batches: list[memoryview],
+    *,
+    partitionlet: int,
+    offset: int,
+    limit: int,
+    max_bytes: int,
+    source: str,
+) -> int:
+    """Adds to `batches` those of the data frames that fill `view` that hold `offset` or lie behind it, end below
+    `limit`, and together stay within `max_bytes` (were `batches` empty, the first may be longer).
+
+    Returns the bytes of `max_bytes` that are left; -1 when the end is reached. Raises `CorruptLog`. One tight loop,
+    because a place may hold hundreds of small frames.
+    """
+    at, end = 0, len(view)
+    unpack = _BATCH_FRAME.unpack_from
+    while at < end:
+        if at + HEADER_BYTES + BATCH_MIN_BYTES > end:
+            raise CorruptLog(f"{source}, {at} bytes on: no frame where one must be. Refetch or restore this chunk.")
+        crc, length, type, owner, last = unpack(view, at)
+        stop = at + length
+        if (
+            crc32c(view[at + 4 : at + _SUMMED_END]) != crc
+            or type != _DATA
+            or owner != partitionlet
+            or stop > end
+            or length <= HEADER_BYTES
+        ):
+            fault = f"a frame of type {type}, partitionlet {owner}, that is not what the index says, or damaged"
+            raise CorruptLog(f"{source}, {at} bytes on: {fault}. Refetch or restore this chunk.")
+        if last >= offset:
+            max_bytes -= length - HEADER_BYTES
+            if last >= limit or (max_bytes < 0 and batches):
+                return -1
+            batches.append(view[at + HEADER_BYTES : stop])
+        at = stop
+    return max_bytes
 
 
 def frames_in(view: memoryview, *, source: str, whole: bool = False) -> Iterator[Frame]:

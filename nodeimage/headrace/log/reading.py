@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from headrace.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
 from headrace.log.files import FILE_HEAD_BYTES, read_exactly
-from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in
+from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in, take_batches
 from headrace.log.index import REMEMBERED_BATCHES, ControlPlace, Place, ProducerBatch
 from headrace.log.segment import BLOCK_BYTES
 
@@ -78,26 +78,31 @@ def _extents(places: Iterable[Place]) -> Iterator[list[Place]]:
         yield extent
 
 
-def _frames_of(chunk: Chunk, body: Body, partitionlet: int, places: Iterable[Place]) -> Iterator[Frame]:
-    """The data frames in `places`, checked. A place that was given back meanwhile is passed over."""
+def _views(chunk: Chunk, body: Body, places: Iterable[Place]) -> Iterator[tuple[Place, memoryview]]:
+    """The bytes of `places`."""
     for extent in _extents(places):
         base = extent[0].at
-        raw = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + base, extent[-1].at + extent[-1].length - base))
+        length = extent[-1].at + extent[-1].length - base
+        raw = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + base, length))
+        if len(raw) < length:
+            raise CorruptLog(f"{chunk.path}: ends before place {base + length}. Refetch this chunk.")
         for place in extent:
-            view = raw[place.at - base : place.at - base + place.length]
-            try:
-                if len(view) < place.length:
-                    raise CorruptLog(f"{chunk.path}: ends before place {place.at + place.length}. Refetch this chunk.")
-                for frame in frames_in(view, source=f"{chunk.path}, place {place.at}"):
-                    if frame.partitionlet != partitionlet:
-                        raise CorruptLog(
-                            f"{chunk.path}, place {place.at}: holds partitionlet {frame.partitionlet}, the index says "
-                            f"{partitionlet}. Refetch this chunk."
-                        )
-                    yield frame
-            except CorruptLog:
-                if place.last >= chunk.body.dead.first_kept(partitionlet):
-                    raise
+            yield place, raw[place.at - base : place.at - base + place.length]
+
+
+def _frames_of(chunk: Chunk, body: Body, partitionlet: int, place: Place) -> Iterator[Frame]:
+    """The data frames in `place`, checked; none if it was given back meanwhile."""
+    for _, view in _views(chunk, body, (place,)):
+        try:
+            yield from frames_in(view, source=f"{chunk.path}, place {place.at}")
+        except CorruptLog:
+            if not _given_back(chunk, partitionlet, place):
+                raise
+
+
+def _given_back(chunk: Chunk, partitionlet: int, place: Place) -> bool:
+    """Whether a place that cannot be read is one that was punched after the reader had looked."""
+    return place.last < chunk.body.dead.first_kept(partitionlet)
 
 
 def read_batches(
@@ -105,23 +110,30 @@ def read_batches(
 ) -> list[bytes | memoryview]:
     """The batches from the one that holds `offset`, or the next one, on; those that end below `limit`, up to
     `max_bytes` of them and at least one. Many small ones come joined. Raises `CorruptLog`."""
-    batches: list[bytes | memoryview] = []
-    size = 0
+    batches: list[memoryview] = []
+    left = max_bytes
     for chunk in chunks:
         body = chunk.body
-        places = _enough(
-            live_places(chunk, body, partitionlet, offset, written), limit, max_bytes - size, bool(batches)
-        )
-        for frame in _frames_of(chunk, body, partitionlet, places):
-            if frame.last < offset:
-                continue
-            if frame.last >= limit or (batches and size + len(frame.payload) > max_bytes):
-                return _joined(batches, size)
-            batches.append(frame.payload)
-            size += len(frame.payload)
-        if size >= max_bytes:
+        places = _enough(live_places(chunk, body, partitionlet, offset, written), limit, left, bool(batches))
+        for place, view in _views(chunk, body, places):
+            try:
+                left = take_batches(
+                    view,
+                    batches,
+                    partitionlet=partitionlet,
+                    offset=offset,
+                    limit=limit,
+                    max_bytes=left,
+                    source=f"{chunk.path}, place {place.at}",
+                )
+            except CorruptLog:
+                if not _given_back(chunk, partitionlet, place):
+                    raise
+            if left < 0:
+                return _joined(batches)
+        if left <= 0:
             break
-    return _joined(batches, size)
+    return _joined(batches)
 
 
 def _enough(places: Iterator[Place], limit: int, max_bytes: int, some: bool) -> Iterator[Place]:
@@ -137,10 +149,10 @@ def _enough(places: Iterator[Place], limit: int, max_bytes: int, some: bool) -> 
             return
 
 
-def _joined(batches: list[bytes | memoryview], size: int) -> list[bytes | memoryview]:
-    if len(batches) >= _JOIN_FROM and size < _JOIN_BELOW * len(batches):
+def _joined(batches: list[memoryview]) -> list[bytes | memoryview]:
+    if len(batches) >= _JOIN_FROM and sum(map(len, batches)) < _JOIN_BELOW * len(batches):
         return [b"".join(batches)]
-    return batches
+    return [*batches]
 
 
 def load_state(chunks: Sequence[Chunk], partitionlet: int) -> PartitionletState:
@@ -196,7 +208,7 @@ def first_at_or_after(
                 return None
             if place.max_timestamp < timestamp:
                 continue
-            for frame in _frames_of(chunk, body, partitionlet, (place,)):
+            for frame in _frames_of(chunk, body, partitionlet, place):
                 if frame.last >= limit:
                     return None
                 if frame.max_timestamp >= timestamp:
@@ -219,12 +231,12 @@ def newest_by_timestamp(chunks: Sequence[Chunk], partitionlet: int, *, limit: in
             if place.last < limit:
                 best, best_timestamp, best_batch = (chunk, body, place), place.max_timestamp, None
                 continue
-            for frame in _frames_of(chunk, body, partitionlet, (place,)):  # the limit lies within this place
+            for frame in _frames_of(chunk, body, partitionlet, place):  # the limit lies within this place
                 if frame.last < limit and frame.max_timestamp > best_timestamp:
                     best, best_timestamp, best_batch = None, frame.max_timestamp, bytes(frame.payload)
     if best is not None:
         chunk, body, place = best
-        for frame in _frames_of(chunk, body, partitionlet, (place,)):
+        for frame in _frames_of(chunk, body, partitionlet, place):
             if frame.max_timestamp == best_timestamp:
                 return bytes(frame.payload)
     return best_batch

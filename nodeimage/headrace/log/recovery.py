@@ -33,6 +33,8 @@ from headrace.log.table import Table
 
 log: Final = structlog.get_logger(__name__)
 _WINDOW: Final = 4 << 20
+_DATA: Final = int(FrameType.DATA)
+_PRODUCER_AT: Final = HEADER_BYTES + BATCH_PRODUCER_AT
 
 
 @dataclass(slots=True)
@@ -148,42 +150,31 @@ def _scan(fd: int, table: Table, *, start: int, until: int) -> str:
     Returns what is wrong with that one; empty where only zeros follow.
     """
     window_at, window = table.end, memoryview(b"")
-    while table.end < until:
-        at = table.end - window_at
+    place = table.end
+    while place < until:
+        at = place - window_at
         if at + HEADER_BYTES > len(window):
-            window_at, window, at = table.end, _window(fd, table.end, _WINDOW, until), 0
+            window_at, window, at = place, _window(fd, place, _WINDOW, until), 0
             if len(window) < HEADER_BYTES:
                 return "too few bytes for a frame" if any(window) else ""
         _, length, type, epoch, position, partitionlet, first, last, max_timestamp = HEADER.unpack_from(window, at)
-        if not length and not any(window[at : at + HEADER_BYTES]):
-            return ""
-        if length < HEADER_BYTES or table.end + length > until:
-            return f"a frame of {length} bytes cannot be"
-        if position != start + table.end:
+        if length < HEADER_BYTES or place + length > until:
+            clean = not length and not any(window[at : at + HEADER_BYTES])
+            return "" if clean else f"a frame of {length} bytes cannot be"
+        if position != start + place:
             return f"the frame says that it is at position {position}"
         if at + length > len(window):
-            window_at, window, at = table.end, _window(fd, table.end, max(length, _WINDOW), until), 0
+            window_at, window, at = place, _window(fd, place, max(length, _WINDOW), until), 0
             if length > len(window):
                 return "the file ends within the frame"
         if fault := frame_fault(window, at, whole=True):
             return fault
-        if type == FrameType.DATA:
-            producer, producer_epoch, sequence = BATCH_PRODUCER.unpack_from(
-                window, at + HEADER_BYTES + BATCH_PRODUCER_AT
-            )
-            table.add_batch(
-                partitionlet,
-                first,
-                last,
-                max_timestamp,
-                table.end,
-                length,
-                epoch,
-                producer,
-                producer_epoch << 32 | sequence,
-            )
+        if type == _DATA:
+            producer, high, low = BATCH_PRODUCER.unpack_from(window, at + _PRODUCER_AT)
+            table.add_batch(partitionlet, first, last, max_timestamp, place, length, epoch, producer, high << 32 | low)
         else:
-            table.add_control(partitionlet=partitionlet, place=table.end, length=length, type=type)
+            table.add_control(partitionlet=partitionlet, place=place, length=length, type=type)
+        place += length
     return ""
 
 

@@ -46,61 +46,73 @@ _HEAD: Final = struct.Struct("<8sII2Q5Q56x")
 BLOCK_BYTES: Final = 128 << 10
 """A place of several frames is at most this long: a read may fetch one place too much at either end."""
 _LOW: Final = 0xFFFFFFFF
+_PACK_4: Final = struct.Struct("=4q").pack
+_PACK_10: Final = struct.Struct("=10q").pack
 
 
 class SegmentBuilder:
-    """Collects entries in rising order of partitionlet, and encodes them."""
+    """Collects entries in rising order of partitionlet, and encodes them. Rows first: `encode` turns them."""
 
     def __init__(self) -> None:
-        self._entries: tuple[array[int], ...] = tuple(array("q") for _ in range(10))
-        self._places: tuple[array[int], ...] = tuple(array("q") for _ in range(4))
-        self._epochs: tuple[array[int], ...] = tuple(array("q") for _ in range(2))
-        self._producers: tuple[array[int], ...] = tuple(array("q") for _ in range(6))
-        self._controls: tuple[array[int], ...] = tuple(array("q") for _ in range(2))
+        self._entries: array[int] = array("q")
+        self._places: array[int] = array("q")
+        self._epochs: array[int] = array("q")
+        self._producers: array[int] = array("q")
+        self._controls: array[int] = array("q")
 
     def add(
         self,
-        summary: Summary,
+        summary: Sequence[int],
         *,
-        places: Iterable[Place],
-        epochs: Iterable[tuple[int, int]],
-        producers: Iterable[ProducerBatch],
+        places: Iterable[Sequence[int]],
+        epochs: Iterable[Sequence[int]],
+        producers: Iterable[Sequence[int]],
         controls: Iterable[ControlPlace],
     ) -> None:
-        """Adds one partitionlet. Neighbouring `places` are joined up to BLOCK_BYTES."""
-        firsts, lasts, timestamps, wheres = self._places
-        end = length = -1
-        for place in places:
-            if place.at == end and length + place.length <= BLOCK_BYTES:
-                length += place.length
-                lasts[-1] = place.last
-                timestamps[-1] = max(timestamps[-1], place.max_timestamp)
-                wheres[-1] = (wheres[-1] >> 32) << 32 | length
+        """Adds one partitionlet: a `Summary`, its `Place`s (neighbours are joined up to BLOCK_BYTES), its (epoch,
+        first offset), `ProducerBatch`es and `ControlPlace`s, or plain tuples in their stead."""
+        rows = self._places
+        end = -1
+        length = 0
+        for first, last, max_timestamp, at, size in places:
+            if at == end and length + size <= BLOCK_BYTES:
+                length += size
+                rows[-3] = last
+                if max_timestamp > rows[-2]:
+                    rows[-2] = max_timestamp
+                rows[-1] += size
             else:
-                length = place.length
-                firsts.append(place.first)
-                lasts.append(place.last)
-                timestamps.append(place.max_timestamp)
-                wheres.append(place.at << 32 | length)
-            end = place.at + place.length
+                length = size
+                rows.frombytes(_PACK_4(first, last, max_timestamp, at << 32 | size))
+            end = at + size
         for epoch in epochs:
-            for column, word in zip(self._epochs, epoch, strict=True):
-                column.append(word)
+            self._epochs.extend(epoch)
         for batch in producers:
-            for column, word in zip(self._producers, batch, strict=True):
-                column.append(word)
+            self._producers.extend(batch)
         for control in controls:
-            self._controls[0].append(control.at << 32 | control.length)
-            self._controls[1].append(control.type)
-        ends = (len(firsts), len(self._epochs[0]), len(self._producers[0]), len(self._controls[0]))
-        for column, word in zip(self._entries, (*summary, 0, *ends), strict=True):
-            column.append(word)
+            self._controls.extend((control.at << 32 | control.length, control.type))
+        self._entries.frombytes(
+            _PACK_10(
+                *summary,
+                0,
+                len(rows) // 4,
+                len(self._epochs) // 2,
+                len(self._producers) // 6,
+                len(self._controls) // 2,
+            )
+        )
 
     def encode(self, *, start: int, end: int) -> list[bytes]:
         """Head and body, ready to be written."""
-        groups = (self._entries, self._places, self._epochs, self._producers, self._controls)
-        body = b"".join([column.tobytes() for group in groups for column in group])
-        return [_encode_head(start, end, [len(group[0]) for group in groups], crc32c(body)), body]
+        groups = (
+            (self._entries, 10),
+            (self._places, 4),
+            (self._epochs, 2),
+            (self._producers, 6),
+            (self._controls, 2),
+        )
+        body = b"".join([rows[column::width].tobytes() for rows, width in groups for column in range(width)])
+        return [_encode_head(start, end, [len(rows) // width for rows, width in groups], crc32c(body)), body]
 
 
 def _encode_head(start: int, end: int, counts: Sequence[int], body_crc: int) -> bytes:
@@ -114,15 +126,8 @@ def encode_table(table: Table) -> list[bytes]:
     builder = SegmentBuilder()
     controls = table.controls_by_partitionlet()
     for partitionlet in table.partitionlets():
-        summary = table.summary(partitionlet)
-        assert summary is not None
-        builder.add(
-            summary,
-            places=table.places(partitionlet, 0),
-            epochs=table.epochs(partitionlet),
-            producers=table.producers(partitionlet),
-            controls=controls.get(partitionlet, ()),
-        )
+        summary, places, epochs, producers = table.entry(partitionlet)
+        builder.add(summary, places=places, epochs=epochs, producers=producers, controls=controls.get(partitionlet, ()))
     return builder.encode(start=table.start, end=table.end)
 
 

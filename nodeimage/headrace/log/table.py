@@ -12,7 +12,7 @@ whatever the chunk holds.
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headrace.log.index import (
@@ -80,6 +80,32 @@ class Table:
     def partitionlets(self) -> list[int]:
         """All ids that have a frame here, sorted."""
         return sorted(set(self._runs).union(self._controls[0::3]))
+
+    def entry(
+        self, partitionlet: int
+    ) -> tuple[Sequence[int], Iterable[Sequence[int]], Sequence[tuple[int, int]], Sequence[ProducerBatch]]:
+        """Summary, places, epochs and producers of one partitionlet, the first two as plain tuples."""
+        run = self._runs.get(partitionlet)
+        if run is None:
+            return (partitionlet, -1, -1, -1, 0), (), (), ()
+        if len(run) == STRIDE:  # a single frame, as with very many topics
+            first, last, max_timestamp, where, epoch, producer, _ = run
+            length = where & _LOW
+            producers = () if producer == NO_PRODUCER else self.producers(partitionlet)
+            place = (first, last, max_timestamp, where >> 32, length)
+            return (partitionlet, first, last, max_timestamp, length), (place,), ((epoch, first),), producers
+        wheres = run[3::STRIDE]
+        places = zip(
+            run[0::STRIDE],
+            run[1::STRIDE],
+            run[2::STRIDE],
+            [where >> 32 for where in wheres],
+            [where & _LOW for where in wheres],
+            strict=True,
+        )
+        summary = self.summary(partitionlet)
+        assert summary is not None
+        return summary, places, self.epochs(partitionlet), self.producers(partitionlet)
 
     # --- Part
 

@@ -1,0 +1,34 @@
+"""One timer for all deadlines."""
+
+import asyncio
+
+from headrace.broker.deadlines import Deadlines
+
+
+async def test_deadlines_run_in_the_order_of_their_times() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop())
+    ran: list[str] = []
+    done = asyncio.Event()
+    deadlines.after(0.02, lambda: (ran.append("later"), done.set()))
+    deadlines.after(0.01, lambda: ran.append("sooner"))
+    await asyncio.wait_for(done.wait(), 5)
+    assert ran == ["sooner", "later"]
+
+
+async def test_a_cancelled_deadline_does_not_run() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop())
+    ran: list[int] = []
+    done = asyncio.Event()
+    cancelled = [deadlines.after(0.001, lambda: ran.append(1)) for _ in range(500)]
+    deadlines.after(0.01, done.set)
+    for deadline in cancelled:
+        deadline.cancel()
+    await asyncio.wait_for(done.wait(), 5)
+    assert ran == []
+
+
+async def test_a_deadline_that_sets_another_one() -> None:
+    deadlines = Deadlines(asyncio.get_running_loop())
+    done = asyncio.Event()
+    deadlines.after(0.001, lambda: deadlines.after(0.001, done.set))
+    await asyncio.wait_for(done.wait(), 5)

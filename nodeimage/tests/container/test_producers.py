@@ -1,0 +1,108 @@
+"""Idempotent producers: what is a repeat, what is a gap, what is forgotten."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.container.producers import BATCHES_KEPT, Producers
+from headrace.errors import Code, KafkaError
+
+
+def add(
+    producers: Producers, sequence: int, *, records: int = 1, offset: int = 0, pid: int = 7, epoch: int = 0
+) -> None:
+    producers.add(
+        producer_id=pid, epoch=epoch, base_sequence=sequence, records=records, base_offset=offset, timestamp=1000
+    )
+
+
+def check(producers: Producers, sequence: int, *, records: int = 1, pid: int = 7, epoch: int = 0) -> int | None:
+    known = producers.check(producer_id=pid, epoch=epoch, base_sequence=sequence, records=records)
+    return None if known is None else known.base_offset
+
+
+def refused(producers: Producers, sequence: int, **more: int) -> Code:
+    with pytest.raises(KafkaError) as caught:
+        check(producers, sequence, **more)
+    return caught.value.code
+
+
+def test_a_sequence_starts_at_zero_and_goes_on_without_gaps() -> None:
+    producers = Producers()
+    assert check(producers, 0) is None
+    add(producers, 0, records=3)
+    assert check(producers, 3) is None
+    assert refused(producers, 4) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_repeat_is_known_by_its_first_offset() -> None:
+    producers = Producers()
+    for index in range(BATCHES_KEPT + 2):
+        add(producers, index * 2, records=2, offset=100 + index)
+    newest = (BATCHES_KEPT + 1) * 2
+    assert check(producers, newest, records=2) == 100 + BATCHES_KEPT + 1
+    assert check(producers, newest - 2, records=2) == 100 + BATCHES_KEPT
+
+
+def test_a_repeat_older_than_what_is_kept_is_a_duplicate_without_an_offset() -> None:
+    producers = Producers()
+    for index in range(BATCHES_KEPT + 2):
+        add(producers, index)
+    assert refused(producers, 0) is Code.DUPLICATE_SEQUENCE_NUMBER
+
+
+def test_a_producer_that_nothing_is_known_of_has_to_start_at_zero() -> None:
+    assert refused(Producers(), 5) is Code.UNKNOWN_PRODUCER_ID
+
+
+def test_an_older_epoch_is_fenced_and_a_newer_one_starts_anew() -> None:
+    producers = Producers()
+    add(producers, 0, epoch=3)
+    assert refused(producers, 1, epoch=2) is Code.INVALID_PRODUCER_EPOCH
+    assert refused(producers, 1, epoch=4) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check(producers, 0, epoch=4) is None
+
+
+def test_sequences_wrap_to_zero() -> None:
+    producers = Producers()
+    last = (1 << 31) - 1
+    add(producers, 0, records=1)
+    producers.add(producer_id=7, epoch=1, base_sequence=last - 1, records=2, base_offset=5, timestamp=0)
+    assert check(producers, 0, epoch=1) is None
+    assert refused(producers, 1, epoch=1) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_token_only_has_to_rise_and_never_expires() -> None:
+    producers = Producers()
+    token = -12345
+    assert check(producers, 17, pid=token) is None
+    add(producers, 17, records=500, offset=40, pid=token)
+    assert check(producers, 17, records=500, pid=token) == 40
+    assert check(producers, 3, pid=token) == 40
+    assert check(producers, 90, pid=token) is None
+    producers.expire(10**15)
+    assert check(producers, 17, pid=token) == 40
+
+
+def test_idle_producers_expire() -> None:
+    producers = Producers()
+    add(producers, 0)
+    producers.expire(1000)
+    assert len(producers) == 1
+    producers.expire(1001)
+    assert len(producers) == 0
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.data())
+def test_any_recent_batch_sent_again_is_answered_with_its_own_offset(sizes: list[int], data: st.DataObject) -> None:
+    producers = Producers()
+    sequence = offset = 0
+    sent = []
+    for records in sizes:
+        assert check(producers, sequence, records=records) is None
+        add(producers, sequence, records=records, offset=offset)
+        sent.append((sequence, records, offset))
+        sequence, offset = sequence + records, offset + records
+    again = data.draw(st.sampled_from(sent[-BATCHES_KEPT:]))
+    assert check(producers, again[0], records=again[1]) == again[2]
+    assert refused(producers, sequence + data.draw(st.integers(1, 1000))) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER

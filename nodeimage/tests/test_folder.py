@@ -1,0 +1,67 @@
+"""Whose folder it is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import FolderRefused
+from headrace.folder import FORMAT, DataFolder
+
+
+def test_a_new_folder_has_no_identity_until_it_is_claimed(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path / "node-1")
+    assert folder.identity() is None
+    claimed = folder.claim(cluster_id="c", node_id=3, folder_id="f")
+    assert folder.identity() == claimed
+    folder.close()
+
+
+def test_a_folder_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
+    hold = (
+        "from pathlib import Path; from headrace.folder import DataFolder; "
+        f"folder = DataFolder.open(Path({str(tmp_path)!r})); print('held', flush=True); input()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(FolderRefused, match=f"in use by process {holder.pid}"):
+            DataFolder.open(tmp_path)
+    finally:
+        holder.communicate("\n")
+    DataFolder.open(tmp_path).close()
+
+
+def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path)
+    identity = folder.claim(cluster_id="ours", node_id=1, folder_id="f")
+    with pytest.raises(FolderRefused, match="belongs to cluster ours"):
+        folder.check_cluster(identity, "theirs")
+    folder.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (json.dumps({"format": FORMAT + 1, "cluster": "c", "node": 1, "id": "f"}), "use a newer headrace"),
+        ("{", "damaged"),
+        ("{}", "damaged"),
+    ],
+)
+def test_a_folder_that_cannot_be_understood_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "node.json").write_text(text)
+    folder = DataFolder.open(tmp_path)
+    with pytest.raises(FolderRefused, match=reason):
+        folder.identity()
+    folder.close()
+
+
+def test_containers_without_an_identity_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "containers").mkdir()
+    folder = DataFolder.open(tmp_path)
+    with pytest.raises(FolderRefused, match=r"no node\.json"):
+        folder.identity()
+    folder.close()

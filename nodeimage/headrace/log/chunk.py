@@ -69,9 +69,10 @@ class Chunk:
 
     `capacity` is the bytes of frames that its file has room for. The writer thread's own: `index_size`, the bytes of
     its checkpoint file that count, and `unsaved`, the tables for whose checkpoint there was no room on the disk.
+    `punched`: this process has given back all that `body.dead` names.
     """
 
-    __slots__ = ("body", "capacity", "end", "index_size", "path", "start", "unsaved")
+    __slots__ = ("body", "capacity", "end", "index_size", "path", "punched", "start", "unsaved")
 
     def __init__(self, *, path: Path, start: int, body: Body, capacity: int = 0, end: int | None = None) -> None:
         self.path = path
@@ -80,6 +81,7 @@ class Chunk:
         self.capacity = capacity
         self.end = end
         self.index_size = 0
+        self.punched = False
         self.unsaved: list[Table] = []
 
     def __repr__(self) -> str:

@@ -80,7 +80,6 @@ class ContainerLog:
     __slots__ = (
         "_chunks",
         "_closing",
-        "_folder",
         "_limit",
         "_maintenance",
         "_open",
@@ -94,6 +93,7 @@ class ContainerLog:
         "_tail",
         "_written",
         "end",
+        "folder",
         "options",
         "pending_bytes",
         "scanned_bytes",
@@ -107,7 +107,7 @@ class ContainerLog:
         self.end = Position(end)
         self.synced = Position(end)
         self.pending_bytes = 0
-        self._folder = folder
+        self.folder = folder
         self._chunks = chunks
         self._closing = [chunk for chunk in chunks if chunk.end is not None and not chunk.body.closed]
         self._written = end
@@ -156,11 +156,6 @@ class ContainerLog:
         return log
 
     @property
-    def folder(self) -> Path:
-        """Where its files are."""
-        return self._folder
-
-    @property
     def start(self) -> Position:
         """The position of the oldest frame that is kept."""
         return Position(self._chunks[0].start) if self._chunks else self.end
@@ -191,7 +186,7 @@ class ContainerLog:
             if any(spare.capacity >= wanted for spare in list(self._spares)):
                 return
             self._spare_serial += 1
-            self._spares.append(make_spare_file(self._folder / f"spare-{self._spare_serial}.tmp", wanted))
+            self._spares.append(make_spare_file(self.folder / f"spare-{self._spare_serial}.tmp", wanted))
 
     def append_batch(
         self, *, partitionlet: int, epoch: int, first: int, last: int, max_timestamp: int, batch: memoryview
@@ -279,7 +274,7 @@ class ContainerLog:
             (spare for spare in self._spares if spare.capacity >= length), key=lambda s: s.capacity, default=None
         )
         if spare is None:
-            raise StorageFull(f"{self._folder}: no chunk is ready for {length} bytes. Ask `room` before each append.")
+            raise StorageFull(f"{self.folder}: no chunk is ready for {length} bytes. Ask `room` before each append.")
         self._spares.remove(spare)
         self._spare_bytes = self.options.chunk_bytes - FILE_HEAD_BYTES
         self.close_open_chunk()
@@ -287,7 +282,7 @@ class ContainerLog:
             self._chunks.remove(self._open)
         self._table = Table(0)
         self._open = chunk = Chunk(
-            path=chunk_path(self._folder, self.end),
+            path=chunk_path(self.folder, self.end),
             start=self.end,
             body=Body(spare.file, (self._table,)),
             capacity=spare.capacity,
@@ -422,7 +417,7 @@ class ContainerLog:
 
     def regroup_command(self, chunk: Chunk) -> list[str]:
         """The helper process that regroups a closed chunk; `reopen_chunk` when it has ended with 0."""
-        return [sys.executable, "-m", "headrace.log.regroup", str(self._folder), str(chunk.start)]
+        return [sys.executable, "-m", "headrace.log.regroup", str(self.folder), str(chunk.start)]
 
     def reopen_chunk(self, chunk: Chunk) -> None:
         """[blocking] Takes up the file that a regroup left in the place of a closed chunk's."""
@@ -437,13 +432,17 @@ class ContainerLog:
                 raise ValueError(f"{chunk}: only closed chunks can be dropped")
             if chunk in self._chunks and chunk.end is not None:
                 self._chunks.remove(chunk)
-                drop_files(self._folder, chunk.start, chunk.end)
+                drop_files(self.folder, chunk.start, chunk.end)
 
     def trim(self, until: Position) -> None:
         """[blocking] Drops the closed chunks that lie wholly below `until`."""
         for chunk in self.closed_chunks():
             if chunk.end is not None and chunk.end <= until:
                 self.drop_chunk(chunk)
+
+    def punchable(self, chunk: Chunk, dead: Mapping[int, int]) -> int:
+        """[blocking] Bytes of frames that `punch` would newly give up; what shares a block with live ones stays."""
+        return maintenance.punchable(chunk.body, dead)
 
     def punch(self, chunk: Chunk, dead: Mapping[int, int]) -> int:
         """[blocking] Gives back what a closed chunk holds of partitionlets below their first kept offset.

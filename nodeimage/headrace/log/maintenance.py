@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from headrace.log.chunk import Body, Chunk, load_body
-from headrace.log.dead import DeadOffsets
 from headrace.log.files import FILE_HEAD_BYTES, punch_hole
 from headrace.log.index import Summary
 from headrace.log.regroup import rewrite
@@ -48,20 +47,31 @@ def summary_of(body: Body, partitionlet: int) -> Summary:
     return Summary(partitionlet, first, last, newest, length)
 
 
+def punchable(body: Body, dead: Mapping[int, int]) -> int:
+    """Bytes of the places that end below their partitionlet's first kept offset in `dead` and still count as live."""
+    size = 0
+    for partitionlet, kept in dead.items():
+        for part in body.parts:
+            for place in part.places(partitionlet, body.dead.first_kept(partitionlet)):
+                if place.last >= kept:
+                    break
+                size += place.length
+    return size
+
+
 def punch(chunk: Chunk, dead: Mapping[int, int]) -> int:
     """Gives back the places of a closed chunk that end below their partitionlet's first kept offset in `dead`.
 
     Returns the bytes that the filesystem got back. Raises `StorageFull` if what is dead cannot be recorded.
     """
     body = chunk.body
-    touched = {partitionlet: kept for partitionlet, kept in dead.items() if _ends_below(body, partitionlet, kept)}
-    merged = body.dead.merged(touched)
-    if merged != body.dead:
+    touched = {partitionlet: kept for partitionlet, kept in dead.items() if punchable(body, {partitionlet: kept})}
+    if touched:
+        merged = body.dead.merged(touched)
         merged.store(chunk.dead_path, start=chunk.start)
         body = chunk.body = replace(body, dead=merged)
-    ranges = _joined(_dead_places(body, merged))
-    if not ranges:
-        return 0
+        chunk.punched = False
+    ranges = [] if chunk.punched else _joined(_dead_places(body))
     before = _allocated(body)
     block = os.fstatvfs(body.file.fd).f_bsize
     for start, end in ranges:
@@ -71,6 +81,7 @@ def punch(chunk: Chunk, dead: Mapping[int, int]) -> int:
             rewrite(chunk.path)
             chunk.body = load_body(chunk.path)
             break
+    chunk.punched = True
     return max(before - _allocated(chunk.body), 0)
 
 
@@ -78,18 +89,9 @@ def _allocated(body: Body) -> int:
     return os.fstat(body.file.fd).st_blocks * 512
 
 
-def _ends_below(body: Body, partitionlet: int, kept: int) -> bool:
-    """Whether any place of the partitionlet ends below `kept`."""
-    for part in body.parts:
-        place = next(part.places(partitionlet, 0), None)
-        if place is not None:
-            return place.last < kept
-    return False
-
-
-def _dead_places(body: Body, dead: DeadOffsets) -> Iterator[tuple[int, int]]:
+def _dead_places(body: Body) -> Iterator[tuple[int, int]]:
     """(start, end) of the places that are gone."""
-    for partitionlet, kept in dead.as_mapping().items():
+    for partitionlet, kept in body.dead.as_mapping().items():
         for part in body.parts:
             for place in part.places(partitionlet, 0):
                 if place.last >= kept:

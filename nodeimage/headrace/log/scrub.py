@@ -1,0 +1,230 @@
+"""Scrub: reads a container's log back and checks every checksum.
+
+    python -m headrace.log.scrub FOLDER [--json]
+
+Run as a helper process at low priority, beside a node that goes on writing, closing, regrouping and dropping. Of a
+closed chunk it checks the footer, each frame, each batch, and that the footer says of each place what the frames say.
+Of an open one, all that is surely synced (its checkpoints, or a newer chunk, prove it); what lies behind that may be
+half written, and a start checks it. A chunk that goes while it is read is passed over; one that is closed or replaced
+meanwhile is read as it is then.
+
+Output: a line per finding, then a summary. With --json one object a line: {"finding": ...}, and at the end
+{"chunks", "frames", "bytes", "findings"}. Exit status: 0 nothing found; 1 findings; 2 could not run.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import CorruptLog, HeadraceError
+from headrace.log.checkpoints import load_checkpoints
+from headrace.log.chunk import CHUNK_KIND, Body, load_body, read_trailer
+from headrace.log.files import FILE_HEAD_BYTES, OpenFile, read_exactly, read_head
+from headrace.log.folder import chunk_path, names_in
+from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in
+from headrace.log.index import Part, Place
+
+_NICENESS: Final = 10
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Damage. `place` is counted from the chunk's first frame; -1: the file as a whole."""
+
+    path: Path
+    place: int
+    message: str
+
+    def __str__(self) -> str:
+        where = f", place {self.place}" if self.place >= 0 else ""
+        return f"{self.path}{where}: {self.message}"
+
+
+@dataclass(slots=True)
+class Scrubbed:
+    """What has been read so far."""
+
+    chunks: int = 0
+    frames: int = 0
+    bytes: int = 0
+
+
+def scrub(folder: Path, scrubbed: Scrubbed) -> Iterator[Finding]:
+    """Checks the log in `folder`, counting into `scrubbed`."""
+    for start in sorted(names_in(folder).chunks):
+        path = chunk_path(folder, start)
+        try:
+            yield from _unless_changed(path, lambda path=path: _scrub_chunk(path, scrubbed))  # type: ignore[misc]
+        except FileNotFoundError:
+            continue  # dropped meanwhile
+        scrubbed.chunks += 1
+
+
+def _unless_changed(path: Path, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of `check`; if the chunk's state changed under it, those of another try."""
+    for _ in range(3):
+        before = _state(path)
+        findings = list(check())
+        if not findings or _state(path) == before:
+            break
+    yield from findings
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Changes when a chunk is closed, regrouped or punched."""
+    chunk = path.stat()
+    try:
+        dead = path.with_suffix(".dead").stat()
+    except FileNotFoundError:
+        return chunk.st_ino, chunk.st_size
+    return chunk.st_ino, chunk.st_size, dead.st_ino
+
+
+def _scrub_chunk(path: Path, scrubbed: Scrubbed) -> Iterator[Finding]:
+    try:
+        file = OpenFile.open(path, os.O_RDONLY)
+        head = read_head(file.fd, path, CHUNK_KIND)
+        if head.start != int(path.stem):
+            yield Finding(path, -1, f"holds the chunk of position {head.start}")
+        if read_trailer(file.fd) is not None:
+            yield from _scrub_closed(path, head.start, scrubbed)
+        else:
+            yield from _scrub_open(path, file, head.start, scrubbed)
+    except HeadraceError as error:
+        yield Finding(path, -1, str(error))
+
+
+def _synced(path: Path, checkpointed: int) -> int:
+    """The place below which an open chunk is synced for sure: all of it, once a newer chunk exists."""
+    names = names_in(path.parent)
+    start = int(path.stem)
+    return min((newer - start for newer in (*names.chunks, *names.dropped) if newer > start), default=checkpointed)
+
+
+def _scrub_open(path: Path, file: OpenFile, start: int, scrubbed: Scrubbed) -> Iterator[Finding]:
+    checkpoints = load_checkpoints(path.with_suffix(".index"))
+    indexed = checkpoints.segments[-1].end if checkpoints.segments else 0
+    if checkpoints.synced > indexed:
+        yield Finding(path.with_suffix(".index"), indexed, "a checkpoint is damaged; the next start scans more")
+    end = _synced(path, checkpoints.synced)
+    at = 0
+    while at < end:
+        window = memoryview(read_exactly(file.fd, FILE_HEAD_BYTES + at, min(_READ_BYTES, end - at)))
+        used = 0
+        try:
+            for frame in frames_in(_whole_frames(window), source=str(path), whole=True):
+                if frame.position != start + at + used:
+                    yield Finding(path, at + used, f"a frame says that it is at position {frame.position}")
+                used += HEADER_BYTES + len(frame.payload)
+                scrubbed.frames += 1
+            if not used:  # longer than the window
+                length = int.from_bytes(window[4:8], "little")
+                view = memoryview(read_exactly(file.fd, FILE_HEAD_BYTES + at, min(max(length, HEADER_BYTES), end - at)))
+                for _ in frames_in(view, source=str(path), whole=True):
+                    scrubbed.frames += 1
+                used = len(view)
+        except CorruptLog as error:
+            yield Finding(path, at + used, str(error))
+            return  # where the next frame starts is not known
+        at += used
+        scrubbed.bytes += used
+
+
+def _whole_frames(window: memoryview) -> memoryview:
+    """The part of `window` that holds whole frames, as their lengths have it."""
+    at = 0
+    while at + HEADER_BYTES <= len(window):
+        length = int.from_bytes(window[at + 4 : at + 8], "little")
+        if length < HEADER_BYTES or at + length > len(window):
+            break
+        at += length
+    return window[:at]
+
+
+def _scrub_closed(path: Path, start: int, scrubbed: Scrubbed) -> Iterator[Finding]:
+    body = load_body(path)
+    accounted = 0
+    for part in body.parts:
+        for at, length in part.all_controls():
+            accounted += length
+            for frame in _frames(path, body, at, length, scrubbed):
+                if isinstance(frame, Finding):
+                    yield frame
+                elif frame.type == FrameType.DATA or (not body.regrouped and frame.position != start + at):
+                    yield Finding(path, at, "the footer has a control frame here, the file another frame")
+        for summary in part.summaries():
+            kept = body.dead.first_kept(summary.partitionlet)
+            length = 0
+            for place in part.places(summary.partitionlet, 0):
+                length += place.length
+                if place.last >= kept:
+                    yield from _scrub_place(path, body, summary.partitionlet, place, scrubbed)
+            accounted += length
+            yield from _scrub_summary(path, part, summary.partitionlet, length)
+    if accounted != body.frames_end:
+        yield Finding(path, -1, f"the footer accounts for {accounted} bytes of {body.frames_end}")
+
+
+def _scrub_place(path: Path, body: Body, partitionlet: int, place: Place, scrubbed: Scrubbed) -> Iterator[Finding]:
+    first = last = newest = -1
+    for frame in _frames(path, body, place.at, place.length, scrubbed):
+        if isinstance(frame, Finding):
+            yield frame
+            return
+        if frame.type != FrameType.DATA or frame.partitionlet != partitionlet or frame.first <= last:
+            yield Finding(path, place.at, f"the footer has partitionlet {partitionlet} here, the file another frame")
+            return
+        first = frame.first if first < 0 else first
+        last = frame.last
+        newest = max(newest, frame.max_timestamp)
+    if (first, last, newest) != (place.first, place.last, place.max_timestamp):
+        yield Finding(path, place.at, f"offsets {first} to {last}, the footer has {place.first} to {place.last}")
+
+
+def _scrub_summary(path: Path, part: Part, partitionlet: int, length: int) -> Iterator[Finding]:
+    summary = part.summary(partitionlet)
+    if summary is None or summary.length != length:
+        yield Finding(path, -1, f"the footer's sum of partitionlet {partitionlet} is not that of its places")
+
+
+def _frames(path: Path, body: Body, at: int, length: int, scrubbed: Scrubbed) -> Iterator[Frame | Finding]:
+    view = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + at, length))
+    try:
+        for frame in frames_in(view, source=str(path), whole=True):
+            scrubbed.frames += 1
+            yield frame
+        if len(view) < length:
+            yield Finding(path, at, "the file ends within this place")
+    except CorruptLog as error:
+        yield Finding(path, at, str(error))
+    scrubbed.bytes += length
+
+
+def main(arguments: list[str]) -> int:
+    """The helper process."""
+    parser = argparse.ArgumentParser(prog="python -m headrace.log.scrub", description="Checks a container's log.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    chosen = parser.parse_args(arguments)
+    os.nice(_NICENESS)
+    scrubbed, findings = Scrubbed(), 0
+    try:
+        for finding in scrub(chosen.folder, scrubbed):
+            findings += 1
+            print(json.dumps({"finding": str(finding)}) if chosen.json else finding, flush=True)
+    except OSError as error:
+        print(f"scrub: {error}", file=sys.stderr)
+        return 2
+    summary = {"chunks": scrubbed.chunks, "frames": scrubbed.frames, "bytes": scrubbed.bytes, "findings": findings}
+    print(json.dumps(summary) if chosen.json else ", ".join(f"{count} {name}" for name, count in summary.items()))
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

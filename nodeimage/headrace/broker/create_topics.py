@@ -11,8 +11,9 @@ Knows nothing of where partitions lie beyond asking for containers to put new on
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.admin_steps import now, refusal, replicas, rows_by_name, submitted, topic_rows, turn
@@ -22,6 +23,7 @@ from headrace.catalog.commands import CreatePartitions, CreateTopics, NewTopic, 
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.rows import TopicOutcome, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import ContainerId, Epoch
 from headrace.wire.cold import field
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ those that the topic was given, since the answer for 10,000 topics would be 360,
 
 
 # --- CreateTopics
+
+
+_Places = Iterator[tuple[ContainerId, Epoch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +203,14 @@ async def _make(
     broker: "Broker", wanted: Sequence[_Wanted], results: list[dict[str, object]], *, timeout_ms: int
 ) -> list[TopicOutcome]:
     """One command for all; one outcome per wanted topic. Where there is no container, `results` says so."""
+    free = _places(broker, wanted)
     items: list[NewTopic] = []
     for index, topic in enumerate(wanted):
-        try:
-            places = broker.place(topic.partitions, topic.name.stream)
-        except HeadraceError as error:
-            results[topic.place] = refusal(error)
+        places = free[topic.name.stream]
+        if isinstance(places, HeadraceError):
+            results[topic.place] = refusal(places)
             continue
+        mine = list(islice(places, topic.partitions))
         items.append(
             NewTopic(
                 stream=topic.name.stream,
@@ -212,13 +218,27 @@ async def _make(
                 topic_id=uuid.uuid4().bytes,
                 partitions=topic.partitions,
                 configs=dict(topic.configs),
-                container_ids=[container for container, _ in places],
-                container_epochs=[epoch for _, epoch in places],
+                container_ids=[container for container, _ in mine],
+                container_epochs=[epoch for _, epoch in mine],
             )
         )
         await turn(index)
     made = iter(await submitted(broker, CreateTopics(items=items, now=now()), timeout_ms=timeout_ms) if items else ())
     return [TopicOutcome(Code.UNKNOWN_SERVER_ERROR) if results[topic.place] else next(made) for topic in wanted]
+
+
+def _places(broker: "Broker", wanted: Sequence[_Wanted]) -> dict[str, _Places | HeadraceError]:
+    """By stream, containers for all of its new partitions, or why there are none."""
+    partitions: Counter[str] = Counter()
+    for topic in wanted:
+        partitions[topic.name.stream] += topic.partitions
+    found: dict[str, _Places | HeadraceError] = {}
+    for stream, count in partitions.items():
+        try:
+            found[stream] = iter(broker.place(count, stream))
+        except HeadraceError as error:
+            found[stream] = error
+    return found
 
 
 def _created(topic: _Wanted, outcome: TopicOutcome, *, replicas: int, whole: bool) -> dict[str, object]:

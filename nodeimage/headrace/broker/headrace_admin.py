@@ -21,7 +21,7 @@ from headrace.broker.chains import STATES, committed_end, extents, leader_epoch_
 from headrace.broker.create_topics import MAX_PARTITIONS
 from headrace.broker.group_lag import group_list, group_shown
 from headrace.broker.listener import Connection
-from headrace.broker.node_status import node_status
+from headrace.broker.node_status import node_status, scrub_shown
 from headrace.broker.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
 from headrace.broker.topic_configs import effective
 from headrace.catalog.commands import AlterStream, CreateStream, DeleteStream
@@ -323,12 +323,12 @@ async def settings(broker: "Broker", params: NoParams) -> dict[str, object]:
 async def scrub_start(broker: "Broker", params: NoParams) -> dict[str, object]:
     """Begin to read everything back, unless that is under way; how it stands."""
     broker.scrub.start()
-    return broker.scrub.status()
+    return scrub_shown(broker)
 
 
 async def scrub_status(broker: "Broker", params: NoParams) -> dict[str, object]:
     """How the scrub stands, or how the last one ended."""
-    return broker.scrub.status()
+    return scrub_shown(broker)
 
 
 async def groups_list(broker: "Broker", params: NoParams) -> list[dict[str, object]]:

@@ -70,8 +70,23 @@ async def node_status(broker: "Broker") -> dict[str, object]:
             "chunks_regrouped_since_start": broker.space.regrouped,
             "given_back_since_start_bytes": broker.space.freed_bytes,
         },
-        "scrub": broker.scrub.status(),
+        "scrub": scrub_shown(broker),
         "containers": _containers(broker, disk.containers),
+    }
+
+
+def scrub_shown(broker: "Broker") -> dict[str, object]:
+    """How the scrub stands, or how the last one ended; `errors` are what it found, one line each."""
+    state = broker.scrub.status()
+    return {
+        "running": state["state"] == "running",
+        "state": state["state"],
+        "containers": state["containers"],
+        "containers_done": state["containers_done"],
+        "frames": state["frames"],
+        "read_bytes": state["bytes"],
+        "seconds": state["seconds"],
+        "errors": state["findings"],
     }
 
 

@@ -185,11 +185,10 @@ def described(
 
     `names`: only these (unknown ones are left out, as Kafka does); None: all.
     """
-    wanted = None if names is None else set(names)
+    wanted = DEFINITIONS if names is None else sorted(set(names) & DEFINITIONS.keys())
     return [
-        _described_one(definition, policy, overrides.get(name), synonyms=synonyms, documentation=documentation)
-        for name, definition in DEFINITIONS.items()
-        if wanted is None or name in wanted
+        _described_one(DEFINITIONS[name], policy, overrides.get(name), synonyms=synonyms, documentation=documentation)
+        for name in wanted
     ]
 
 

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.listener import (
 
 from headrace_spark.cluster import Cluster
 from headrace_spark.errors import SourceError
+from headrace_spark.offsets import commit_cursors
 from headrace_spark.options import Connection
 from headrace_spark.plan import positions_from_json
 
@@ -52,7 +53,7 @@ class CursorListener(StreamingQueryListener):
             )
             try:
                 with Cluster(connection) as cluster:
-                    cluster.commit(end["group"], positions_from_json(end["positions"]))
+                    commit_cursors(cluster, end["group"], positions_from_json(end["positions"]))
             except SourceError as error:
                 log.warning("the cursors of group %s are behind until the next batch: %s", end["group"], error)
 

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
+
 from headrace.errors import HeadraceError
 from headrace.wire.batch import APPEND_TIME_BIT, COMPRESSION_BITS, CONTROL_BIT, TRANSACTIONAL_BIT
 from headrace.wire.compression import decompress
-
 from headrace_spark.encode import CRC_START, HEADER
 
 LENGTH_END = 12

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
-from headrace.wire.compression import NAMES, compress
 
+from headrace.wire.compression import NAMES, compress
 from headrace_spark.murmur2 import binary_parts
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from headrace.wire.compression import NAMES
-
 from headrace_spark.errors import BadOption
 
 EARLIEST: Final = -2
@@ -113,7 +112,7 @@ class WriteOptions:
 def read_options(raw: Mapping[str, str]) -> ReadOptions:
     """The options of a read. Raises BadOption."""
     options = _lowered(raw)
-    naming = _naming(options)
+    connection, naming = _connection(options), _naming(options)
     topics, pattern = options.get("topics"), options.get("topicpattern")
     if (topics is None) == (pattern is None):
         raise BadOption("give either the option topics (names, separated by commas) or topicPattern")
@@ -132,7 +131,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     if isolation not in ("read_committed", "read_uncommitted"):
         raise BadOption(f"the option isolation is read_committed or read_uncommitted, not {isolation!r}")
     return ReadOptions(
-        connection=_connection(options),
+        connection=connection,
         naming=naming,
         topics=names,
         pattern=pattern,

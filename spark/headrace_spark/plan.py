@@ -101,12 +101,17 @@ def limited(ranges: Sequence[OffsetRange], *, weight: Mapping[Partition, float],
     total = sum(one.records * weight[one.key] for one in ranges)
     if total <= limit:
         return list(ranges)
-    shares = [(int(one.records * limit / total), one) for one in ranges]
-    if not any(records for records, _ in shares):
-        first = min(ranges, key=lambda one: weight[one.key])
-        return [OffsetRange(first.topic, first.partition, first.start, first.start + 1)]
+    shares = {one: one.records * limit / total for one in ranges}
+    kept = {one: int(share) for one, share in shares.items()}
+    room = limit - sum(count * weight[one.key] for one, count in kept.items())
+    for one in sorted(ranges, key=lambda one: kept[one] - shares[one]):  # what rounding left, to those it cost most
+        if weight[one.key] <= room:
+            kept[one] += 1
+            room -= weight[one.key]
+    if not any(kept.values()):
+        kept[min(ranges, key=lambda one: weight[one.key])] = 1
     return [
-        OffsetRange(one.topic, one.partition, one.start, one.start + records) for records, one in shares if records > 0
+        OffsetRange(one.topic, one.partition, one.start, one.start + count) for one, count in kept.items() if count > 0
     ]
 
 

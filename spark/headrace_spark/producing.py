@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from headrace.errors import Code
 from headrace.wire import produce
 from headrace.wire.api_keys import ApiKey
-
 from headrace_spark.cluster import BROKEN, Cluster
 from headrace_spark.errors import RETRIABLE, BrokerError, code_name
 from headrace_spark.options import Partition

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+
 from headrace.errors import Code
 from headrace.wire import fetch
 from headrace.wire.api_keys import ApiKey
-
 from headrace_spark.cluster import BROKEN, Cluster
 from headrace_spark.decode import AbortedTransaction, CorruptRecords, Records, decode, whole_batches
 from headrace_spark.encode import HEADER
@@ -231,7 +231,9 @@ class _RangeReader:
         return code
 
     def _out_of_range(self, one: _Progress, name: str) -> None:
-        earliest = self._cluster.offsets({one.range.key: EARLIEST}, read_committed=False)[one.range.key]
+        from headrace_spark.offsets import find_offsets  # loads slowly, and few tasks come here
+
+        earliest = find_offsets(self._cluster, {one.range.key: EARLIEST}, read_committed=False)[one.range.key]
         if earliest <= one.position:
             raise_or_skip(
                 self._options, f"{name}: offsets {one.position} to {one.range.end} are gone; was the topic made anew?"

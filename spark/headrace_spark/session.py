@@ -88,7 +88,6 @@ def build_session(
 def _let_workers_import_this() -> None:
     """Put the folders of our packages on the workers' path where they run from a checkout, not installed."""
     import headrace
-
     import headrace_spark
 
     folders = [str(Path(place).parent) for package in (headrace_spark, headrace) for place in package.__path__]

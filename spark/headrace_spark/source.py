@@ -6,7 +6,7 @@ options alone until they are asked something; what a task reads stands in its pa
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -34,7 +34,9 @@ from headrace_spark.options import Partition, ReadOptions, read_options
 from headrace_spark.plan import OffsetRange, StreamOffset, limited, pending, positions_to_json, spread
 from headrace_spark.reading import read_ranges
 from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
-from headrace_spark.subscription import Subscription
+
+if TYPE_CHECKING:
+    from headrace_spark.subscription import Subscription
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 COLUMNS = StructType(
@@ -83,6 +85,12 @@ class HeadraceSource(DataSource):
         return HeadraceStreamWriter(self.options, schema)
 
 
+def _subscribe(options: ReadOptions) -> "Subscription":
+    from headrace_spark.subscription import Subscription  # loads slowly, and tasks do without it
+
+    return Subscription(options)
+
+
 class RangesPartition(InputPartition):
     """What one task reads."""
 
@@ -106,7 +114,7 @@ class HeadraceBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition a task."""
-        options, subscription = self._options, Subscription(self._options)
+        options, subscription = self._options, _subscribe(self._options)
         try:
             partitions = subscription.partitions()
             start = subscription.at(options.starting, partitions)
@@ -151,9 +159,9 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(*state)  # type: ignore[misc]
 
     @property
-    def _subscription(self) -> Subscription:
+    def _subscription(self) -> "Subscription":
         if self._asked is None:
-            self._asked = Subscription(self._options)
+            self._asked = _subscribe(self._options)
         return self._asked
 
     def initialOffset(self) -> dict[str, Any]:

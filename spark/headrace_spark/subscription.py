@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace_spark.cluster import Cluster
 from headrace_spark.errors import BadOption
+from headrace_spark.offsets import commit_cursors, find_offsets
 from headrace_spark.options import EARLIEST, LATEST, Partition, Place, ReadOptions
 from headrace_spark.plan import OffsetRange
 from headrace_spark.reading import mean_record_bytes, raise_or_skip
@@ -62,15 +63,17 @@ class Subscription:
         asked = {partition: each.get(partition, EARLIEST if mark is None else mark) for partition in wanted}
         fixed = {partition: offset for partition, offset in asked.items() if partition in each and offset >= 0}
         marked = {partition: at for partition, at in asked.items() if partition not in fixed}
-        return fixed | self._cluster.offsets(marked, read_committed=self._options.read_committed)
+        return fixed | find_offsets(self._cluster, marked, read_committed=self._options.read_committed)
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The offset of the first record of each partition."""
-        return self._cluster.offsets(dict.fromkeys(partitions, EARLIEST), read_committed=False)
+        return find_offsets(self._cluster, dict.fromkeys(partitions, EARLIEST), read_committed=False)
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The offset after the last record of each partition that may be read."""
-        return self._cluster.offsets(dict.fromkeys(partitions, LATEST), read_committed=self._options.read_committed)
+        return find_offsets(
+            self._cluster, dict.fromkeys(partitions, LATEST), read_committed=self._options.read_committed
+        )
 
     def advance(self, positions: Mapping[Partition, int]) -> tuple[dict[Partition, int], dict[Partition, int]]:
         """(where each partition stands, the offset after its last record): for the partitions of `positions` and for
@@ -115,4 +118,4 @@ class Subscription:
 
     def commit(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Commit the group's cursors."""
-        self._cluster.commit(group, positions)
+        commit_cursors(self._cluster, group, positions)

@@ -1,0 +1,87 @@
+"""Options are read once, and what cannot work is said in one line."""
+
+import pytest
+
+from headrace_spark.errors import BadOption
+from headrace_spark.options import EARLIEST, LATEST, Naming, Place, read_options, write_options
+
+BASE = {"bootstrap": "127.0.0.1:9092,[::1]:9093", "topics": "a, b"}
+
+
+def test_names_and_defaults() -> None:
+    options = read_options(BASE)
+    assert options.connection.bootstrap == (("127.0.0.1", 9092), ("::1", 9093))
+    assert options.topics == ("a", "b")
+    assert (options.starting, options.ending) == (Place(mark=EARLIEST), Place(mark=LATEST))
+    assert options.fail_on_data_loss
+    assert options.read_committed
+
+
+def test_bare_names_belong_to_the_stream() -> None:
+    options = read_options({**BASE, "stream": "/factory/sensors", "topics": "press,/other:x"})
+    assert options.topics == ("/factory/sensors:press", "/other:x")
+    assert options.naming.shown("/factory/sensors:press") == "press"
+    assert options.naming.shown("/other:x") == "/other:x"
+    assert Naming(None).full("press") == "press"
+
+
+def test_a_pattern_matches_whole_names_within_the_stream() -> None:
+    options = read_options({"bootstrap": "h:1", "stream": "/s", "topicPattern": "pump.*"})
+    assert options.matches("/s:pump1")
+    assert not options.matches("/s:a-pump1")
+    assert not options.matches("/t:pump1")
+    assert not options.matches("pump1")
+
+
+def test_options_are_found_in_any_case() -> None:
+    assert read_options({**BASE, "MAXBYTESPERTRIGGER": "64m"}).max_bytes_per_trigger == 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("earliest", Place(mark=EARLIEST)),
+        ("LATEST", Place(mark=LATEST)),
+        ("1700000000000", Place(time=1_700_000_000_000)),
+        ("2023-11-14T22:13:20Z", Place(time=1_700_000_000_000)),
+        ("2023-11-14T22:13:20", Place(time=1_700_000_000_000)),
+        ('{"a": {"0": 7, "1": -2}}', Place(mark=EARLIEST, each=((("a", 0), 7), (("a", 1), -2)))),
+    ],
+)
+def test_places_to_start(text: str, place: Place) -> None:
+    assert read_options({**BASE, "startingOffsets": text}).starting == place
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "bootstrap is missing"),
+        ({"bootstrap": "nohost", "topics": "a"}, "host:port"),
+        ({"bootstrap": "h:1"}, "either the option topics"),
+        ({"bootstrap": "h:1", "topics": "a", "topicPattern": "b"}, "either the option topics"),
+        ({"bootstrap": "h:1", "topics": " , "}, "names no topic"),
+        ({"bootstrap": "h:1", "topicPattern": "("}, "no regular expression"),
+        ({**BASE, "stream": "sensors"}, "is a path"),
+        ({**BASE, "startingOffsets": "yesterday"}, "startingOffsets is earliest, latest, a time"),
+        ({**BASE, "startingOffsets": '{"a": 5}'}, "no JSON of the form"),
+        ({**BASE, "startingOffsets": '{"a": {"0": -3}}'}, "use an offset"),
+        ({**BASE, "endingOffsets": "earliest"}, "cannot be earliest"),
+        ({**BASE, "maxBytesPerTrigger": "0"}, "positive number"),
+        ({**BASE, "maxBytesPerTrigger": "1m", "maxOffsetsPerTrigger": "5"}, "not both"),
+        ({**BASE, "includeHeaders": "yes"}, "true or false"),
+        ({**BASE, "isolation": "serializable"}, "read_committed or"),
+        ({**BASE, "timeout": "soon"}, "number of seconds"),
+    ],
+)
+def test_what_cannot_work_is_said(options: dict[str, str], message: str) -> None:
+    with pytest.raises(BadOption, match=message) as caught:
+        read_options(options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_write_takes_one_topic() -> None:
+    assert write_options({"bootstrap": "h:1", "topic": "out", "stream": "/s"}).topic == "/s:out"
+    with pytest.raises(BadOption, match="column topic"):
+        write_options(BASE)
+    with pytest.raises(BadOption, match="unknown compression"):
+        write_options({"bootstrap": "h:1", "compression": "rar"})

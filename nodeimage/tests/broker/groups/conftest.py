@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import count
 
 import pytest
+
 from headrace.broker.groups.coordinator import Coordinator
 from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.messages import (

@@ -5,14 +5,14 @@ Members are played as clients see themselves: each knows its id, its generation 
 
 from dataclasses import dataclass
 
-from headrace.broker.groups.limits import GroupLimits
-from headrace.broker.groups.messages import GroupState, JoinResult, Protocol, SyncResult, Token
-from headrace.errors import Code
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-
 from nodeimage.tests.broker.groups.conftest import Machine
+
+from headrace.broker.groups.limits import GroupLimits
+from headrace.broker.groups.messages import GroupState, JoinResult, Protocol, SyncResult, Token
+from headrace.errors import Code
 
 GROUP = "g"
 PROTOCOLS = {

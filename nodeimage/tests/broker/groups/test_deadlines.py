@@ -1,8 +1,9 @@
 """The one heap of all deadlines."""
 
-from headrace.broker.groups.deadlines import SWEEP_ABOVE, Alarm, Deadlines
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.broker.groups.deadlines import SWEEP_ABOVE, Alarm, Deadlines
 
 
 def _alarm(name: str = "") -> Alarm:

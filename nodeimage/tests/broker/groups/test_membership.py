@@ -1,12 +1,12 @@
 """Signs of life, leaving, committing, deleting, and what the catalog keeps."""
 
 import pytest
+from nodeimage.tests.broker.groups.conftest import DELAY, SESSION, Machine
+
 from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.messages import Departure, GroupState
 from headrace.broker.groups.snapshot import decode_members, encode_members
 from headrace.errors import Code
-
-from nodeimage.tests.broker.groups.conftest import DELAY, SESSION, Machine
 
 # --- sessions
 

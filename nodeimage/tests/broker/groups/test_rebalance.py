@@ -1,11 +1,11 @@
 """Joining, syncing and the states between, as Apache Kafka has them."""
 
 import pytest
+from nodeimage.tests.broker.groups.conftest import DELAY, REBALANCE, SESSION, Machine
+
 from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.messages import GroupState, JoinedMember, Protocol
 from headrace.errors import Code
-
-from nodeimage.tests.broker.groups.conftest import DELAY, REBALANCE, SESSION, Machine
 
 
 def test_first_member_leads_generation_one_after_the_initial_delay(machine: Machine) -> None:
@@ -194,7 +194,7 @@ def test_follower_that_rejoins_with_another_subscription_forces_a_rebalance(mach
     token = machine.join(members[1], protocols=(Protocol("range", b"other topics"),))
     assert machine.waits(token)
     leading = machine.join(members[0])
-    assert dict((m.member_id, m.metadata) for m in machine.joined(leading).members)[members[1]] == b"other topics"
+    assert {m.member_id: m.metadata for m in machine.joined(leading).members}[members[1]] == b"other topics"
     assert machine.joined(token).generation == generation + 1
 
 

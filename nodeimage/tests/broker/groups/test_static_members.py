@@ -1,9 +1,9 @@
 """Members with a group.instance.id (KIP-345): they come back without a rebalance, and fence their doubles."""
 
+from nodeimage.tests.broker.groups.conftest import SESSION, Machine
+
 from headrace.broker.groups.messages import Departure, GroupState, Protocol
 from headrace.errors import Code
-
-from nodeimage.tests.broker.groups.conftest import SESSION, Machine
 
 TWO = ("one", "two")
 
@@ -156,3 +156,14 @@ def test_operator_removes_an_instance_by_its_name(machine: Machine) -> None:
     codes = machine.leave(Departure("", "two", "it is gone"), Departure("", "three"), Departure("", None))
     assert codes == [Code.NONE, Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID]
     assert [member.instance_id for member in machine.describe().members] == ["one"]
+
+
+def test_new_id_that_is_stored_during_a_rebalance_waits_for_its_end(slow_catalog: Machine) -> None:
+    machine = slow_catalog
+    machine.stores = True
+    machine.stable(instances=TWO)
+    machine.stores = False
+    back = machine.join(instance="two")
+    machine.join()
+    machine.store()
+    assert machine.waits(back)

@@ -4,12 +4,13 @@ import io
 import struct
 
 import pytest
-from headrace.broker.groups.subscription import subscribed_topics
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription as V0
 from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSubscription as V3
 from kio.serial import entity_writer
+
+from headrace.broker.groups.subscription import subscribed_topics
 
 
 @given(st.sets(st.text(st.characters(codec="utf-8"), max_size=20), max_size=8), st.sampled_from([0, 3]))

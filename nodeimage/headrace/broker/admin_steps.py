@@ -107,8 +107,7 @@ async def turn(index: int) -> None:
 
 def data_folder(broker: "Broker") -> Path:
     """The folder that holds this node's containers."""
-    chunks = (chunk for container in broker.containers.values() for chunk in container.log.chunks())
-    return next(chunks).path.parent.parent  # the catalog's has one at least: the default stream was made in it
+    return next(iter(broker.containers.values())).log.folder.parent
 
 
 def refusal(error: HeadraceError) -> dict[str, object]:

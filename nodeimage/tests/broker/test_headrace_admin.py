@@ -1,9 +1,11 @@
 """Headrace's own admin calls, through their bytes, on a node with a real catalog and log."""
 
+import asyncio
 import base64
 
 import msgspec
 import pytest
+
 from headrace.broker import headrace_admin
 from headrace.broker.headrace_admin import METHODS
 from headrace.broker.listener import Connection
@@ -268,6 +270,19 @@ class TestNode:
             assert each["on_disk_bytes"] > 0
             assert each["chunks"] >= 1
             assert each["in_sync"] == str(broker.node.node_id)
+
+    async def test_a_scrub_runs_to_its_end_and_finds_no_fault(self, call, ask, append):
+        await create(ask, "t")
+        for _ in range(3):
+            await append("t", b"x" * 600_000)  # three chunks of 1 MiB
+        assert (await call("scrub.status"))["state"] == "never"
+        state = await call("scrub.start")
+        while state["running"]:
+            await asyncio.sleep(0.01)
+            state = await call("scrub.status")
+        assert (state["state"], state["errors"]) == ("ended", [])
+        assert state["containers_done"] == state["containers"] == 2
+        assert state["read_bytes"] > 600_000
 
     async def test_settings(self, call, broker):
         assert (await call("node.settings"))["chunk_bytes"] == broker.node.settings.chunk_bytes

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from headrace.broker.topic_config_table import DEFINITIONS, ConfigType
 from headrace.broker.topic_configs import (
     AlterOp,
@@ -14,9 +17,10 @@ from headrace.broker.topic_configs import (
     effective,
     replaced_by,
 )
+from headrace.catalog.commands import StreamPolicy
+from headrace.catalog.retention import overrides_retention, retention
+from headrace.catalog.rows import Retention
 from headrace.errors import Code, KafkaError
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,25 @@ class TestEffective:
     def test_compact_and_delete_expires_by_retention(self):
         policy = effective(Policy(ttl_ms=7), {"cleanup.policy": "compact,delete"})
         assert (policy.retention_ms, policy.compacted) == (7, True)
+
+
+@given(
+    ttl_ms=st.integers(0, 9),
+    retention_bytes=st.sampled_from([-1, 1, 9]),
+    overrides=st.fixed_dictionaries(
+        {},
+        optional={
+            "retention.ms": st.sampled_from(["-1", "1", "7"]),
+            "retention.bytes": st.sampled_from(["-1", "1", "7"]),
+            "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete", "delete,compact"]),
+        },
+    ),
+)
+def test_what_is_shown_is_what_expiry_goes_by(ttl_ms, retention_bytes, overrides):
+    policy = StreamPolicy(ttl_ms=ttl_ms, retention_bytes=retention_bytes)
+    shown = effective(policy, overrides)
+    rule = retention(policy, overrides) if overrides_retention(overrides) else Retention(ttl_ms, retention_bytes)
+    assert (shown.retention_ms, shown.retention_bytes) == (rule.ttl_ms or -1, rule.bytes)
 
 
 class TestDescribed:

@@ -1,0 +1,143 @@
+"""Transformations of readings that a query puts together: statistics per window, anomaly flags, rows for a topic.
+
+Responsible for the shape of these DataFrames, streaming or not. Knows nothing of clusters, of triggers or of where
+results go. Readings are records whose topic is the device, whose key is the sensor, whose value is a number as text,
+and whose timestamp is the time of the reading.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace_spark.anomalies import Detection, Past, judge
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.state import GroupState
+
+STATISTICS = StructType(
+    [
+        StructField("device", StringType()),
+        StructField("sensor", StringType()),
+        StructField("start", TimestampType()),
+        StructField("end", TimestampType()),
+        StructField("count", LongType()),
+        StructField("mean", DoubleType()),
+        StructField("min", DoubleType()),
+        StructField("max", DoubleType()),
+        StructField("stddev", DoubleType()),
+    ]
+)
+FLAGS = StructType(
+    [
+        *STATISTICS.fields,
+        StructField("baseline", DoubleType()),
+        StructField("score", DoubleType()),
+        StructField("anomaly", BooleanType()),
+    ]
+)
+_STATE = StructType([StructField("means", ArrayType(DoubleType())), StructField("high", IntegerType())])
+_KEYS = ["device", "sensor"]
+
+
+def readings(records: DataFrame) -> DataFrame:
+    """Columns device, sensor, time, value of records as `format("headrace")` reads them; values that are no number are
+    left out."""
+    value = f.expr("try_cast(cast(value as string) as double)")
+    return records.select(
+        f.col("topic").alias("device"),
+        f.coalesce(f.col("key").cast("string"), f.col("topic")).alias("sensor"),
+        f.col("timestamp").alias("time"),
+        value.alias("value"),
+    ).where(value.isNotNull() & ~f.isnan(value) & (f.abs(value) < float("inf")))
+
+
+def windowed_statistics(source: DataFrame, *, window: str, watermark: str | None = None) -> DataFrame:
+    """STATISTICS of readings for each device, sensor and window of time. `stddev` is 0 for a single reading.
+
+    `window` and `watermark` are durations as Spark writes them ("5 minutes"). A streaming query needs `watermark`: a
+    window is given out once, when the newest reading is that much younger than its end; readings that come later are
+    left out.
+    """
+    if watermark is not None:
+        source = source.withWatermark("time", watermark)
+    grouped = source.groupBy("device", "sensor", f.window("time", window).alias("window"))
+    measured = grouped.agg(
+        f.count("value").alias("count"),
+        f.avg("value").alias("mean"),
+        f.min("value").alias("min"),
+        f.max("value").alias("max"),
+        f.coalesce(f.stddev("value"), f.lit(0.0)).alias("stddev"),
+    )
+    return measured.select(
+        "device", "sensor", f.col("window.start").alias("start"), f.col("window.end").alias("end"),
+        "count", "mean", "min", "max", "stddev",
+    )  # fmt: skip
+
+
+def flag_anomalies(statistics: DataFrame, detection: Detection = Detection()) -> DataFrame:  # noqa: B008 (frozen)
+    """FLAGS: each window with its baseline, score and flag, judged against the same sensor's windows before it.
+
+    In a streaming query Spark keeps the past of each sensor in its state, so a restart goes on where it was.
+    """
+    grouped = statistics.groupBy(*_KEYS)
+    if statistics.isStreaming:
+        return grouped.applyInPandasWithState(
+            partial(_flag_batch, detection), FLAGS, _STATE, "append", GroupStateTimeout.NoTimeout
+        )
+    return grouped.applyInPandas(partial(_flag_all, detection), FLAGS)
+
+
+def as_records(rows: DataFrame, *, key: str | Column, topic: str | Column | None = None) -> DataFrame:
+    """Columns key, value (all columns as JSON) and, where given, topic: what a sink takes."""
+    columns = [
+        (f.col(key) if isinstance(key, str) else key).cast("string").alias("key"),
+        f.to_json(f.struct("*")).alias("value"),
+    ]
+    if topic is not None:
+        columns.append((f.lit(topic) if isinstance(topic, str) else topic).alias("topic"))
+    return rows.select(*columns)
+
+
+def _flag_batch(
+    detection: Detection, key: Any, frames: Iterable["pd.DataFrame"], state: "GroupState"
+) -> Iterator["pd.DataFrame"]:
+    """A sensor's windows of one micro-batch, in order of time."""
+    import pandas as pd
+
+    past = Past()
+    if state.exists:
+        means, high = state.get
+        past = Past(tuple(means), high)
+    flagged, past = _flag(pd.concat(frames), past, detection)
+    state.update((list(past.means), past.high))
+    yield flagged
+
+
+def _flag_all(detection: Detection, frame: "pd.DataFrame") -> "pd.DataFrame":
+    return _flag(frame, Past(), detection)[0]
+
+
+def _flag(frame: "pd.DataFrame", past: Past, detection: Detection) -> tuple["pd.DataFrame", Past]:
+    frame = frame.sort_values("start")
+    judgements = []
+    for mean in frame["mean"]:
+        judgement, past = judge(mean, past, detection)
+        judgements.append(judgement)
+    baseline, score, anomaly = zip(*judgements, strict=True)
+    return frame.assign(baseline=baseline, score=score, anomaly=anomaly)[FLAGS.fieldNames()], past

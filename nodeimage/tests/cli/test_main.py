@@ -1,0 +1,83 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Headrace = Callable[..., Any]
+
+NEVER_FOR_HELP = ("confluent_kafka", "kio", "rich.table", "psutil", "pyarrow", "structlog", "asyncio")
+NEVER_FOR_A_NODE = ("typer", "rich", "confluent_kafka", "headrace.cli", "headrace.local", "pyspark", "pyarrow")
+
+
+def modules_after(statement: str) -> set[str]:
+    program = f"{statement}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_the_command_line_loads_nothing_heavy_before_it_is_needed() -> None:
+    assert not modules_after("import headrace.cli.main") & set(NEVER_FOR_HELP)
+
+
+def test_a_node_loads_nothing_of_the_command_line() -> None:
+    assert not modules_after("import headrace.node") & set(NEVER_FOR_A_NODE)
+
+
+def test_help_names_every_command(headrace: Headrace) -> None:
+    ran = headrace("--help")
+    assert ran.code == 0
+    for command in ("up", "down", "status", "stream", "topic", "produce", "consume", "groups", "chain", "scrub"):
+        assert f"  {command} " in ran.out
+    for command in ("replay", "bench"):
+        assert f"  {command} " in ran.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nonsense",), ("stream", "create"), ("up", "--port", "0"), ("up", "--port", "many"), ("status", "--no")],
+)
+def test_wrong_usage_is_one_line_that_names_the_help(headrace: Headrace, arguments: tuple[str, ...]) -> None:
+    assert "--help`" in headrace(*arguments).refused(code=2)
+
+
+def test_a_group_of_commands_alone_shows_its_help(headrace: Headrace) -> None:
+    ran = headrace("stream")
+    assert ran.code == 2
+    assert "create" in ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status",),
+        ("stream", "list"),
+        ("topic", "create", "/a:b"),
+        ("produce", "/a:b", "--value", "x"),
+        ("consume", "/a:b"),
+        ("groups",),
+        ("chain", "/a:b"),
+        ("scrub",),
+        ("bench",),
+    ],
+)
+def test_without_a_cluster_every_command_says_how_to_start_one(headrace: Headrace, arguments: tuple[str, ...]) -> None:
+    assert "`headrace up`" in headrace(*arguments).refused()
+
+
+def test_a_cluster_that_does_not_answer_is_named(headrace: Headrace) -> None:
+    assert "127.0.0.1:1" in headrace("status", "--bootstrap", "127.0.0.1:1").refused()
+    assert "HOST:PORT" in headrace("status", "--bootstrap", "host:port").refused()
+
+
+def test_a_file_that_cannot_be_replayed_is_refused_before_any_cluster_is_asked(
+    headrace: Headrace, tmp_path: Path
+) -> None:
+    assert "missing.csv" in headrace("replay", str(tmp_path / "missing.csv"), "--stream", "/s").refused()
+
+
+def test_more_nodes_than_this_version_can_run_are_refused(headrace: Headrace) -> None:
+    assert "one node" in headrace("up", "--nodes", "3").refused()

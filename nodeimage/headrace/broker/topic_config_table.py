@@ -146,8 +146,8 @@ def retention_of_ttl(ttl_ms: int) -> str:
 
 
 def retention_of_limit(retention_bytes: int) -> str:
-    """A stream's limit per partition as Kafka's retention.bytes: 0 and -1 are no limit."""
-    return str(retention_bytes) if retention_bytes > 0 else "-1"
+    """A stream's limit per partition as Kafka's retention.bytes."""
+    return str(max(-1, retention_bytes))
 
 
 _NO_EFFECT: Final = " Kept for Kafka's tools; it has no effect in Headrace: "
@@ -157,9 +157,9 @@ _DECIDED: Final = (
         "retention.ms",
         ConfigType.LONG,
         "-1",
-        "Milliseconds after which a record expires; -1: never. Without it the stream's time to live holds. 0, which"
-        " reads as `for ever` in a stream's policy and as `at once` in Kafka, is refused.",
-        _integer(1, LONG_MAX, but=(-1,)),
+        "Milliseconds after which a record expires; -1: never; 0: at once (in a stream's policy 0 is for ever)."
+        " Without it the stream's time to live holds.",
+        _integer(-1, LONG_MAX),
         "log.retention.ms",
         lambda policy: retention_of_ttl(policy.ttl_ms),
     ),
@@ -169,7 +169,7 @@ _DECIDED: Final = (
         "-1",
         "Bytes that a partition may hold before its oldest records expire; -1: no limit. Without it the stream's"
         " policy holds.",
-        _integer(1, LONG_MAX, but=(-1,)),
+        _integer(-1, LONG_MAX),
         "log.retention.bytes",
         lambda policy: retention_of_limit(policy.retention_bytes),
     ),

@@ -165,7 +165,7 @@ def effective(policy: PolicyOfStream, overrides: Mapping[str, str]) -> Effective
     retention_bytes = int(overrides.get("retention.bytes") or retention_of_limit(policy.retention_bytes))
     expires = "delete" in policies
     return EffectivePolicy(
-        retention_ms=retention_ms if expires else -1,
+        retention_ms=(retention_ms or 1) if expires else -1,  # Kafka's 0, at once, is our shortest
         retention_bytes=retention_bytes if expires else -1,
         max_message_bytes=int(overrides.get("max.message.bytes") or policy.max_message_bytes),
         append_time=(overrides.get("message.timestamp.type") or policy.timestamp_type) == "LogAppendTime",

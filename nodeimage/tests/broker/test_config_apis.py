@@ -174,9 +174,7 @@ class TestIncrementalAlter:
 
     async def test_a_topic_named_twice_in_any_form_is_left_alone(self, ask, broker, topic):
         configs = [{"name": "retention.ms", "config_operation": 0, "value": "5"}]
-        resources = [
-            {"resource_type": 2, "resource_name": name, "configs": configs} for name in ("t", "/default:t")
-        ]
+        resources = [{"resource_type": 2, "resource_name": name, "configs": configs} for name in ("t", "/default:t")]
         answers = (await ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources})).responses
         assert [answer.error_code for answer in answers] == [Code.INVALID_REQUEST] * 2
         assert await overrides(broker) == {}

@@ -48,6 +48,8 @@ def test_every_default_is_a_value_that_may_be_set(definition):
     ("name", "value", "kept"),
     [
         ("retention.ms", "-1", "-1"),
+        ("retention.ms", "0", "0"),
+        ("retention.bytes", "0", "0"),
         ("retention.ms", " 60000 ", "60000"),
         ("cleanup.policy", "compact", "compact"),
         ("cleanup.policy", "compact, delete", "compact,delete"),
@@ -67,7 +69,6 @@ def test_a_good_value_is_kept_in_canonical_spelling(name, value, kept):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("retention.ms", "0"),
         ("retention.ms", "-2"),
         ("retention.ms", "1e3"),
         ("retention.ms", "1_000"),
@@ -207,8 +208,8 @@ class TestEffective:
     overrides=st.fixed_dictionaries(
         {},
         optional={
-            "retention.ms": st.sampled_from(["-1", "1", "7"]),
-            "retention.bytes": st.sampled_from(["-1", "1", "7"]),
+            "retention.ms": st.sampled_from(["-1", "0", "1", "7"]),
+            "retention.bytes": st.sampled_from(["-1", "0", "1", "7"]),
             "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete", "delete,compact"]),
         },
     ),

@@ -1,4 +1,4 @@
-"""A whole node inside the test's own loop: real folder, containers, catalog and broker; small chunks."""
+"""A whole node inside the test's own loop: real folder, containers, catalog and broker; small chunks, and no fsync."""
 
 import asyncio
 import time
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from headrace.broker.broker import Broker, NodeSettings
 from headrace.broker.listener import Connection
 from headrace.node import Node, Options
@@ -24,7 +25,7 @@ def options(folder: Path) -> Options:
         host="127.0.0.1",
         port=0,
         ready_file=None,
-        settings=NodeSettings(chunk_bytes=1 << 20, disk_reserve=0),
+        settings=NodeSettings(chunk_bytes=1 << 20, disk_reserve=0, fsync=False),
     )
 
 

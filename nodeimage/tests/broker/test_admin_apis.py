@@ -4,6 +4,7 @@ import asyncio
 import uuid
 
 import pytest
+
 from headrace.broker.admin_steps import submitted
 from headrace.catalog.commands import CreateStream, SetLogStart, StreamPolicy
 from headrace.errors import Code, KafkaError

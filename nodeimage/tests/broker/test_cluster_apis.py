@@ -1,6 +1,7 @@
 """What Kafka's tools are shown of the cluster and its disks, through their bytes."""
 
 import pytest
+
 from headrace.broker.cluster_apis import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.errors import Code
 from headrace.wire.api_keys import ApiKey

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from headrace.broker.config_apis import ResourceType
 from headrace.broker.topic_config_table import DEFINITIONS
 from headrace.broker.topic_configs import AlterOp

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+
 from headrace.broker.create_topics import MAX_PARTITIONS
 from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.errors import Code

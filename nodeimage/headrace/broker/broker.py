@@ -276,11 +276,13 @@ class Broker:
         if finished:
             log.info("rolls finished", count=finished)
         self.space.start()
+        self.spawn(self.groups.warm())
 
     async def close(self) -> None:
         """End connections, tasks and background work."""
         await self.scrub.close()
         await self.space.close()
+        self.groups.close()
         for container in self.containers.values():  # what has been appended is answered
             waiting: asyncio.Future[None] = self.loop.create_future()
             container.when_committed(container.log.end, _Done(waiting))

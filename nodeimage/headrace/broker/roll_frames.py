@@ -41,6 +41,6 @@ class Open(msgspec.Struct, frozen=True, array_like=True):
 def carried(producers: Producers) -> list[Carried]:
     """The producers' states, for a frame."""
     return [
-        Carried(producer_id, producer.epoch, [tuple(batch) for batch in producer.batches])
+        Carried(producer_id, producer.epoch, [(*batch,) for batch in producer.batches])
         for producer_id, producer in producers.items()
     ]

@@ -20,12 +20,12 @@ from headrace.broker.partitions import read_tail
 from headrace.broker.retention import Share, expired, gone
 from headrace.broker.roll_frames import carried
 from headrace.broker.topics import Topic
-from headrace.catalog.commands import SetLogStart
+from headrace.catalog.commands import ExpireCursors, SetLogStart
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow, StreamRetention
 from headrace.container.container import Container
 from headrace.errors import HeadraceError, KafkaError, StorageFull
-from headrace.ids import ContainerId, PartitionletId, StreamNumber, stream_of
+from headrace.ids import ContainerId, Millis, PartitionletId, StreamNumber, stream_of
 from headrace.log.container_log import Chunk
 from headrace.log.frames import FrameType
 
@@ -43,6 +43,8 @@ WORTH_CLOSING = 1024 * 1024
 """Dead bytes in the open chunk for which it is closed early, so that they can be given back."""
 COMMANDS_AT_ONCE = 10_000
 ROLLS_AT_ONCE = 256
+CURSORS_KEPT_S = 7 * 24 * 3600
+CURSORS_EVERY_S = 3600.0
 
 
 class Sizes(Protocol):
@@ -103,6 +105,7 @@ class Space:
         self._helper: asyncio.subprocess.Process | None = None
         self._not_regrouped: set[tuple[ContainerId, int]] = set()
         self._catalog_id = ContainerId(0)
+        self._cursors_due = broker.loop.time() + CURSORS_EVERY_S
         self.regrouped = 0
         self.freed_bytes = 0
 
@@ -176,6 +179,7 @@ class Space:
             await self._close_early(container)
         for container in self._data():
             await self._delete_if_empty(container)
+        await self._expire_cursors()
         if self._regroup_enabled:
             for container in self._data():
                 await self._regroup_one(container)
@@ -245,6 +249,14 @@ class Space:
         starts = await self._blocking(lambda: expired(shares, owners=owners, rules=rules, now=now))
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
             await self._broker.catalog.submit(SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE]))
+
+    async def _expire_cursors(self) -> None:
+        """Cursors of groups that have been empty for `CURSORS_KEPT_S` go, as in Kafka (offsets.retention.minutes)."""
+        now = self._broker.loop.time()
+        if now < self._cursors_due:
+            return
+        self._cursors_due = now + CURSORS_EVERY_S
+        await self._broker.catalog.submit(ExpireCursors(before=Millis(self._broker.now() - CURSORS_KEPT_S * 1000)))
 
     async def _give_back(self, container: Container) -> None:
         for chunk in container.log.closed_chunks():

@@ -114,7 +114,8 @@ def read_batches(
     left = max_bytes
     for chunk in chunks:
         body = chunk.body
-        places = _enough(live_places(chunk, body, partitionlet, offset, written), limit, left, bool(batches))
+        found = live_places(chunk, body, partitionlet, offset, written)
+        places, more = _enough(found, limit=limit, max_bytes=left, some=bool(batches))
         for place, view in _views(chunk, body, places):
             try:
                 left = take_batches(
@@ -131,22 +132,25 @@ def read_batches(
                     raise
             if left < 0:
                 return _joined(batches)
-        if left <= 0:
+        if left <= 0 or more:
             break
     return _joined(batches)
 
 
-def _enough(places: Iterator[Place], limit: int, max_bytes: int, some: bool) -> Iterator[Place]:
-    """Of `places`, those that a read of `max_bytes` may need."""
+def _enough(places: Iterable[Place], *, limit: int, max_bytes: int, some: bool) -> tuple[list[Place], bool]:
+    """Of `places`, those that a read of `max_bytes` needs, and whether there are more, so that the read ends with them.
+
+    At least one place unless there are `some` batches already.
+    """
+    needed: list[Place] = []
     size = 0
     for place in places:
-        if place.first >= limit or (some and size + place.length > max_bytes + BLOCK_BYTES):
-            return
-        yield place
-        some = True
+        enough = size >= max_bytes or size + place.length > max_bytes + BLOCK_BYTES
+        if place.first >= limit or ((some or needed) and enough):
+            return needed, True
+        needed.append(place)
         size += place.length
-        if size > max_bytes + BLOCK_BYTES:
-            return
+    return needed, False
 
 
 def _joined(batches: list[memoryview]) -> list[bytes | memoryview]:

@@ -34,6 +34,7 @@ from headrace.log.files import (
 from headrace.log.folder import chunk_path
 from headrace.log.frames import HEADER_BYTES, frames_in
 from headrace.log.index import ControlPlace, Place, ProducerBatch, Summary
+from headrace.log.parent import end_with_parent
 from headrace.log.reading import ProducerEntry, merge_producers
 from headrace.log.segment import Segment, SegmentBuilder
 
@@ -183,6 +184,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2 or not arguments[1].isdecimal():
         print("usage: python -m headrace.log.regroup FOLDER START", file=sys.stderr)
         return 1
+    end_with_parent()
     os.nice(_NICENESS)
     try:
         rewrite(chunk_path(Path(arguments[0]), int(arguments[1])))

@@ -28,6 +28,7 @@ from headrace.log.files import FILE_HEAD_BYTES, OpenFile, read_exactly, read_hea
 from headrace.log.folder import chunk_path, names_in
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in
 from headrace.log.index import Part, Place
+from headrace.log.parent import end_with_parent
 
 _NICENESS: Final = 10
 _READ_BYTES: Final = 1 << 20
@@ -212,6 +213,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     chosen = parser.parse_args(arguments)
+    end_with_parent()
     os.nice(_NICENESS)
     scrubbed, findings = Scrubbed(), 0
     try:

@@ -1,0 +1,20 @@
+"""A helper process ends with the node that started it, also when that is killed.
+
+A regroup that outlived its node would replace a file under the feet of the next one.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends (Linux), and end now if it has ended already."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)

@@ -132,7 +132,7 @@ def _check_client(header: BatchHeader) -> None:
         raise InvalidBatch(f"{header.record_count} records, last offset delta {header.last_offset_delta}")
     if header.attributes & (CONTROL_BIT | APPEND_TIME_BIT):
         raise InvalidBatch("control batches and append times are the broker's to write")
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+    if header.producer_id != -1 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise InvalidBatch(f"producer {header.producer_id} sent no epoch or no sequence")
 
 

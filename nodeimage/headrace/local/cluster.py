@@ -36,6 +36,7 @@ NODE_NAME = "node-1"
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02
+PORT_WAIT_S = 2.0
 LOG_KEPT_BYTES = 8 << 20
 """A longer log is set aside as `.log.1` at the next start."""
 PORT_TRIES = 5
@@ -181,18 +182,28 @@ def _refuse_running(folder: Path) -> None:
 
 def _choose_port(folder: Path, asked: int | None, progress: Progress) -> int:
     if asked is not None:
-        if not port_is_free(HOST, asked):
+        if not _soon_free(asked):
             holder = port_holder(asked)
             by = f" by {holder}" if holder else ""
             raise PortTaken(f"port {asked} is taken{by}: leave --port away, or name another")
         return asked
     before = read_cluster_file(folder)
     wanted = before.nodes[0].port if before and before.nodes else DEFAULT_PORT
-    if port_is_free(HOST, wanted):
+    if _soon_free(wanted) if before else port_is_free(HOST, wanted):
         return wanted
     port = free_port(HOST)
     progress(f"port {wanted} is taken by {port_holder(wanted) or 'another process'}; using {port}")
     return port
+
+
+def _soon_free(port: int) -> bool:
+    """Whether the port is free within a moment: what is left of a killed node may hold it a little longer."""
+    until = time.monotonic() + PORT_WAIT_S
+    while not port_is_free(HOST, port):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _start_on(

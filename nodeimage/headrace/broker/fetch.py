@@ -143,6 +143,14 @@ class Fetch:
 
     async def bind_and_start(self) -> None:
         """Look up what is not in memory, then start."""
+        try:
+            await self._bind()
+        except BaseException:  # nobody will answer: let go of the partitions that are bound already
+            self._cancel()
+            raise
+        self.start()
+
+    async def _bind(self) -> None:
         names = list({key[0] for key in self._session.active if isinstance(key[0], str)})
         ids = list({key[0] for key in self._session.active if isinstance(key[0], bytes)})
         topics = dict(zip(names, await self._broker.topics.resolve(names, self._connection), strict=True))
@@ -165,7 +173,6 @@ class Fetch:
             elif self._session.interests.get(interest.key) is interest:
                 interest.error = None
                 interest.watch(partition)
-        self.start()
 
     # --- waiting
 
@@ -208,7 +215,8 @@ class Fetch:
         self._session.waiting = None
         if self._deadline is not None:
             self._deadline.cancel()
-            self._connection.waiting_fetch = None
+            if self._connection.waiting_fetch == self._expired:  # not that of a later fetch
+                self._connection.waiting_fetch = None
             if self._cancel in self._connection.on_close:
                 self._connection.on_close.remove(self._cancel)
 
@@ -216,7 +224,7 @@ class Fetch:
 
     def _try(self, *, final: bool) -> bool:
         """Answer if there is enough, or if `final`; false: go on waiting."""
-        budget = min(self._asked.max_bytes, MAX_RESPONSE_BYTES)
+        budget = max(1, min(self._asked.max_bytes, MAX_RESPONSE_BYTES))  # one batch comes whatever the limit
         found: dict[Key, list[Buffer]] = {}
         cold: list[tuple[Interest, Range]] = []
         total = 0
@@ -258,7 +266,7 @@ class Fetch:
             self._session.waiting = _nothing  # the session is busy until the answer
             self._connection.hold(self._broker.spawn(self._read_cold(found, cold, budget - total)))
             return True
-        if total >= self._asked.min_bytes or failed or final:
+        if total >= min(self._asked.min_bytes, budget) or failed or final:
             self._end()
             self._answer(found)
             return True

@@ -9,6 +9,8 @@
         28  32x            zero
         60  u32   crc      CRC-32C of bytes 0 to 60
 
+The head's layout is the same in every version, so that an older Headrace can tell a newer format from damage.
+
 Knows nothing of what the files hold beyond that head. An `OSError` for a full disk becomes `StorageFull`; every
 other one propagates.
 """
@@ -83,12 +85,14 @@ def read_head(fd: int, path: Path, kind: bytes) -> FileHead:
     magic, found, version, start, flags = _HEAD.unpack_from(raw)
     if magic != MAGIC:
         raise CorruptLog(f"{path}, byte 0: not a file of a Headrace log. Restore it, or move it away.")
+    if crc32c(raw[: FILE_HEAD_BYTES - 4]) != _CRC.unpack_from(raw, FILE_HEAD_BYTES - 4)[0]:
+        raise CorruptLog(f"{path}, byte 0: the file's head is damaged. Restore it from a replica.")
     if version > VERSION:
         raise FolderRefused(
             f"{path} has format {version}, this Headrace knows up to {VERSION}. Start the newer version that wrote it."
         )
-    if crc32c(raw[: FILE_HEAD_BYTES - 4]) != _CRC.unpack_from(raw, FILE_HEAD_BYTES - 4)[0] or found != kind:
-        raise CorruptLog(f"{path}, byte 0: the file's head is damaged. Restore it from a replica.")
+    if found != kind:
+        raise CorruptLog(f"{path}, byte 8: a file of kind {found!r}, not {kind!r}. Restore it from a replica.")
     return FileHead(kind, start, flags)
 
 

@@ -83,6 +83,14 @@ class Writing:
             self.log.write_job(job)
             self.log.job_done(job)
 
+    def fill_tables(self, count: int) -> None:
+        """Appends until the open chunk has `count` checkpoints, and a frame behind them, synced one by one."""
+        self.append()
+        self.sync()
+        while len(self.log.chunks()[-1].body.parts) <= count:
+            self.append()
+            self.sync()
+
     def fill_chunks(self, count: int, *, partitionlets: int = 4, size: int = 40) -> None:
         """Appends by turns until `count` chunks are full, synced."""
         row = 0

@@ -1,0 +1,434 @@
+"""The log against a model, with crashes at every call to the disk.
+
+`Disk` stands between the log and the folder's files. It counts the calls that change something; at the chosen one the
+process "dies": a write may be done in part, and of what was not synced yet any sector may be lost. Names made, renamed
+and removed count as durable at once. Then the folder is opened anew and held against the model: nothing that was
+synced is missing, nothing is there that was not appended, and everything is in order.
+"""
+
+import itertools
+import os
+import random
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+from crc32c import crc32c
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.log import files
+from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log.frames import FrameType
+from headrace.log.regroup import rewrite
+from headrace.log.scrub import Scrubbed, scrub
+
+SECTOR = 512
+OPTIONS = LogOptions(chunk_bytes=16 << 10, checkpoint_bytes=3 << 10, tail_bytes=8 << 10)
+FOREVER = 1 << 60
+
+
+class Crash(BaseException):
+    """The process died."""
+
+
+class Disk:
+    """Calls to the disk below `folder`, up to number `crash_at`."""
+
+    def __init__(self, folder: Path, *, crash_at: int | None = None, seed: int = 0) -> None:
+        self._folder = os.path.realpath(folder)
+        self._crash_at = crash_at
+        self._random = random.Random(seed)
+        self._unsynced: dict[int, tuple[int, list[tuple[int, int]]]] = {}  # by inode: a descriptor, (offset, length)
+        self.calls = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with (
+            mock.patch.multiple(
+                os,
+                pwrite=self._write(os.pwrite),
+                pwritev=self._writev(os.pwritev),
+                fsync=self._sync(os.fsync),
+                fdatasync=self._sync(os.fdatasync),
+                ftruncate=self._change(os.ftruncate),
+                posix_fallocate=self._change(os.posix_fallocate),
+            ),
+            mock.patch.multiple(Path, rename=self._name(Path.rename), unlink=self._name(Path.unlink)),
+            mock.patch.object(files, "_fallocate", self._change(files._fallocate)),
+        ):
+            try:
+                yield
+            finally:
+                for fd, _ in self._unsynced.values():
+                    os.close(fd)
+
+    def _ours(self, fd: int) -> bool:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith(self._folder)
+
+    def _dies_now(self) -> bool:
+        self.calls += 1
+        return self.calls - 1 == self._crash_at
+
+    def _die(self) -> None:
+        for fd, ranges in self._unsynced.values():
+            for offset, length in ranges:
+                for sector in range(offset // SECTOR, -(-(offset + length) // SECTOR)):
+                    start, end = max(sector * SECTOR, offset), min((sector + 1) * SECTOR, offset + length)
+                    if self._random.random() < 0.3:
+                        _REAL_PWRITE(fd, bytes(end - start), start)
+        raise Crash
+
+    def _note(self, fd: int, offset: int, length: int) -> None:
+        inode = os.fstat(fd).st_ino
+        if inode not in self._unsynced:
+            self._unsynced[inode] = (os.dup(fd), [])
+        self._unsynced[inode][1].append((offset, length))
+
+    def _write(self, real: Any) -> Any:
+        def pwrite(fd: int, content: Any, offset: int) -> int:
+            if not self._ours(fd):
+                return int(real(fd, content, offset))
+            if self._dies_now():
+                part = bytes(content)[: self._random.randrange(len(content) + 1)]
+                real(fd, part, offset)
+                self._note(fd, offset, len(part))
+                self._die()
+            self._note(fd, offset, len(content))
+            return int(real(fd, content, offset))
+
+        return pwrite
+
+    def _writev(self, real: Any) -> Any:
+        one = self._write(os.pwrite)
+
+        def pwritev(fd: int, buffers: Any, offset: int) -> int:
+            return int(one(fd, b"".join(buffers), offset))
+
+        return pwritev
+
+    def _sync(self, real: Any) -> Any:
+        def sync(fd: int) -> None:
+            if not self._ours(fd):
+                real(fd)
+                return
+            if self._dies_now():
+                self._die()
+            inode = os.fstat(fd).st_ino
+            if inode in self._unsynced:
+                self._unsynced[inode][1].clear()
+
+        return sync
+
+    def _change(self, real: Any) -> Any:
+        def change(fd: int, *arguments: int) -> Any:
+            if self._ours(fd) and self._dies_now():
+                self._die()
+            return real(fd, *arguments)
+
+        return change
+
+    def _name(self, real: Any) -> Any:
+        def change(path: Path, *arguments: Any, **named: Any) -> Any:
+            if os.path.realpath(path.parent).startswith(self._folder) and self._dies_now():
+                self._die()
+            return real(path, *arguments, **named)
+
+        return change
+
+
+_REAL_PWRITE = os.pwrite
+
+
+class Appended(NamedTuple):
+    """One frame of the model."""
+
+    position: int
+    end: int
+    partitionlet: int
+    first: int
+    payload: bytes
+    control: bool
+
+
+def make_batch(first: int, records: int, size: int) -> memoryview:
+    summed = struct.pack(">hiqqqhii", 0, records - 1, first, first, 9, 0, first, records) + os.urandom(size)
+    return memoryview(struct.pack(">qiibI", first, 9 + len(summed), 0, 2, crc32c(summed)) + summed)
+
+
+def first_offsets(raw: bytes) -> list[tuple[int, bytes]]:
+    """(base offset, batch) of each batch in `raw`."""
+    found, at = [], 0
+    while at < len(raw):
+        base, length = struct.unpack_from(">qi", raw, at)
+        found.append((base, raw[at : at + 12 + length]))
+        at += 12 + length
+    return found
+
+
+class Model:
+    """A log and what must be in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.frames: list[Appended] = []
+        self.synced = 0
+        self.maybe_dead: set[tuple[int, int]] = set()  # (partitionlet, first offset)
+        self.log: ContainerLog = None  # type: ignore[assignment]
+        self.open()
+
+    def open(self) -> None:
+        """Opens the folder and takes up what a crash left: at least all that was synced, and no half frame."""
+        with Disk(self.folder)():
+            self.log = ContainerLog.open(self.folder, OPTIONS)
+        assert self.log.end == self.log.synced >= self.synced
+        assert self.log.end in {0, self.synced, *(frame.end for frame in self.frames)}
+        assert self.log.scanned_bytes <= OPTIONS.checkpoint_bytes + 10_000
+        self.frames = [frame for frame in self.frames if frame.end <= self.log.end]
+        self.synced = self.log.end
+
+    def append(self, partitionlet: int, records: int, size: int) -> None:
+        first = max((f.first + 10 for f in self.frames if f.partitionlet == partitionlet and not f.control), default=0)
+        batch = make_batch(first, records, size)
+        self.make_room(len(batch))
+        position = self.log.end
+        end = self.log.append_batch(
+            partitionlet=partitionlet, epoch=1, first=first, last=first + records - 1, max_timestamp=first, batch=batch
+        )
+        self.frames.append(Appended(position, end, partitionlet, first, bytes(batch), False))
+
+    def append_control(self, partitionlet: int, payload: bytes) -> None:
+        self.make_room(len(payload))
+        position = self.log.end
+        end = self.log.append_control(type=FrameType.COMMAND, epoch=1, partitionlet=partitionlet, payload=payload)
+        self.frames.append(Appended(position, end, partitionlet, -1, payload, True))
+
+    def make_room(self, length: int) -> None:
+        if not self.log.room(length):
+            with Disk(self.folder)():
+                self.log.make_spare()
+
+    def run(self, work: Callable[[], object], *, crash_at: int | None = None, seed: int = 0) -> bool:
+        """Runs `work`; True if the process died in it, after which the log is open again."""
+        try:
+            with Disk(self.folder, crash_at=crash_at, seed=seed)():
+                work()
+        except Crash:
+            self.open()
+            return True
+        return False
+
+    def sync(self, **crash: Any) -> None:
+        job = self.log.take_job()
+        if job is None:
+            return
+        if not self.run(lambda: self.log.write_job(job), **crash):
+            self.log.job_done(job)
+            self.synced = self.log.synced
+
+    def close_chunks(self, **crash: Any) -> None:
+        for chunk in self.log.chunks_to_close():
+            if self.run(lambda chunk=chunk: self.log.close_chunk(chunk), **crash):  # type: ignore[misc]
+                return
+
+    def regroup(self, row: int, **crash: Any) -> None:
+        chunk = self.log.closed_chunks()[row]
+        if not self.run(lambda: rewrite(chunk.path), **crash):
+            self.log.reopen_chunk(chunk)
+
+    def punch(self, row: int, dead: dict[int, int], **crash: Any) -> None:
+        chunk = self.log.closed_chunks()[row]
+        self.maybe_dead |= {
+            (frame.partitionlet, frame.first)
+            for frame in self.frames
+            if not frame.control and chunk.start <= frame.position < (chunk.end or 0)
+            and frame.first < dead.get(frame.partitionlet, 0)
+        }  # fmt: skip
+        self.run(lambda: self.log.punch(chunk, dead), **crash)
+
+    def drop(self, row: int, **crash: Any) -> None:
+        chunk = self.log.closed_chunks()[row]
+        start, end = chunk.start, chunk.end or 0
+        self.run(lambda: self.log.drop_chunk(chunk), **crash)
+        if start not in {chunk.start for chunk in self.log.chunks()}:
+            self.frames = [frame for frame in self.frames if not start <= frame.position < end]
+
+    def check(self) -> None:
+        """Reads everything that is synced back, from disk and (where it is there) from memory."""
+        synced = [frame for frame in self.frames if frame.end <= self.synced]
+        for partitionlet in {frame.partitionlet for frame in synced}:
+            mine = [frame for frame in synced if frame.partitionlet == partitionlet and not frame.control]
+            limit = mine[-1].first + 10 if mine else 0
+            found: list[tuple[int, bytes]] = []
+            offset = 0
+            while batches := self.log.read(partitionlet, offset, limit=limit, max_bytes=700):
+                found += first_offsets(b"".join(batches))
+                offset = found[-1][0] + 10
+            kept = dict(found)
+            assert [first for first, _ in found] == sorted(kept)
+            assert kept.items() <= {frame.first: frame.payload for frame in mine}.items()
+            missing = {(partitionlet, frame.first) for frame in mine if frame.first not in kept}
+            assert missing <= self.maybe_dead
+            tail = self.log.read_tail(partitionlet, mine[-1].first, limit=limit, max_bytes=1) if mine else None
+            assert tail is None or tail == [mine[-1].payload]
+            if found:
+                state = self.log.load(partitionlet)
+                newest = [f for f in self.frames if f.partitionlet == partitionlet and not f.control][-1]
+                assert newest.first < (state.next_offset or 0) <= newest.first + 10
+                assert [batch[2] for batch in state.producers[9].batches][-1] == newest.first
+        controls = list(self.log.control_frames(self.log.start, self.log.synced))
+        assert [(frame.position, bytes(frame.payload)) for frame in controls] == [
+            (frame.position, frame.payload) for frame in synced if frame.control
+        ]
+
+
+CRASH = st.one_of(st.none(), st.integers(0, 12))
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Any order of everything."""
+
+    @initialize()
+    def start(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.model = Model(self.folder / "container")
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+    @rule(
+        partitionlets=st.lists(st.integers(1, 4), min_size=1, max_size=20),
+        records=st.integers(1, 10),
+        size=st.sampled_from([0, 40, 700, 5000]),
+    )
+    def append(self, partitionlets: list[int], records: int, size: int) -> None:
+        for partitionlet in partitionlets:
+            self.model.append(partitionlet, records, size)
+
+    @rule(partitionlet=st.integers(0, 4), payload=st.binary(max_size=600))
+    def append_control(self, partitionlet: int, payload: bytes) -> None:
+        self.model.append_control(partitionlet, payload)
+
+    @rule(crash_at=CRASH, seed=st.integers(0, 1 << 16))
+    def sync(self, crash_at: int | None, seed: int) -> None:
+        self.model.sync(crash_at=crash_at, seed=seed)
+
+    @rule()
+    def close_open_chunk(self) -> None:
+        self.model.log.close_open_chunk()
+
+    @rule(crash_at=CRASH, seed=st.integers(0, 1 << 16))
+    def close_chunks(self, crash_at: int | None, seed: int) -> None:
+        self.model.close_chunks(crash_at=crash_at, seed=seed)
+
+    @precondition(lambda self: self.model.log.closed_chunks())
+    @rule(row=st.integers(0, 100), crash_at=CRASH, seed=st.integers(0, 1 << 16))
+    def regroup(self, row: int, crash_at: int | None, seed: int) -> None:
+        self.model.regroup(row % len(self.model.log.closed_chunks()), crash_at=crash_at, seed=seed)
+
+    @precondition(lambda self: self.model.log.closed_chunks())
+    @rule(
+        row=st.integers(0, 100),
+        dead=st.dictionaries(st.integers(1, 4), st.sampled_from([10, 50, 200, 1 << 62]), min_size=1),
+        crash_at=CRASH,
+        seed=st.integers(0, 1 << 16),
+    )
+    def punch(self, row: int, dead: dict[int, int], crash_at: int | None, seed: int) -> None:
+        self.model.punch(row % len(self.model.log.closed_chunks()), dead, crash_at=crash_at, seed=seed)
+
+    @precondition(lambda self: len(self.model.log.closed_chunks()) > 1)
+    @rule(row=st.integers(0, 100), crash_at=CRASH, seed=st.integers(0, 1 << 16))
+    def drop(self, row: int, crash_at: int | None, seed: int) -> None:
+        self.model.drop(row % len(self.model.log.closed_chunks()), crash_at=crash_at, seed=seed)
+
+    @rule()
+    def kill(self) -> None:
+        self.model.open()
+
+    @rule()
+    def restart(self) -> None:
+        with Disk(self.model.folder)():
+            self.model.log.close()
+        self.model.synced = max((frame.end for frame in self.model.frames), default=self.model.synced)
+        self.model.open()
+
+    @rule()
+    def nothing_is_found_by_a_scrub(self) -> None:
+        assert list(scrub(self.model.folder, Scrubbed())) == []
+
+    @invariant()
+    def all_is_there(self) -> None:
+        if hasattr(self, "model"):
+            self.model.check()
+
+
+TestLog = LogMachine.TestCase
+TestLog.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def fill(model: Model) -> None:
+    """Two full chunks and a bit."""
+    for row in itertools.count():
+        model.append(row % 3 + 1, 2, 500 if row % 5 else 40)
+        if row % 7 == 0:
+            model.append_control(row % 3 + 1, b"control %d" % row)
+        if row % 4 == 0:
+            model.sync()
+        if len(model.log.chunks()) == 3 and model.log.end - model.log.chunks()[-1].start > 2000:
+            break
+    model.sync()
+
+
+STEPS: dict[str, Callable[..., None]] = {
+    "close": lambda model, **crash: model.close_chunks(**crash),
+    "regroup": lambda model, **crash: model.regroup(0, **crash),
+    "punch": lambda model, **crash: model.punch(0, {1: 100, 2: 1 << 62}, **crash),
+    "drop the oldest": lambda model, **crash: model.drop(0, **crash),
+    "drop another": lambda model, **crash: model.drop(1, **crash),
+    "sync": lambda model, **crash: model.sync(**crash),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_call_to_the_disk_loses_nothing(tmp_path: Path, step: str) -> None:
+    prepared = Model(tmp_path / "prepared")
+    fill(prepared)
+    if step != "close":
+        prepared.close_chunks()
+    crashes = 0
+    for crash_at in itertools.count():
+        folder = tmp_path / f"crash-{crash_at}"
+        shutil.copytree(prepared.folder, folder)
+        model = Model.__new__(Model)
+        model.folder, model.frames, model.synced = folder, list(prepared.frames), prepared.synced
+        model.maybe_dead = set()
+        model.open()
+        if step == "sync":
+            for row in range(40):  # over the end of the chunk, through several checkpoints
+                model.append(row % 3 + 1, 2, 400)
+        before = len(model.log.chunks())
+        log = model.log
+        STEPS[step](model, crash_at=crash_at, seed=crash_at)
+        crashed = model.log is not log
+        crashes += crashed
+        model.check()
+        model.append(1, 1, 10)
+        STEPS[step](model) if before == len(model.log.chunks()) else None
+        model.sync()
+        model.check()
+        model.open()
+        model.check()
+        assert list(scrub(folder, Scrubbed())) == []
+        assert not list(folder.glob("*.tmp"))
+        shutil.rmtree(folder)
+        if not crashed:
+            break
+    assert crashes >= 3

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from headrace.catalog.apply_chains import ROLL_GAP
 from headrace.catalog.commands import (
     AlterStream,

@@ -1,5 +1,6 @@
 import msgspec
 import pytest
+
 from headrace.catalog.commands import CreateStream, DeleteGroups, StreamPolicy, decode, encode
 from headrace.errors import FolderRefused
 from headrace.ids import Millis

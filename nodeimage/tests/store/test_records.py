@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.records import (

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headrace.errors import FolderRefused
-from headrace.store.protocol import StoreUnavailable, VersionConflict, Versioned
-from headrace.store.sqlite import SqliteStore
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
+
+from headrace.errors import FolderRefused
+from headrace.store.protocol import StoreUnavailable, VersionConflict, Versioned
+from headrace.store.sqlite import SqliteStore
 
 
 @pytest.fixture

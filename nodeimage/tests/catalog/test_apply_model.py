@@ -1,0 +1,482 @@
+"""Random commands against a model in plain Python, and against a second file that gets them in one go.
+
+The model holds the rules of catalog/commands.py in dicts; it shares nothing with the tables but the commands.
+"""
+
+import itertools
+import sqlite3
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from headrace.catalog.apply_chains import ROLL_GAP
+from headrace.catalog.commands import (
+    Command,
+    CommitCursors,
+    CreatePartitions,
+    CreateStream,
+    CreateTopics,
+    Cursor,
+    DeleteCursors,
+    DeleteGroups,
+    DeleteStream,
+    DeleteTopics,
+    ExpireCursors,
+    LogStart,
+    NewTopic,
+    PutGroup,
+    RollDone,
+    Rolled,
+    RollIntent,
+    RollTarget,
+    SetLogStart,
+    StreamPolicy,
+    decode,
+    encode,
+)
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, OPEN, SEALED
+from headrace.catalog.tables import apply_all, open_tables
+from headrace.errors import Code, KafkaError
+from headrace.ids import (
+    ContainerId,
+    Epoch,
+    LeaderEpoch,
+    Millis,
+    Offset,
+    PartitionletId,
+    Position,
+    StreamNumber,
+    partitionlet_id,
+)
+
+PATHS = st.sampled_from(["/a", "/b/c"])
+NAMES = st.sampled_from(["t", "u", "v.w"])
+IDS = st.integers(0, 3).map(lambda number: bytes([number]) * 16)
+PARTITIONS = st.integers(0, 3)
+OFFSETS = st.integers(0, 40)
+GROUPS = st.sampled_from(["g", "h"])
+TIMES = st.integers(0, 30).map(Millis)
+
+
+@dataclass
+class Piece:
+    """A partitionlet."""
+
+    id: int
+    container: int
+    first: int
+    leader_epoch: int
+    container_epoch: int
+    state: int
+    end: int = -1
+    epochs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass
+class Topic:
+    number: int
+    stream: str
+    name: str
+    chains: list[list[Piece]]
+    starts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    generation: int
+    members: tuple[str, ...]
+    changed: int
+    cursors: dict[tuple[bytes, int], tuple[int, int]] = field(default_factory=dict)
+
+
+class Model:
+    """What the catalog should hold."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, tuple[int, itertools.count[int]]] = {}
+        self.topics: dict[bytes, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.stream_numbers = itertools.count(1)
+        self.topic_numbers = itertools.count(1)
+
+    def new_id(self, stream: str) -> int:
+        number, serials = self.streams[stream]
+        return partitionlet_id(stream=StreamNumber(number), serial=next(serials))
+
+    def opened(self, stream: str, containers: list[ContainerId]) -> list[list[Piece]]:
+        return [[Piece(self.new_id(stream), container, 0, 0, 1, OPEN)] for container in containers]
+
+    def create_topic(self, item: NewTopic) -> Code:
+        if item.stream not in self.streams:
+            return Code.INVALID_TOPIC_EXCEPTION
+        if any((topic.stream, topic.name) == (item.stream, item.name) for topic in self.topics.values()):
+            return Code.TOPIC_ALREADY_EXISTS
+        if item.partitions == 0:
+            return Code.INVALID_PARTITIONS
+        if item.topic_id in self.topics:
+            return Code.INVALID_REQUEST
+        chains = self.opened(item.stream, item.container_ids)
+        self.topics[item.topic_id] = Topic(next(self.topic_numbers), item.stream, item.name, chains)
+        return Code.NONE
+
+    def delete_topic(self, topic_id: bytes) -> Code:
+        if self.topics.pop(topic_id, None) is None:
+            return Code.UNKNOWN_TOPIC_ID
+        for group in self.groups.values():
+            group.cursors = {key: value for key, value in group.cursors.items() if key[0] != topic_id}
+        return Code.NONE
+
+    def chain(self, topic_id: bytes, partition: int) -> list[Piece] | None:
+        topic = self.topics.get(topic_id)
+        return topic.chains[partition] if topic is not None and partition < len(topic.chains) else None
+
+    def intend(self, item: RollTarget) -> Code:
+        chain = self.chain(item.topic_id, item.partition)
+        if chain is None:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        open_one = next(piece for piece in chain if piece.state == OPEN)
+        if open_one.id != item.expected_open:
+            return Code.INVALID_REQUEST
+        if chain[-1].state == INTENDED and chain[-1].id != item.abandoned:
+            return Code.NONE if chain[-1].container == item.container else Code.INVALID_REQUEST
+        if chain[-1].state == INTENDED:
+            chain.pop()
+        new = self.new_id(self.topics[item.topic_id].stream)
+        chain.append(Piece(new, item.container, -1, -1, -1, INTENDED))
+        return Code.NONE
+
+    def finish(self, item: Rolled) -> Code:
+        chain = self.chain(item.topic_id, item.partition)
+        if chain is None:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        open_one = next(piece for piece in chain if piece.state == OPEN)
+        if open_one.id == item.opened:
+            return Code.NONE
+        last = chain[-1]
+        if open_one.id != item.sealed or (last.id, last.state) != (item.opened, INTENDED) or item.end < open_one.first:
+            return Code.INVALID_REQUEST
+        open_one.state, open_one.end, open_one.epochs = SEALED, item.end, tuple(item.epochs)
+        last.state, last.first, last.container_epoch = OPEN, item.end, item.container_epoch
+        last.leader_epoch = max([open_one.leader_epoch, *(epoch for epoch, _ in item.epochs)]) + ROLL_GAP
+        if item.end == open_one.first:
+            chain.remove(open_one)
+        self.drop_below(self.topics[item.topic_id], item.partition)
+        return Code.NONE
+
+    def set_start(self, item: LogStart) -> Code:
+        if self.chain(item.topic_id, item.partition) is None:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        topic = self.topics[item.topic_id]
+        topic.starts[item.partition] = max(item.offset, topic.starts.get(item.partition, 0))
+        self.drop_below(topic, item.partition)
+        return Code.NONE
+
+    def drop_below(self, topic: Topic, partition: int) -> None:
+        start = topic.starts.get(partition, 0)
+        chain = topic.chains[partition]
+        chain[:] = [piece for piece in chain if piece.state != SEALED or piece.end > start]
+
+    def commit(self, command: CommitCursors) -> Code | list[Code]:
+        group = self.groups.get(command.group)
+        if command.generation < 0:
+            if group is not None and group.members:
+                return Code.UNKNOWN_MEMBER_ID
+        elif group is None or group.generation != command.generation:
+            return Code.ILLEGAL_GENERATION
+        elif command.member_id not in group.members:
+            return Code.UNKNOWN_MEMBER_ID
+        group = self.groups.setdefault(command.group, Group(0, (), command.now))
+        codes = []
+        for item in command.items:
+            known = self.chain(item.topic_id, item.partition) is not None
+            codes.append(Code.NONE if known else Code.UNKNOWN_TOPIC_OR_PARTITION)
+            if known:
+                group.cursors[item.topic_id, item.partition] = (item.offset, command.now)
+        return codes
+
+    def expire(self, before: int) -> tuple[int, int]:
+        cursors = groups = 0
+        for name, group in list(self.groups.items()):
+            if group.members or group.changed >= before:
+                continue
+            kept = {key: value for key, value in group.cursors.items() if value[1] >= before}
+            cursors += len(group.cursors) - len(kept)
+            group.cursors = kept
+            if not kept:
+                groups += 1
+                del self.groups[name]
+        return cursors, groups
+
+
+class CatalogAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "one.sqlite"
+        self.connection = open_tables(self.path)
+        self.connection.execute("PRAGMA synchronous=OFF")  # this test crashes nothing
+        self.reader = Reader(self.path)
+        self.model = Model()
+        self.log: list[tuple[Position, bytes]] = []
+        self.create_stream("/a", Millis(0))  # most rules say little without a topic
+        self.create_topics([("/a", "t", bytes(16), 2), ("/a", "u", bytes([1]) * 16, 1)], Millis(0))
+
+    def apply(self, command: Command) -> Any:
+        position = Position(10 * (len(self.log) + 1))
+        self.log.append((position, encode(command)))
+        (decided,) = apply_all(self.connection, [(position, command)])
+        return decided.code if isinstance(decided, KafkaError) else decided
+
+    @rule(path=PATHS, now=TIMES)
+    def create_stream(self, path: str, now: Millis) -> None:
+        outcome = self.apply(CreateStream(path, StreamPolicy(), now))
+        assert outcome.changed == (path not in self.model.streams)
+        if outcome.changed:
+            self.model.streams[path] = (next(self.model.stream_numbers), itertools.count(1))
+
+    @rule(path=PATHS, now=TIMES, seldom=st.integers(0, 4))
+    def delete_stream(self, path: str, now: Millis, seldom: int) -> None:
+        force = seldom == 4
+        outcome = self.apply(DeleteStream(path, now, force))
+        held = [topic_id for topic_id, topic in self.model.topics.items() if topic.stream == path]
+        if path not in self.model.streams:
+            assert outcome is Code.UNKNOWN_TOPIC_OR_PARTITION
+        elif held and not force:
+            assert outcome is Code.POLICY_VIOLATION
+        else:
+            assert outcome.stream.topics == len(held)
+            for topic_id in held:
+                self.model.delete_topic(topic_id)
+            del self.model.streams[path]
+
+    @rule(wanted=st.lists(st.tuples(PATHS, NAMES, IDS, PARTITIONS), max_size=4), now=TIMES)
+    def create_topics(self, wanted: list[tuple[str, str, bytes, int]], now: Millis) -> None:
+        items = [
+            NewTopic(path, name, id_, count, {}, [ContainerId(9)] * count, [Epoch(1)] * count)
+            for path, name, id_, count in wanted
+        ]
+        foreseen = self.reader.check_new_topics(items)
+        codes = [outcome.code for outcome in self.apply(CreateTopics(items, now))]
+        assert [Code.NONE if each is None else each.code for each in foreseen] == codes
+        assert codes == [self.model.create_topic(item) for item in items]
+
+    @rule(ids=st.lists(IDS, max_size=3), now=TIMES)
+    def delete_topics(self, ids: list[bytes], now: Millis) -> None:
+        outcomes = self.apply(DeleteTopics(ids, now))
+        assert [outcome.code for outcome in outcomes] == [self.model.delete_topic(id_) for id_ in ids]
+
+    @rule(id_=IDS, count=st.integers(0, 5), now=TIMES)
+    def create_partitions(self, id_: bytes, count: int, now: Millis) -> None:
+        topic = self.model.topics.get(id_)
+        added = max(0, count - (0 if topic is None else len(topic.chains)))
+        containers = [ContainerId(8)] * added
+        outcome = self.apply(CreatePartitions(id_, count, containers, [Epoch(1)] * added, now))
+        if topic is None:
+            assert outcome is Code.UNKNOWN_TOPIC_ID
+        elif not added:
+            assert outcome is Code.INVALID_PARTITIONS
+        else:
+            assert len(outcome.partitionlets) == added
+            topic.chains += self.model.opened(topic.stream, containers)
+
+    @rule(data=st.data(), container=st.integers(1, 2).map(ContainerId), now=TIMES)
+    def roll_intent(self, data: st.DataObject, container: ContainerId, now: Millis) -> None:
+        id_, partition = self.draw_partition(data)
+        expected, abandoned = self.draw_pieces(data, id_, partition)
+        item = RollTarget(id_, partition, expected, container, abandoned)
+        (outcome,) = self.apply(RollIntent([item], now))
+        assert outcome.code == self.model.intend(item)
+        if outcome.code is Code.NONE:
+            chain = self.model.chain(id_, partition)
+            assert chain is not None
+            assert outcome.partitionlet.id == chain[-1].id
+
+    @rule(data=st.data(), end=OFFSETS, failovers=st.integers(0, 300), now=TIMES)
+    def roll_done(self, data: st.DataObject, end: int, failovers: int, now: Millis) -> None:
+        id_, partition = self.draw_partition(data)
+        sealed, opened = self.draw_pieces(data, id_, partition)
+        self.finish_roll(id_, partition, sealed, opened, end=end, failovers=failovers, now=now)
+
+    @rule(data=st.data(), records=st.integers(0, 5), failovers=st.integers(0, 300), now=TIMES)
+    def whole_roll(self, data: st.DataObject, records: int, failovers: int, now: Millis) -> None:
+        id_, partition = self.draw_partition(data)
+        chain = self.model.chain(id_, partition)
+        if chain is None:
+            return
+        open_one = next(piece for piece in chain if piece.state == OPEN)
+        item = RollTarget(id_, partition, PartitionletId(open_one.id), ContainerId(chain[-1].container))
+        self.apply(RollIntent([item], now))
+        self.model.intend(item)
+        if chain[-1].state == INTENDED:
+            new = PartitionletId(chain[-1].id)
+            end = open_one.first + records
+            self.finish_roll(id_, partition, item.expected_open, new, end=end, failovers=failovers, now=now)
+
+    def finish_roll(
+        self,
+        id_: bytes,
+        partition: int,
+        sealed: PartitionletId,
+        opened: PartitionletId,
+        *,
+        end: int,
+        failovers: int,
+        now: Millis,
+    ) -> None:
+        chain = self.model.chain(id_, partition) or []
+        base = next((piece.leader_epoch for piece in chain if piece.state == OPEN), 0)
+        epochs = [(LeaderEpoch(base), Offset(0)), (LeaderEpoch(base + failovers), Offset(end))]
+        item = Rolled(id_, partition, sealed, Offset(end), epochs, opened, Epoch(3))
+        (outcome,) = self.apply(RollDone([item], now))
+        assert outcome.code == self.model.finish(item)
+
+    def draw_partition(self, data: st.DataObject) -> tuple[bytes, int]:
+        """Mostly a partition that there is, sometimes any."""
+        there = [(id_, partition) for id_, topic in self.model.topics.items() for partition in range(len(topic.chains))]
+        if there and data.draw(st.integers(0, 5)):
+            return data.draw(st.sampled_from(there))
+        return data.draw(IDS), data.draw(PARTITIONS)
+
+    def draw_pieces(self, data: st.DataObject, id_: bytes, partition: int) -> tuple[PartitionletId, PartitionletId]:
+        """Mostly the open and the intended partitionlet, sometimes any two of the chain, or none."""
+        chain = self.model.chain(id_, partition) or []
+        tail = [piece.id for piece in chain if piece.state in (OPEN, INTENDED)] + [0]
+        if data.draw(st.integers(0, 3)):
+            return PartitionletId(tail[0]), PartitionletId(tail[1] if len(tail) > 1 else 0)
+        some = st.sampled_from([0, *(piece.id for piece in chain)]).map(PartitionletId)
+        return data.draw(some), data.draw(some)
+
+    @rule(data=st.data(), count=st.integers(0, 2), offset=OFFSETS)
+    def set_log_start(self, data: st.DataObject, count: int, offset: int) -> None:
+        items = []
+        for _ in range(count):
+            id_, partition = self.draw_partition(data)
+            bounds = [piece.end for piece in self.model.chain(id_, partition) or [] if piece.state == SEALED]
+            items.append(LogStart(id_, partition, Offset(data.draw(st.sampled_from([offset, *bounds])))))
+        codes = [outcome.code for outcome in self.apply(SetLogStart(items))]
+        assert codes == [self.model.set_start(item) for item in items]
+
+    @rule(data=st.data(), group=GROUPS, member=st.sampled_from(["m", "n"]), count=st.integers(0, 2), now=TIMES)
+    def commit(self, data: st.DataObject, group: str, member: str, count: int, now: Millis) -> None:
+        cursors = []
+        for _ in range(count):
+            id_, partition = self.draw_partition(data)
+            cursors.append(Cursor(id_, partition, Offset(data.draw(OFFSETS)), LeaderEpoch(-1)))
+        held = self.model.groups.get(group)
+        present = held.generation if held is not None and held.members else -1
+        generation = data.draw(st.sampled_from([present, present, present, -1, 0, 2]))
+        command = CommitCursors(group, generation, member, cursors, now)
+        assert self.apply(command) == self.model.commit(command)
+
+    @rule(group=GROUPS, items=st.lists(st.tuples(IDS, PARTITIONS), max_size=3))
+    def delete_cursors(self, group: str, items: list[tuple[bytes, int]]) -> None:
+        outcome = self.apply(DeleteCursors(group, items))
+        if group not in self.model.groups:
+            assert outcome is Code.GROUP_ID_NOT_FOUND
+            return
+        for (id_, partition), code in zip(items, outcome, strict=True):
+            known = self.model.chain(id_, partition) is not None
+            assert code is (Code.NONE if known else Code.UNKNOWN_TOPIC_OR_PARTITION)
+            self.model.groups[group].cursors.pop((id_, partition), None)
+
+    @rule(group=GROUPS, generation=st.integers(0, 3), members=st.sets(st.sampled_from(["m", "n"])), now=TIMES)
+    def put_group(self, group: str, generation: int, members: set[str], now: Millis) -> None:
+        held = self.model.groups.get(group)
+        outcome = self.apply(PutGroup(group, generation, "consumer", "", "", sorted(members), b"", "State", now))
+        if held is not None and generation < held.generation:
+            assert outcome is Code.ILLEGAL_GENERATION
+        else:
+            cursors = {} if held is None else held.cursors
+            self.model.groups[group] = Group(generation, tuple(sorted(members)), now, cursors)
+
+    @rule(group=GROUPS)
+    def delete_group(self, group: str) -> None:
+        (code,) = self.apply(DeleteGroups([group]))
+        held = self.model.groups.get(group)
+        if held is None:
+            assert code is Code.GROUP_ID_NOT_FOUND
+        elif held.members:
+            assert code is Code.NON_EMPTY_GROUP
+        else:
+            assert code is Code.NONE
+            del self.model.groups[group]
+
+    @rule(before=TIMES)
+    def expire(self, before: Millis) -> None:
+        assert tuple(self.apply(ExpireCursors(before))) == self.model.expire(before)
+
+    @invariant()
+    def the_reader_sees_what_the_model_holds(self) -> None:
+        model, reader = self.model, self.reader
+        assert {row.path: row.number for row in reader.streams()} == {
+            path: number for path, (number, _) in model.streams.items()
+        }
+        for row in reader.streams():
+            inside = [topic for topic in model.topics.values() if topic.stream == row.path]
+            assert (row.topics, row.partitions) == (len(inside), sum(len(topic.chains) for topic in inside))
+        assert {row.topic_id: (row.number, row.stream, row.name, row.partitions) for row in reader.all_topics()} == {
+            id_: (each.number, each.stream, each.name, len(each.chains)) for id_, each in model.topics.items()
+        }
+        numbers = [topic.number for topic in model.topics.values()]
+        assert reader.log_starts(numbers) == {
+            (topic.number, partition): start
+            for topic in model.topics.values()
+            for partition, start in topic.starts.items()
+            if start
+        }
+        live: dict[int, int] = {}
+        for topic in model.topics.values():
+            for partition, chain in enumerate(topic.chains):
+                assert [
+                    Piece(
+                        row.id,
+                        row.container,
+                        row.first,
+                        row.leader_epoch,
+                        row.container_epoch,
+                        row.state,
+                        row.end,
+                        row.epochs,
+                    )
+                    for row in reader.chain(topic.number, partition)
+                ] == chain
+                live |= {piece.id: max(0, piece.first, topic.starts.get(partition, 0)) for piece in chain}
+        assert reader.live(map(PartitionletId, live)) == live
+        assert {row.group: (row.generation, row.member_ids, row.changed) for row in reader.groups()} == {
+            name: (group.generation, group.members, group.changed) for name, group in model.groups.items()
+        }
+        for name, group in model.groups.items():
+            assert {
+                (row.topic_id, row.partition): (row.offset, row.committed_at) for row in reader.cursors(name)
+            } == group.cursors
+
+    def teardown(self) -> None:
+        """The same commands, read back from their bytes and applied in two goes, give the same rows."""
+        again = open_tables(self.path.with_name("two.sqlite"))
+        commands = [(position, decode(payload)) for position, payload in self.log]
+        half = len(commands) // 2
+        for part in (commands[:half], commands[half:]):
+            apply_all(again, part)
+        assert list(again.iterdump()) == list(self.connection.iterdump())
+        for connection in (again, self.connection):
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            connection.close()
+        self.reader.close()
+        self.folder.cleanup()
+
+
+TestCatalogAgainstModel = CatalogAgainstModel.TestCase
+TestCatalogAgainstModel.settings = settings(
+    max_examples=35, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def test_the_standard_librarys_sqlite_has_what_the_statements_need() -> None:
+    assert sqlite3.sqlite_version_info >= (3, 24, 0)
+    assert sqlite3.connect(":memory:").execute("SELECT sum(value) FROM json_each('[1, 2]')").fetchone() == (3,)

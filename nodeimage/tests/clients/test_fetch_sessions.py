@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from headrace.errors import Code
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_records

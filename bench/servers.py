@@ -242,10 +242,10 @@ class HeadraceServer:
         self.bootstrap = f"127.0.0.1:{port}"
         self.folder.mkdir(parents=True, exist_ok=True)
         where = ["--data", f"{self.folder}/node-1", "--store", f"{self.folder}/cluster.sqlite"]
-        listen = ["--cluster-folder", str(self.folder), "--host", "127.0.0.1", "--port", str(port)]
-        ready = ["--ready-file", f"{self.folder}/ready"]
+        listen = ["--host", "127.0.0.1", "--port", str(port), "--ready-file", f"{self.folder}/ready"]
+        groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
         self._process = _Process(
-            [*self.prefix, "-m", "headrace.node", *where, *listen, *ready], self.folder / "node.log"
+            [*self.prefix, "-m", "headrace.node", *where, *listen, *groups], self.folder / "node.log"
         )
 
     def start(self, *, timeout_s: float = 120.0) -> float:

@@ -95,8 +95,10 @@ class JavaClients:
     def tool(self, main: str, *arguments: str) -> str:
         """Runs one of Kafka's command line programs in a JVM of its own; returns all that it printed."""
         run = subprocess.run(
-            ["java", "-XX:TieredStopAtLevel=1", QUIET, "-cp", self.classpath, f"org.apache.kafka.tools.{main}"]
-            + ["--bootstrap-server", self.bootstrap, *arguments],
+            [
+                *("java", "-XX:TieredStopAtLevel=1", QUIET, "-cp", self.classpath, f"org.apache.kafka.tools.{main}"),
+                *("--bootstrap-server", self.bootstrap, *arguments),
+            ],
             capture_output=True,
             text=True,
             timeout=90,

@@ -41,7 +41,7 @@ def test_wrong_topics_are_refused_with_kafkas_errors(java: Any, unique: str) -> 
         java.call("create_topic", topic="x" * 250, partitions=1)
     with pytest.raises(Exception, match="InvalidPartitions"):
         java.call("create_topic", topic=f"{unique}-none", partitions=0)
-    with pytest.raises(Exception, match="InvalidConfiguration|InvalidConfig"):
+    with pytest.raises(Exception, match=r"InvalidConfiguration|InvalidConfig"):
         java.call("create_topic", topic=f"{unique}-bad", partitions=1, configs={"retention.ms": "soon"})
     with pytest.raises(Exception, match="UnknownTopicOrPartition"):
         java.call("delete_topic", topic=f"{unique}-absent")
@@ -68,7 +68,7 @@ def test_a_topics_configs_are_set_and_unset(java: Any, unique: str, until: Any) 
     java.call("set_config", topic=unique, key="retention.ms")
     until(lambda: java.call("describe_configs", topic=unique)["retention.ms"]["value"] != "120000", "the default")
     assert java.call("describe_configs", topic=unique)["retention.ms"]["source"] != "DYNAMIC_TOPIC_CONFIG"
-    with pytest.raises(Exception, match="InvalidConfiguration|InvalidConfig|InvalidRequest"):
+    with pytest.raises(Exception, match=r"InvalidConfiguration|InvalidConfig|InvalidRequest"):
         java.call("set_config", topic=unique, key="no.such.config", value="1")
 
 

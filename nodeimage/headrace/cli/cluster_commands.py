@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
-from headrace.cli.units import show_duration, show_size
+from headrace.cli.words import described, rows_of
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -114,14 +114,26 @@ def status(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output 
 
     with connected(bootstrap, data) as cluster:
         answer = cluster.admin("status")
+    here = {} if bootstrap else _embedded(data)
     if output is OutputFormat.JSON:
-        print_json({"bootstrap": cluster.address, **answer})
+        print_json({"bootstrap": cluster.address, **here, **answer})
         return
-    print_fields([("address", cluster.address), *_status_fields(answer)])
-    containers = answer.get("containers") or []
+    containers = answer.pop("containers", [])
+    print_fields(described({"bootstrap": cluster.address, **here, **answer}))
     if containers:
         print()
-        _print_containers(containers)
+        columns, rows, numbers = rows_of(containers)
+        print_table(columns, rows, title="containers", right=numbers)
+
+
+def _embedded(data: Path | None) -> dict[str, object]:
+    """What this machine knows of the cluster that runs in the folder."""
+    from headrace.local.cluster import running_cluster
+    from headrace.local.folder import default_folder
+
+    folder = data or default_folder()
+    cluster = running_cluster(folder)
+    return {"data": str(folder), "pid": cluster.nodes[0].pid if cluster else None}
 
 
 def _stay(started: "Started", stop: _StopSignal) -> None:
@@ -170,35 +182,3 @@ def _print_address(folder: Path, cluster: "ClusterFile", output: OutputFormat) -
 
 def _data_option(data: Path | None) -> str:
     return f" --data {data}" if data else ""
-
-
-def _status_fields(answer: dict[str, Any]) -> list[tuple[str, object]]:
-    """Every figure of the answer that is one value, sizes and times in words; nested ones as `outer.inner`."""
-    fields: list[tuple[str, object]] = []
-    for name, value in answer.items():
-        if name == "containers":
-            continue
-        if isinstance(value, dict):
-            fields += [(f"{name}.{inner}", shown) for inner, shown in _status_fields(value)]
-        else:
-            fields.append((name, _in_words(name, value)))
-    return fields
-
-
-def _in_words(name: str, value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return value
-    if name.endswith("_bytes") or name.startswith("bytes"):
-        return show_size(int(value))
-    if name.endswith("_ms") and "time" not in name:
-        return show_duration(int(value))
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    return value
-
-
-def _print_containers(containers: Sequence[dict[str, Any]]) -> None:
-    columns = list(containers[0])
-    rows = [[_in_words(name, container.get(name)) for name in columns] for container in containers]
-    numeric = {name for name in columns if isinstance(containers[0][name], (int, float))}
-    print_table(columns, rows, title="containers", right=numeric)

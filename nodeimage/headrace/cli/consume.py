@@ -8,6 +8,8 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -53,8 +55,7 @@ def consume(
         "auto.offset.reset": "earliest" if from_beginning else "latest",
         "fetch.wait.max.ms": 200,
     }
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does, cursors committed
-    with client_errors(topic):
+    with client_errors(topic), _terminated_as_interrupted():
         consumer = Consumer(client_config(find_bootstrap(bootstrap, data), settings))
         as_json = output is OutputFormat.JSON
         reading = _Reading(consumer, topic, in_group=group is not None, as_json=as_json, with_key=with_key)
@@ -65,6 +66,16 @@ def consume(
             pass
         finally:
             reading.close()
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does, so that cursors are committed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Reading:

@@ -1,12 +1,13 @@
 """`headrace groups`: consumer groups, their members and how far behind they are."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from headrace.cli.connect import check, connected
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.words import described, rows_of
 from headrace.wire.api_keys import ApiKey
 
 app = typer.Typer(help="Consumer groups and their lag.", invoke_without_command=True)
@@ -32,7 +33,8 @@ def list_groups(bootstrap: Bootstrap = None, data: DataFolder = None, output: Ou
     if output is OutputFormat.JSON:
         print_json(found)
     elif found:
-        print_table(list(found[0]), ([_cell(value) for value in group.values()] for group in found))
+        columns, rows, numbers = rows_of(found)
+        print_table(columns, rows, right=numbers)
     else:
         note("no groups: a consumer with a group.id makes one")
 
@@ -48,14 +50,12 @@ def show(
         print_json(shown)
         return
     lists = {name: value for name, value in shown.items() if isinstance(value, list)}
-    print_fields((name.replace("_", " "), value) for name, value in shown.items() if name not in lists)
-    for name, rows in lists.items():
-        if rows:
+    print_fields(described({name: value for name, value in shown.items() if name not in lists}))
+    for name, things in lists.items():
+        if things:
             print()
-            numeric = [column for column, value in rows[0].items() if isinstance(value, int)]
-            print_table(
-                list(rows[0]), ([_cell(value) for value in row.values()] for row in rows), title=name, right=numeric
-            )
+            columns, rows, numbers = rows_of(things)
+            print_table(columns, rows, title=name, right=numbers)
 
 
 @app.command()
@@ -74,9 +74,3 @@ def delete(
         print_json([{"deleted": str(answer.group_id)} for answer in answers])
     else:
         note(f"deleted {len(answers)} group{'' if len(answers) == 1 else 's'}")
-
-
-def _cell(value: Any) -> object:
-    if isinstance(value, list):
-        return len(value)
-    return value

@@ -1,11 +1,13 @@
 """The command `headrace`: puts the families of commands together, and turns every error into one line.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `HEADRACE_DEBUG=1` shows the traceback behind an error.
+Exit codes: 0 done; 1 failed, also, and silently, when whoever read our output has gone; 2 wrong usage; 130 interrupted
+before all was done. `HEADRACE_DEBUG=1` shows the traceback behind an error.
 Modules of commands are light; what is heavy (librdkafka, kio, rich) is imported by the command that needs it.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -59,12 +61,13 @@ app.command()(bench.bench)
 
 def run() -> None:
     """The console script. Never shows a traceback unless HEADRACE_DEBUG is set."""
-    sys.exit(_exit_code())
+    sys.exit(exit_code(sys.argv[1:]))
 
 
-def _exit_code() -> int:
+def exit_code(arguments: Sequence[str]) -> int:
+    """Runs one command. An error becomes one line on stderr and a code."""
     try:
-        return int(app(prog_name="headrace", standalone_mode=False) or 0)
+        return int(app(list(arguments), prog_name="headrace", standalone_mode=False) or 0)
     except USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(_message(error), file=sys.stderr)
@@ -72,10 +75,6 @@ def _exit_code() -> int:
         return _fail(f"{_message(error)}{_help_hint(error)}", code=2)
     except (typer.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except HeadraceError as error:
         _debug()
         return _fail(str(error), code=1)

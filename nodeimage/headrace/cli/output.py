@@ -50,7 +50,7 @@ def print_table(
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """One thing, a line for each of its properties."""
-    rows = [(name, "-" if value is None else str(value)) for name, value in fields]
+    rows = [(name, str(value)) for name, value in fields]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")

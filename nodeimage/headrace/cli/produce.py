@@ -54,6 +54,7 @@ def produce(
         raise HeadraceError(f"{topic} has no partition {partition}: it has {len(partitions)}")
 
     sender = Sender(producer)
+    interrupted = False
     began = time.monotonic()
     try:
         for record_key, record in _records(value, key=key, key_separator=key_separator):
@@ -61,12 +62,16 @@ def produce(
             sender.poll()
         sender.finish()
     except KeyboardInterrupt:
+        interrupted = True
         sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
     seconds = time.monotonic() - began
     if output is OutputFormat.JSON:
         print_json({"topic": topic, "records": sender.acknowledged, "seconds": round(seconds, 3)})
     else:
-        note(f"{sender.acknowledged} records acknowledged by {topic} in {seconds:.1f} s")
+        records = f"{sender.acknowledged:,} record{'' if sender.acknowledged == 1 else 's'}"
+        note(f"{records} acknowledged by {topic} in {seconds:.1f} s")
+    if interrupted:
+        raise typer.Exit(130)
 
 
 def _records(

@@ -6,6 +6,7 @@ of Kafka.
 """
 
 import csv
+import importlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -301,11 +302,12 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        from pyarrow import lib, parquet
+        lib: Any = importlib.import_module("pyarrow.lib")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise BadReadings('Parquet needs pyarrow: pip install "headrace[spark]"') from error
     try:
-        with parquet.ParquetFile(path) as file:  # type: ignore[no-untyped-call]
+        with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=8_192):
                 yield from batch.to_pylist()
     except OSError as error:

@@ -108,13 +108,17 @@ def replay(
             create=lambda topics: create_missing(cluster, topics),
             now=timestamps is Timestamps.NOW,
         )
+        interrupted = False
         try:
             with _progress() as report:
                 replaying.run(itertools.islice(readings, limit), report)
             sender.finish()
         except KeyboardInterrupt:
+            interrupted = True
             sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
     _print_summary(replaying, readings, output)
+    if interrupted:
+        raise typer.Exit(130)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,7 +172,7 @@ class Replaying:
 
 def iso_time(millis: int) -> str:
     """`2014-02-05T08:30:00.000Z`."""
-    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{millis % 1000:03d}Z"
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _topic_namer(stream: str, by: TopicBy, file: Path) -> Callable[[Reading], str]:
@@ -239,7 +243,7 @@ def _print_summary(replaying: Replaying, readings: ReadingsFile, output: OutputF
     seconds = time.monotonic() - replaying.began
     acknowledged = replaying.sender.acknowledged
     if replaying.pace.went_back:
-        note("times in the file go back in places; those readings were sent without a pause")
+        note("times in the file go back in places: readings out of order were sent without a pause")
     if output is OutputFormat.JSON:
         print_json(
             {
@@ -255,7 +259,8 @@ def _print_summary(replaying: Replaying, readings: ReadingsFile, output: OutputF
         )
         return
     skipped = f", {readings.skipped} empty or unreadable ones left out" if readings.skipped else ""
+    topics = f"{len(replaying.topics):,} topic{'' if len(replaying.topics) == 1 else 's'}"
     note(
-        f"{acknowledged:,} readings acknowledged in {len(replaying.topics):,} topics, {seconds:.1f} s, "
+        f"{acknowledged:,} readings acknowledged in {topics}, {seconds:.1f} s, "
         f"{acknowledged / max(seconds, 1e-3):,.0f} a second{skipped}"
     )

@@ -1,14 +1,14 @@
 """`headrace chain` and `scrub`: where a topic's records lie, and whether they can still be read."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.topic_names import split_partition
-from headrace.cli.units import show_size
+from headrace.cli.words import described, rows_of
 from headrace.errors import HeadraceError
 
 POLL_S = 0.2
@@ -29,8 +29,8 @@ def chain(
     if output is OutputFormat.JSON:
         print_json(partitionlets)
         return
-    columns = list(partitionlets[0]) if partitionlets else []
-    print_table(columns, ([_cell(row, column) for column in columns] for row in partitionlets), right=columns)
+    columns, rows, numbers = rows_of(partitionlets)
+    print_table(columns, rows, right=numbers)
 
 
 def scrub(
@@ -52,15 +52,6 @@ def scrub(
     if output is OutputFormat.JSON:
         print_json(state)
     else:
-        print_fields((name.replace("_", " "), _cell(state, name)) for name in state)
+        print_fields(described(state))
     if state.get("errors"):
         raise HeadraceError("the scrub found damage: what is above says where")
-
-
-def _cell(row: dict[str, Any], name: str) -> object:
-    value = row.get(name)
-    if name.split("_")[-1] == "bytes" and isinstance(value, int):
-        return show_size(value)
-    if isinstance(value, list):
-        return "; ".join(map(str, value)) or "none"
-    return value

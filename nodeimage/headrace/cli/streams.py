@@ -7,6 +7,7 @@ import typer
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.units import parse_duration, parse_size, show_duration, show_size
+from headrace.cli.words import described
 
 app = typer.Typer(help="Streams: sets of topics with one policy.", no_args_is_help=True)
 
@@ -147,14 +148,5 @@ def _policy(
 def _show(stream: dict[str, Any], output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(stream)
-        return
-    words = {"ttl_ms": ("ttl", show_duration), "retention_bytes": ("retention", show_size)}
-    words |= {"max_message_bytes": ("max message", show_size)}
-    fields: list[tuple[str, object]] = []
-    for name, value in stream.items():
-        if name in words:
-            label, in_words = words[name]
-            fields.append((label, in_words(value)))
-        else:
-            fields.append((name.replace("_", " "), value))
-    print_fields(fields)
+    else:
+        print_fields(described(stream))

@@ -9,7 +9,7 @@ from headrace.cli.connect import Cluster, check, connected
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.topic_names import parse_settings
-from headrace.cli.units import show_size
+from headrace.cli.words import described, rows_of
 from headrace.errors import Code
 from headrace.wire.api_keys import ApiKey
 
@@ -77,12 +77,10 @@ def show(
     if output is OutputFormat.JSON:
         print_json(shown)
         return
-    partitions = shown.pop("partitions")
-    print_fields((name.replace("_", " "), _in_words(value)) for name, value in shown.items())
-    if isinstance(partitions, list) and partitions:
-        print()
-        columns = list(partitions[0])
-        print_table(columns, ([_cell(row, name) for name in columns] for row in partitions), right=columns)
+    columns, rows, numbers = rows_of(shown.pop("partitions"))
+    print_fields(described(shown))
+    print()
+    print_table(columns, rows, right=numbers)
 
 
 @app.command()
@@ -136,16 +134,3 @@ def _pages(cluster: Cluster, stream: str, prefix: str) -> Iterator[dict[str, Any
         if len(page) < PAGE:
             return
         after = page[-1]["name"]
-
-
-def _in_words(value: object) -> object:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={setting}" for name, setting in value.items()) or "-"
-    return value
-
-
-def _cell(row: dict[str, Any], name: str) -> object:
-    value = row.get(name)
-    if name in ("bytes", "size") and isinstance(value, int):
-        return show_size(value)
-    return ",".join(map(str, value)) if isinstance(value, list) else value

@@ -1,10 +1,11 @@
-"""Runs the command line as a process of its own, as a shell does."""
+"""Runs the command line: within this process, or as a process of its own as a shell does."""
 
+import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,20 +52,53 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def headrace(environment: dict[str, str]) -> Callable[..., Ran]:
-    """`headrace("topic", "list", stdin="...")`."""
+def headrace(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """`headrace("topic", "list", stdin="...", HEADRACE_DATA="...")`: the console script, within this process.
+
+    Loading it anew for each of some hundred commands would cost half a minute; `headrace_process` does load it.
+    """
+    from headrace.cli.main import exit_code
 
     def run(*arguments: str, stdin: str = "", **more: str) -> Ran:
-        done = subprocess.run(
-            command_line(*arguments),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            env={**environment, **more},
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return Ran(done.returncode, done.stdout, done.stderr)
+        out, err = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()
+        with monkeypatch.context() as patched:
+            for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
+                patched.delenv(name)
+            for name, value in {**environment, **more}.items():
+                patched.setenv(name, value)
+            patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+            patched.setattr(sys, "stdout", out)
+            patched.setattr(sys, "stderr", err)
+            try:
+                code = exit_code(arguments)
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return Ran(code, out.buffer.getvalue().decode(), err.getvalue())  # type: ignore[attr-defined]
 
     return run
+
+
+@pytest.fixture
+def headrace_process(environment: dict[str, str]) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts `headrace ...` and returns at once. What still runs after the test is killed."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, **more: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            command_line(*arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**environment, **more},
+        )
+        begun.append(process)
+        return process
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()

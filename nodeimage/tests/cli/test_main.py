@@ -10,7 +10,7 @@ import pytest
 Headrace = Callable[..., Any]
 
 NEVER_FOR_HELP = ("confluent_kafka", "kio", "rich.table", "psutil", "pyarrow", "structlog", "asyncio")
-NEVER_FOR_A_NODE = ("typer", "rich", "confluent_kafka", "headrace.cli", "headrace.local", "pyspark", "pyarrow")
+NEVER_FOR_A_NODE = ("typer", "confluent_kafka", "headrace.cli", "headrace.local", "pyspark", "pyarrow")
 
 
 def modules_after(statement: str) -> set[str]:

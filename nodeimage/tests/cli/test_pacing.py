@@ -1,6 +1,9 @@
-from headrace.cli.pacing import Pace
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.cli.pacing import Pace
+from headrace.cli.readings import parse_time
+from headrace.cli.replay import iso_time
 
 
 def test_a_reading_is_due_when_its_time_has_passed_at_the_speed() -> None:
@@ -25,3 +28,8 @@ def test_due_times_never_fall(times: list[int]) -> None:
     pace = Pace(7.0)
     due = [pace.due(time) for time in times]
     assert due == sorted(due)
+
+
+@given(st.integers(min_value=-(10**12), max_value=10**13))
+def test_a_written_moment_is_the_same_moment_when_it_is_read(millis: int) -> None:
+    assert parse_time(iso_time(millis)) == millis

@@ -3,9 +3,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from headrace.cli.readings import Asked, BadReadings, Columns, Reading, ReadingsFile, parse_time
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.cli.readings import Asked, BadReadings, Columns, Reading, ReadingsFile, parse_time
 
 NAB = Path(__file__).parents[4] / "shared" / "data" / "nab" / "data"
 T0 = 1_441_115_100_000  # 2015-09-01T13:45:00Z

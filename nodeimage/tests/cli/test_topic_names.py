@@ -1,11 +1,12 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from headrace.cli.connect import split_address
 from headrace.cli.topic_names import in_stream, parse_settings, split_partition
 from headrace.errors import HeadraceError
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 import re
 
 import pytest
-from headrace.cli.units import BadQuantity, parse_duration, parse_size, parse_speed, show_duration, show_size
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.cli.units import BadQuantity, parse_duration, parse_size, parse_speed, show_duration, show_size
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from headrace.errors import FolderRefused
 from headrace.local.folder import (
     ClusterFile,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from headrace.local.cluster import end_processes
 from headrace.local.folder import NodeProcess
 from headrace.local.processes import (

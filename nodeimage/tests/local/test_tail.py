@@ -1,8 +1,9 @@
 from pathlib import Path
 
-from headrace.local.tail import LogTail, last_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from headrace.local.tail import LogTail, last_lines
 
 
 def test_only_whole_lines_are_read_and_each_once(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""How figures of the cluster are shown to people: by their name, whose end says the unit. Pure functions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.cli.units import show_duration, show_size
+
+MOMENTS = ("created_ms", "committed_ms", "started_ms")
+"""Milliseconds since 1970; every other name that ends in `_ms` is a duration."""
+
+
+def in_words(name: str, value: Any) -> object:
+    """A value as a reader wants it: sizes, durations and moments by unit, lists and mappings in one line."""
+    match value:
+        case None | "":
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int() if name in MOMENTS:
+            return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        case int() if name.split("_")[-1] == "bytes":
+            return show_size(value)
+        case int() if name.endswith("_ms"):
+            return show_duration(max(value, 0))
+        case float():
+            return f"{value:.1f}"
+        case Mapping():
+            return ", ".join(f"{key}={in_words(str(key), each)}" for key, each in value.items()) or "none"
+        case list() | tuple():
+            return "; ".join(str(in_words("", each)) for each in value) or "none"
+        case _:
+            return value
+
+
+def label(name: str) -> str:
+    """`ttl_ms` as `ttl`, `log_start` as `log start`."""
+    for unit in ("_ms", "_bytes"):
+        if name != unit.removeprefix("_"):
+            name = name.removesuffix(unit)
+    return name.replace("_", " ")
+
+
+def described(properties: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Label and words of each property; those of a mapping inside stand as `outer.inner`."""
+    shown: list[tuple[str, object]] = []
+    for name, value in properties.items():
+        if isinstance(value, Mapping) and value and name != "configs":
+            shown += [(f"{label(name)}.{inner}", each) for inner, each in described(value)]
+        else:
+            shown.append((label(name), in_words(name, value)))
+    return shown
+
+
+def rows_of(things: Sequence[Mapping[str, Any]]) -> tuple[list[str], Iterable[list[object]], list[str]]:
+    """For a table: labels of the columns, the rows, and those columns that hold numbers."""
+    names = list(things[0]) if things else []
+    numbers = [label(name) for name in names if isinstance(things[0][name], (int, float))]
+    return (
+        [label(name) for name in names],
+        ([in_words(name, each.get(name)) for name in names] for each in things),
+        numbers,
+    )

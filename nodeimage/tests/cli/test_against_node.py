@@ -1,0 +1,285 @@
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.bench import percentile
+
+Headrace = Callable[..., Any]
+Process = Callable[..., "subprocess.Popen[str]"]
+NAB = Path(__file__).parents[4] / "shared" / "data" / "nab" / "data"
+
+
+@pytest.fixture
+def hr(headrace: Headrace, cluster: Any) -> Headrace:
+    """`headrace` with the shared node as its running embedded cluster."""
+
+    def run(*arguments: str, **more: str) -> Any:
+        return headrace(*arguments, HEADRACE_DATA=str(cluster.data), **more)
+
+    return run
+
+
+# --- streams and topics
+
+
+def test_a_stream_is_made_shown_altered_listed_and_deleted(hr: Headrace) -> None:
+    policy = ("--ttl", "7d", "--no-auto-create", "--partitions", "3")
+    made = hr("stream", "create", "/cli/plant", *policy, "-o", "json").json
+    assert (made["ttl_ms"], made["auto_create"], made["default_partitions"]) == (604_800_000, False, 3)
+    assert "stream alter" in hr("stream", "create", "/cli/plant").refused()
+    assert hr("stream", "alter", "/cli/plant", "--ttl", "forever", "-o", "json").json["ttl_ms"] == 0
+    assert hr("stream", "show", "/cli/plant", "-o", "json").json["default_partitions"] == 3
+    assert "/cli/plant" in {stream["path"] for stream in hr("stream", "list", "-o", "json").json}
+    table = hr("stream", "list").out
+    assert "/cli/plant" in table
+    assert "forever" in table
+    assert hr("stream", "delete", "/cli/plant", "-o", "json").json == {"deleted": "/cli/plant"}
+    assert "stream create" in hr("stream", "show", "/cli/plant").refused()
+
+
+@pytest.mark.parametrize("path", ["no-slash", "/dots.are.not", "/", "/double//slash"])
+def test_an_illegal_path_is_refused(hr: Headrace, path: str) -> None:
+    assert hr("stream", "create", path).refused()
+
+
+def test_a_stream_with_topics_is_deleted_only_by_force(hr: Headrace, cluster: Any) -> None:
+    stream = cluster.stream()
+    hr("topic", "create", f"{stream}:a")
+    assert hr("stream", "delete", stream).refused()
+    assert hr("stream", "delete", stream, "--force").code == 0
+
+
+def test_topics_are_made_listed_shown_and_deleted(hr: Headrace, cluster: Any) -> None:
+    stream = cluster.stream()
+    names = [f"{stream}:{name}" for name in ("alpha", "beta", "beta-2")]
+    made = hr("topic", "create", *names, "--partitions", "2", "-c", "retention.ms=60000", "-o", "json").json
+    assert [each["topic"] for each in made] == names
+    assert "exists" in hr("topic", "create", names[0]).refused()
+    assert hr("topic", "create", names[0], "--if-not-exists").code == 0
+    assert hr("topic", "list", stream).out.splitlines() == names
+    assert [topic["name"] for topic in hr("topic", "list", stream, "--prefix", "beta", "-o", "json").json_lines] == [
+        "beta",
+        "beta-2",
+    ]
+    shown = hr("topic", "show", names[0], "-o", "json").json
+    assert shown["configs"] == {"retention.ms": "60000"}
+    assert [partition["end"] for partition in shown["partitions"]] == [0, 0]
+    assert "1min" in hr("topic", "show", names[0]).out
+    assert hr("topic", "delete", *names[1:]).code == 0
+    assert hr("topic", "list", stream).out.splitlines() == names[:1]
+    assert names[1] in hr("topic", "delete", names[1]).refused()
+
+
+def test_a_bad_config_is_refused_by_name(hr: Headrace, cluster: Any) -> None:
+    topic = cluster.topic()
+    assert "retention.ms" in hr("topic", "create", topic, "-c", "retention.ms=soon").refused()
+    assert "NAME=VALUE" in hr("topic", "create", topic, "-c", "retention.ms").refused()
+
+
+# --- produce and consume
+
+
+def test_lines_go_in_and_come_out(hr: Headrace, cluster: Any) -> None:
+    topic = cluster.topic()
+    sent = hr("produce", topic, "-K", "=", "-H", "from=test", "-o", "json", stdin="k1=one\nk2=two=2\nk1=\r\n").json
+    assert (sent["topic"], sent["records"]) == (topic, 3)
+    assert hr("consume", topic, "--from-beginning").out.splitlines() == ["one", "two=2", ""]
+    assert hr("consume", topic, "--from-beginning", "--with-key", "-n", "2").out == "k1\tone\nk2\ttwo=2\n"
+    first = hr("consume", topic, "--from-beginning", "-n", "1", "-o", "json").json
+    assert (first["offset"], first["key"], first["value"]) == (0, "k1", "one")
+    assert first["headers"] == [{"name": "from", "value": "test"}]
+
+
+def test_values_on_the_command_line_and_a_fixed_key(hr: Headrace, cluster: Any) -> None:
+    topic = cluster.topic()
+    assert hr("produce", topic, "-v", "a", "-v", "b", "-k", "key", "--compression", "zstd").code == 0
+    records = hr("consume", topic, "--from-beginning", "-o", "json").json_lines
+    assert [(record["key"], record["value"]) for record in records] == [("key", "a"), ("key", "b")]
+
+
+def test_a_group_reads_each_record_once_and_its_lag_is_shown(hr: Headrace, cluster: Any) -> None:
+    topic, group = cluster.topic(), f"group-{cluster.topic()[-8:]}"
+    hr("produce", topic, stdin="1\n2\n3\n")
+    assert hr("consume", topic, "-g", group, "--from-beginning", "-n", "2").out == "1\n2\n"
+    shown = hr("groups", "show", group, "-o", "json").json
+    assert shown["lag"] == 1
+    assert hr("consume", topic, "-g", group).out == "3\n"
+    assert hr("consume", topic, "-g", group).out == ""
+    assert group in hr("groups").out
+    assert any(each["group"] == group and each["lag"] == 0 for each in hr("groups", "list", "-o", "json").json)
+    assert hr("groups", "delete", group).code == 0
+    assert group in hr("groups", "show", group).refused()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "says"),
+    [
+        (("produce", "/nowhere:topic", "-v", "x"), "", "topic create"),
+        (("consume", "/nowhere:topic", "--from-beginning"), "", "topic create"),
+        (("produce", "lines", "-K", "="), "k=1\nno key here\n", "line 2"),
+        (("produce", "lines", "-p", "7", "-v", "x"), "", "partition 7"),
+        (("produce", "lines", "--compression", "zip", "-v", "x"), "", "compression"),
+    ],
+)
+def test_what_cannot_be_sent_or_read_is_one_line(
+    hr: Headrace, arguments: tuple[str, ...], stdin: str, says: str
+) -> None:
+    assert says in hr(*arguments, stdin=stdin).refused()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_following_ends_cleanly_and_keeps_the_cursor(
+    hr: Headrace, headrace_process: Process, cluster: Any, how: signal.Signals
+) -> None:
+    topic = cluster.topic()
+    group = topic.rpartition(":")[2]
+    hr("produce", topic, stdin="1\n2\n")
+    following = headrace_process("consume", topic, "--follow", "-g", group, "--from-beginning", "-b", cluster.bootstrap)
+    assert [following.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
+    hr("produce", topic, "-v", "3")
+    assert following.stdout.readline() == "3\n"
+    following.send_signal(how)
+    assert following.wait(timeout=60) == 0
+    assert following.stderr.read() == ""
+    assert hr("groups", "show", group, "-o", "json").json["lag"] == 0
+
+
+def test_a_reader_of_our_output_that_goes_away_ends_it_silently(
+    hr: Headrace, headrace_process: Process, cluster: Any
+) -> None:
+    topic = cluster.topic()
+    hr("produce", topic, stdin="x" * 1000 + "\n")
+    following = headrace_process("consume", topic, "--follow", "--from-beginning", "-b", cluster.bootstrap)
+    following.stdout.readline()
+    following.stdout.close()
+    hr("produce", topic, "-v", "nobody reads this")
+    assert following.wait(timeout=60) == 1
+    assert following.stderr.read() == ""
+
+
+# --- where it lies
+
+
+def test_the_chain_of_a_topic_grows_by_a_roll(hr: Headrace, cluster: Any) -> None:
+    topic = cluster.topic()
+    hr("produce", topic, stdin="1\n2\n")
+    cluster.admin("roll", {"topic": topic, "partition": 0})
+    hr("produce", topic, "-v", "3")
+    chain = hr("chain", f"{topic}/0", "-o", "json").json
+    assert [(each["first"], each["end"]) for each in chain] == [(0, 2), (2, 3)]
+    assert [each["state"] for each in chain] == ["sealed", "open"]
+    assert hr("chain", topic).out.count("open") == 1
+    assert hr("consume", topic, "--from-beginning").out == "1\n2\n3\n"
+    assert "no partition 9" in hr("chain", f"{topic}/9").refused()
+
+
+def test_a_scrub_reads_everything_back_and_names_what_is_damaged(
+    headrace: Headrace, new_cluster: Callable[..., Any]
+) -> None:
+    cluster = new_cluster("--chunk-bytes=1048576")
+    for _ in range(3):
+        assert headrace("produce", "words", "-b", cluster.bootstrap, stdin=("x" * 1000 + "\n") * 1000).code == 0
+    scrubbed = headrace("scrub", "--wait", "-o", "json", "-b", cluster.bootstrap).json
+    assert not scrubbed["running"]
+    assert scrubbed["errors"] == []
+    assert scrubbed["read_bytes"] > 1_000_000
+
+    oldest = min(cluster.data.glob("node-1/containers/2/*.chunk"))
+    with oldest.open("r+b") as chunk:
+        chunk.seek(500_000)
+        chunk.write(b"damage")
+    damaged = headrace("scrub", "--wait", "-b", cluster.bootstrap)
+    assert damaged.code == 1
+    assert oldest.name in damaged.out
+
+
+def test_status_shows_the_node_and_its_containers(hr: Headrace, cluster: Any) -> None:
+    status = hr("status", "-o", "json").json
+    assert (status["bootstrap"], status["pid"]) == (cluster.bootstrap, cluster.pid)
+    assert {container["kind"] for container in status["containers"]} == {"catalog", "data"}
+    shown = hr("status", "--bootstrap", cluster.bootstrap).out
+    assert status["cluster"] in shown
+    assert "catalog" in shown
+
+
+# --- replay
+
+
+def test_real_readings_are_replayed_in_order_with_their_times(hr: Headrace, cluster: Any) -> None:
+    path = NAB / "realTraffic" / "speed_7578.csv"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    stream = cluster.stream()
+    done = hr("replay", str(path), "--stream", stream, "--speed", "max", "-o", "json").json
+    assert (done["readings"], done["topics"]) == (1_127, [f"{stream}:speed_7578"])
+    assert (done["first_time"], done["last_time"]) == ("2015-09-08T11:39:00.000Z", "2015-09-17T14:05:00.000Z")
+    records = hr("consume", f"{stream}:speed_7578", "--from-beginning", "-o", "json").json_lines
+    assert len(records) == 1_127
+    assert (records[0]["timestamp"], records[0]["key"]) == (1_441_712_340_000, "speed_7578")
+    assert json.loads(records[0]["value"]) == {"time": "2015-09-08T11:39:00.000Z", "sensor": "speed_7578", "value": 73}
+
+
+def test_each_device_gets_a_topic_and_speed_is_kept(hr: Headrace, cluster: Any, tmp_path: Path) -> None:
+    stream = cluster.stream(auto_create=False)
+    rows = [
+        f"2015-09-01 13:45:{second:02d},{'press 7' if second % 2 else 'oven'},temp,{second}" for second in range(60)
+    ]
+    (tmp_path / "plant.csv").write_text("\n".join(["time,device,sensor,value", *rows]))
+    done = hr("replay", str(tmp_path / "plant.csv"), "-s", stream, "--speed", "60x", "-o", "json").json
+    assert done["topics"] == [f"{stream}:oven", f"{stream}:press-7"]
+    assert done["readings"] == 60
+    assert 59 / 60 <= done["seconds"] < 10
+    keys = {record["key"] for record in hr("consume", f"{stream}:oven", "--from-beginning", "-o", "json").json_lines}
+    assert keys == {"temp"}
+
+
+def test_times_are_shifted_to_now_on_request_and_old_ones_are_warned_of(
+    hr: Headrace, cluster: Any, tmp_path: Path
+) -> None:
+    stream = cluster.stream(ttl_ms=3_600_000)
+    (tmp_path / "old.csv").write_text("time,value\n2015-09-01,1\n")
+    shifted = hr("replay", str(tmp_path / "old.csv"), "-s", stream, "--timestamps", "now", "-o", "json")
+    assert shifted.json["first_time"] > "2026"
+    assert "warning" not in shifted.err
+    assert "--timestamps now" in hr("replay", str(tmp_path / "old.csv"), "-s", stream).err
+
+
+def test_an_interrupted_replay_says_what_it_sent(
+    hr: Headrace, headrace_process: Process, cluster: Any, tmp_path: Path
+) -> None:
+    stream = cluster.stream()
+    (tmp_path / "slow.csv").write_text("time,value\n2015-09-01,1\n2015-09-02,2\n")
+    sending = headrace_process(
+        "replay", str(tmp_path / "slow.csv"), "-s", stream, "--speed", "1x", "-o", "json", "-b", cluster.bootstrap
+    )
+    assert hr("consume", f"{stream}:slow", "-g", stream[1:], "--from-beginning", "--follow", "-n", "1").code == 0
+    sending.send_signal(signal.SIGINT)
+    assert sending.wait(timeout=60) == 130
+    assert json.loads(sending.stdout.read())["readings"] == 1
+
+
+# --- bench
+
+
+def test_a_bench_measures_and_leaves_nothing_behind(hr: Headrace, cluster: Any) -> None:
+    before = cluster.admin("status")["topics"]
+    done = hr("bench", "-n", "2000", "--topics", "3", "--seconds", "0.2", "--rate", "200", "-o", "json").json
+    assert [stage["records"] for stage in done["throughput"]] == [2000, 2000]
+    assert all(stage["records_per_s"] > 0 for stage in done["throughput"])
+    assert [(stage["records"], 0 < stage["p50_ms"] <= stage["p99_ms"]) for stage in done["latency"]] == [(40, True)] * 2
+    assert cluster.admin("status")["topics"] == before
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0.01, 1))
+def test_at_most_the_share_lies_below_a_percentile(values: list[float], share: float) -> None:
+    ordered = sorted(values)
+    found = percentile(ordered, share)
+    assert sum(value <= found for value in ordered) >= share * len(ordered)
+    assert sum(value < found for value in ordered) < share * len(ordered)

@@ -1,0 +1,29 @@
+from headrace.cli.words import described, in_words, rows_of
+
+
+def test_the_end_of_a_name_says_the_unit() -> None:
+    assert in_words("on_disk_bytes", 1536) == "1.5 KiB"
+    assert in_words("bytes", -1) == "unlimited"
+    assert in_words("ttl_ms", 604_800_000) == "7d"
+    assert in_words("retention_ms", -1) == "forever"
+    assert in_words("created_ms", 1_441_115_100_000) == "2015-09-01 13:45:00Z"
+    assert in_words("lag", 12) == 12
+    assert in_words("auto_create", False) == "no"
+    assert in_words("protocol", "") == "-"
+    assert in_words("cursor", None) == "-"
+    assert in_words("errors", []) == "none"
+    assert in_words("configs", {"a": "1", "b": "2"}) == "a=1, b=2"
+
+
+def test_what_is_nested_is_named_by_both() -> None:
+    assert described({"disk": {"free_bytes": 1024}, "name": "x"}) == [("disk.free", "1.0 KiB"), ("name", "x")]
+
+
+def test_a_table_has_a_column_for_each_name_and_knows_numbers() -> None:
+    columns, rows, numbers = rows_of(
+        [{"id": 1, "state": "open", "size_bytes": 1}, {"id": 2, "state": None, "size_bytes": 2}]
+    )
+    assert columns == ["id", "state", "size"]
+    assert list(rows) == [[1, "open", "1 B"], [2, "-", "2 B"]]
+    assert numbers == ["id", "size"]
+    assert rows_of([])[0] == []

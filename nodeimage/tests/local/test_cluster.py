@@ -1,0 +1,130 @@
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import FolderRefused
+from headrace.local.cluster import (
+    AlreadyRunning,
+    NodeDied,
+    PortTaken,
+    Started,
+    StartGivenUp,
+    StartOptions,
+    running_cluster,
+    start,
+    stop,
+)
+from headrace.local.folder import ClusterNotRunning, read_cluster_file, write_cluster_file
+from headrace.local.processes import free_port, is_alive, port_is_free
+from headrace.wire.client import BrokerConnection, admin_call
+
+
+def started(folder: Path, **options: object) -> Started:
+    return start(folder, StartOptions(**options), progress=lambda _: None)  # type: ignore[arg-type]
+
+
+def cluster_id(running: Started) -> str:
+    with BrokerConnection("127.0.0.1", running.cluster.nodes[0].port) as connection:
+        return str(admin_call(connection, "status", {})["result"]["cluster"])
+
+
+def test_a_cluster_starts_is_found_and_stops(tmp_path: Path) -> None:
+    running = started(tmp_path, port=free_port("127.0.0.1"))
+    node = running.cluster.nodes[0]
+    assert running.check()
+    assert node.node_id is not None
+    assert running_cluster(tmp_path) == running.cluster
+    with pytest.raises(AlreadyRunning, match=running.cluster.bootstrap):
+        started(tmp_path)
+    cluster, killed = stop(tmp_path)
+    assert (cluster.nodes, killed) == ((node,), ())
+    assert not running.check()
+    assert running_cluster(tmp_path) is None
+    with pytest.raises(ClusterNotRunning):
+        stop(tmp_path)
+
+
+def test_the_next_start_keeps_port_and_data(tmp_path: Path) -> None:
+    first = started(tmp_path, port=free_port("127.0.0.1"))
+    before = cluster_id(first)
+    first.stop()
+    second = started(tmp_path)
+    try:
+        assert second.cluster.bootstrap == first.cluster.bootstrap
+        assert cluster_id(second) == before
+    finally:
+        second.stop()
+
+
+def test_a_port_that_was_asked_for_is_taken_by_somebody_who_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        with pytest.raises(PortTaken, match=f"pid {os.getpid()}"):
+            started(tmp_path, port=other.getsockname()[1])
+        assert read_cluster_file(tmp_path) is None
+
+
+def test_a_port_that_nobody_asked_for_gives_way_when_it_is_taken(tmp_path: Path) -> None:
+    first = started(tmp_path, port=free_port("127.0.0.1"))
+    first.stop()
+    with socket.create_server(("127.0.0.1", first.cluster.nodes[0].port)):
+        said: list[str] = []
+        second = start(tmp_path, StartOptions(), progress=said.append)
+        try:
+            assert second.cluster.bootstrap != first.cluster.bootstrap
+            assert any("is taken by" in line for line in said)
+        finally:
+            second.stop()
+
+
+def test_a_node_that_is_killed_is_reported_with_its_last_lines(tmp_path: Path) -> None:
+    running = started(tmp_path, port=free_port("127.0.0.1"))
+    os.kill(running.cluster.nodes[0].pid, signal.SIGKILL)
+    running.children["node-1"].wait()
+    with pytest.raises(NodeDied, match="SIGKILL") as death:
+        running.check()
+    assert any("ready" in line for line in death.value.log)
+    assert running_cluster(tmp_path) is None
+
+
+def test_a_node_that_refuses_its_folder_says_why_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "node-1").write_text("not a folder")
+    with pytest.raises(NodeDied, match=r"node-1 refused to start: .+"):
+        started(tmp_path, port=free_port("127.0.0.1"))
+    assert running_cluster(tmp_path) is None
+
+
+def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
+    port = free_port("127.0.0.1")
+    with pytest.raises(StartGivenUp):
+        start(tmp_path, StartOptions(port=port), progress=lambda _: None, stopping=lambda: True)
+    cluster = read_cluster_file(tmp_path)
+    assert cluster is not None
+    assert not any(is_alive(node) for node in cluster.nodes)
+    assert port_is_free("127.0.0.1", port)
+
+
+def test_what_a_start_that_was_cut_short_left_behind_is_found_and_stopped(tmp_path: Path) -> None:
+    running = started(tmp_path, port=free_port("127.0.0.1"))
+    node = running.cluster.nodes[0]
+    write_cluster_file(tmp_path, type(running.cluster)(state="starting", nodes=(node,)))
+    with pytest.raises(AlreadyRunning, match="headrace down"):
+        started(tmp_path)
+    stop(tmp_path)
+    assert not is_alive(node)
+
+
+def test_a_folder_whose_start_is_under_way_is_refused(tmp_path: Path) -> None:
+    tried: list[str] = []
+
+    def meanwhile() -> bool:
+        with pytest.raises(FolderRefused, match="starting or stopping"):
+            started(tmp_path)
+        tried.append("refused")
+        return True
+
+    with pytest.raises(StartGivenUp):
+        start(tmp_path, StartOptions(port=free_port("127.0.0.1")), progress=lambda _: None, stopping=meanwhile)
+    assert tried == ["refused"]

@@ -47,6 +47,10 @@ T = TypeVar("T")
 MOST_PENDING_BYTES = 128 * 1024 * 1024
 """Bytes that wait for the disk; above this, producers wait."""
 
+LONG_BODY_BYTES = 32 * 1024
+LONG_ANSWERS = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.LIST_GROUPS})
+"""APIs whose short requests may have long answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
@@ -169,9 +173,17 @@ class Broker:
         slot.answer([encode_api_versions(version)])
 
     async def _cold(self, session: Connection, key: ApiKey, version: int, body: memoryview, slot: Slot) -> None:
-        asked = cold.decode_request(key, version, body)
+        long = len(body) > LONG_BODY_BYTES
+        if long:  # a thread shares the processor with the loop, a long step on the loop stalls it
+            asked = await self.loop.run_in_executor(self.executor, cold.decode_request, key, version, body)
+        else:
+            asked = cold.decode_request(key, version, body)
         fields = await self._handlers[key](self, asked, session)
-        slot.answer([cold.encode_response(key, version, fields)])
+        if long or key in LONG_ANSWERS:
+            answer = await self.loop.run_in_executor(self.executor, cold.encode_response, key, version, fields)
+        else:
+            answer = cold.encode_response(key, version, fields)
+        slot.answer([answer])
 
     async def _headrace_admin(self, session: Connection, body: bytes, slot: Slot) -> None:
         slot.answer([await headrace_admin.handle(self, body, session)])

@@ -13,6 +13,7 @@ read, is not read from, so that TCP pushes back and clients batch.
 """
 
 import asyncio
+import inspect
 import mmap
 import struct
 from collections import deque
@@ -101,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large_view = memoryview(b"")
         self._large_end = 0
         self._parked: asyncio.Task[None] | None = None
+        self._parking: Coroutine[Any, Any, None] | None = None
         self._paused_reading = False
         self._client_reads = True
         self._processing = False
@@ -132,6 +134,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         if self._parked is not None:
             self._parked.cancel()
+            if self._parking is not None and inspect.getcoroutinestate(self._parking) == inspect.CORO_CREATED:
+                self._parking.close()
         self.slots.clear()
         for task in self._held:
             task.cancel()
@@ -178,6 +182,7 @@ class Connection(asyncio.BufferedProtocol):
     def park(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start nothing more on this connection before `coroutine` has ended."""
         self._parked = self._loop.create_task(self._unpark_after(coroutine))
+        self._parking = coroutine
 
     def hold(self, task: asyncio.Task[None]) -> None:
         """Cancel `task` if the client goes away first."""

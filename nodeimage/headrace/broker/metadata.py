@@ -22,6 +22,7 @@ from headrace.wire.metadata import (
     TopicMeta,
     decode_request,
     encode_response,
+    encode_topic,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
 
 
 async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
-    topics = await _all(broker) if asked.topics is None else await _named(broker, session, asked)
+    topics = await _all(broker) if asked.topics is None else await _named(broker, session, asked, version)
     host, port = broker.advertised(session)
     body = encode_response(
         version,
@@ -51,7 +52,9 @@ async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest,
     slot.answer([body])
 
 
-async def _named(broker: "Broker", session: Connection, asked: MetadataRequest) -> list[TopicMeta]:
+async def _named(
+    broker: "Broker", session: Connection, asked: MetadataRequest, version: int
+) -> list[TopicMeta | bytes]:
     assert asked.topics is not None
     names = [name for name, topic_id in asked.topics if name is not None]
     ids = [topic_id for name, topic_id in asked.topics if name is None and topic_id is not None]
@@ -63,15 +66,31 @@ async def _named(broker: "Broker", session: Connection, asked: MetadataRequest) 
             found.append((name, None, next(by_name)))
         elif topic_id is not None:
             found.append((None, topic_id, next(by_id)))
-    leaders = await _leaders(broker, [topic for _, _, topic in found if isinstance(topic, Topic)])
-    metas = []
+    shown = [
+        (topic, name if name is not None else broker.topics.shown(topic.row))
+        for name, _, topic in found
+        if isinstance(topic, Topic)
+    ]
+    leaders = await _leaders(broker, [topic for topic, name in shown if (version, name) not in topic.encoded])
+    entries: list[TopicMeta | bytes] = []
+    named = iter(shown)
     for name, topic_id, topic in found:
         if isinstance(topic, KafkaError):
-            metas.append(TopicMeta(topic.code, name, topic_id or NO_TOPIC_ID, False, []))
+            entries.append(TopicMeta(topic.code, name, topic_id or NO_TOPIC_ID, False, []))
         else:
-            shown = name if name is not None else broker.topics.shown(topic.row)
-            metas.append(TopicMeta(0, shown, topic.topic_id, False, leaders[topic.row.number]))
-    return metas
+            entries.append(_entry(topic, next(named)[1], version, leaders))
+    return entries
+
+
+def _entry(topic: Topic, name: str, version: int, leaders: dict[int, list[PartitionMeta]]) -> bytes:
+    """A topic's entry, kept for the next request unless a leader is missing."""
+    entry = topic.encoded.get((version, name))
+    if entry is None:
+        partitions = leaders[topic.row.number]
+        entry = encode_topic(version, TopicMeta(0, name, topic.topic_id, False, partitions))
+        if all(partition.error == 0 for partition in partitions):
+            topic.encoded[version, name] = entry
+    return entry
 
 
 async def _leaders(broker: "Broker", topics: list[Topic]) -> dict[int, list[PartitionMeta]]:
@@ -87,13 +106,18 @@ async def _leaders(broker: "Broker", topics: list[Topic]) -> dict[int, list[Part
             missing.append(topic.row.number)
     if missing:
         rows = await broker.catalog.query(lambda reader: reader.open_partitionlets(missing))
-        for number in missing:
-            found[number] = [_meta(broker, row) for row in rows.get(number, [])]
+        for topic in topics:
+            if topic.row.number in found:
+                continue
+            open_rows = rows.get(topic.row.number, [])
+            found[topic.row.number] = [_meta(broker, row) for row in open_rows]
+            for row in open_rows:
+                broker.partitions.adopt_fresh(topic, row)
     return found
 
 
-async def _all(broker: "Broker") -> list[TopicMeta]:
-    metas: list[TopicMeta] = []
+async def _all(broker: "Broker") -> list[TopicMeta | bytes]:
+    metas: list[TopicMeta | bytes] = []
     after = (0, "")
     while True:
         page, open_rows = await broker.catalog.query(lambda reader, after=after: _page(reader, after))  # type: ignore[misc]

@@ -94,7 +94,7 @@ def _containers(broker: "Broker", sizes: Mapping[ContainerId, int]) -> list[dict
     return [
         {
             "id": container.id,
-            "kind": "catalog" if container.id == broker.space._catalog_id else "data",
+            "kind": "catalog" if container.id == broker.space.catalog_id else "data",
             "state": "closed" if container.closing else "open",
             "primary": broker.node.node_id,
             "epoch": container.epoch,

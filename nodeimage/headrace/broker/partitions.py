@@ -84,6 +84,29 @@ class Partitions:
                 found.append(partition)
         return found
 
+    def adopt_fresh(self, topic: Topic, row: PartitionletRow) -> None:
+        """Bring a partition into memory without asking the disk, if it was made in this run and nobody wrote to it."""
+        container = self._broker.containers.get(row.container)
+        if (
+            container is None
+            or row.first != 0
+            or row.container_epoch != container.epoch
+            or self._broker.topics.forgot
+            or row.partition in topic.partitions
+            or (topic.topic_id, row.partition) in self._loading
+        ):
+            return
+        topic.partitions[row.partition] = Partition(
+            topic_id=topic.topic_id,
+            index=row.partition,
+            chain=(row,),
+            container=container,
+            next_offset=0,
+            log_start=0,
+            producers=Producers(),
+            size=0,
+        )
+
     async def _load(self, wanted: list[tuple[Topic, int]]) -> None:
         outcomes: dict[Key, Partition | KafkaError] = {}
         try:
@@ -138,7 +161,7 @@ def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
 
 
 def read_tail(container: Container, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:
-    """[blocking] Where the open partitionlet that began at `first` stands; its frames lie behind `since`."""
+    """[blocking] Where an open partitionlet stands that ends at `first` or later; its frames lie behind `since`."""
     state = container.log.load(partitionlet, since=since)
     known: dict[int, Producer] = {}
     for frame in container.log.controls_of(partitionlet):
@@ -180,5 +203,6 @@ def _tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail]:
         row = chain.rows[-1]
         # What was opened in this run has its frames behind this run's start.
         since = container.opened_at if row.container_epoch == container.epoch else NOTHING
-        tails[key] = read_tail(container, row.id, row.first, since=since)
+        # The log start is never above the end, and tells it where all records have expired.
+        tails[key] = read_tail(container, row.id, max(row.first, chain.log_start), since=since)
     return tails

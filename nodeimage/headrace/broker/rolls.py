@@ -104,9 +104,7 @@ class Rolls:
         end = partition.next_offset
         await source.append_control(
             FrameType.SEAL,
-            msgspec.msgpack.encode(
-                Seal(partition.topic_id, partition.index, old.first, end, list(epochs), producers)
-            ),
+            msgspec.msgpack.encode(Seal(partition.topic_id, partition.index, old.first, end, list(epochs), producers)),
             partitionlet=old.id,
             first=old.first,
             last=end - 1,
@@ -140,6 +138,9 @@ class Rolls:
         opened = _only(await self._until_room(lambda: self._broker.catalog.submit(done)))
         sealed = old._replace(end=Offset(end), epochs=tuple((LeaderEpoch(e), Offset(o)) for e, o in epochs))
         chain = (*(row for row in partition.chain[:-1]), sealed, opened)
+        topic = self._broker.topics.cached_id(partition.topic_id)
+        if topic is not None:
+            topic.encoded.clear()
         partition.adopt(chain=chain, container=target, next_offset=end, producers=partition.producers, size=0)
         log.info(
             "partition rolled",

@@ -9,9 +9,9 @@ idempotent producers) is appended anew before.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -21,11 +21,11 @@ from headrace.broker.retention import Share, expired, gone
 from headrace.broker.roll_frames import carried
 from headrace.broker.topics import Topic
 from headrace.catalog.commands import ExpireCursors, SetLogStart
-from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow, StreamRetention
 from headrace.container.container import Container
 from headrace.errors import HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Millis, PartitionletId, StreamNumber, stream_of
+from headrace.log.chunk import Body
 from headrace.log.container_log import Chunk
 from headrace.log.frames import FrameType
 
@@ -39,6 +39,8 @@ T = TypeVar("T")
 EVERY_S = 5.0
 MOST_CHUNKS = 60
 """A container closes with this many: finding an offset is a search over few footers."""
+EARLY_EVERY_S = 20.0
+"""How often the open chunk is looked at for dead bytes."""
 WORTH_CLOSING = 1024 * 1024
 """Dead bytes in the open chunk for which it is closed early, so that they can be given back."""
 COMMANDS_AT_ONCE = 10_000
@@ -91,6 +93,22 @@ class DiskRoom:
         return total
 
 
+class Note(NamedTuple):
+    """A closed chunk as it was last read: by stream, the smallest of its partitionlets' largest timestamps."""
+
+    body: Body
+    oldest: dict[StreamNumber, int]
+
+
+def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNumber, oldest: int, now: int) -> bool:
+    """Whether anything of `stream` in a chunk may have outlived a rule."""
+    rule = rules.get(stream)
+    if rule is None:
+        return False
+    every = [rule.rule, *rule.overrides.values()]
+    return any((each.ttl_ms > 0 and oldest + each.ttl_ms <= now) or each.bytes >= 0 for each in every)
+
+
 ContainerStep = Callable[[Container], Awaitable[None]]
 
 
@@ -104,7 +122,12 @@ class Space:
         self._task: asyncio.Task[None] | None = None
         self._helper: asyncio.subprocess.Process | None = None
         self._not_regrouped: set[tuple[ContainerId, int]] = set()
-        self._catalog_id = ContainerId(0)
+        self.catalog_id = ContainerId(0)
+        self._notes: dict[tuple[ContainerId, int], Note] = {}
+        self._dead_in: set[StreamNumber] = set()
+        self._dead_anywhere = True
+        self._own_moves = 0
+        self._early_due = 0.0
         self._cursors_due = broker.loop.time() + CURSORS_EVERY_S
         self.regrouped = 0
         self.freed_bytes = 0
@@ -120,15 +143,21 @@ class Space:
         self._new_container = new_container
         self._close_container = close_container
         self._delete_container = delete_container
-        self._catalog_id = catalog_id
+        self.catalog_id = catalog_id
 
     def open_containers(self) -> list[Container]:
         """The containers that take new partitionlets."""
         return [container for container in self._data() if not container.closing]
 
-    def topics_deleted(self) -> None:
-        """Some bytes have no owner any more."""
+    def bytes_died(self) -> None:
+        """Some records have no owner any more, or lie below their partition's log start."""
+        self._dead_anywhere = True
         self._wake.set()
+
+    @property
+    def moves_log_starts(self) -> bool:
+        """The log starts that move now do so on behalf of expiry, which knows where bytes die."""
+        return self._own_moves > 0
 
     def start(self) -> None:
         """Begin."""
@@ -174,9 +203,19 @@ class Space:
         await self._close_containers()
         for container in self._data():
             await self._expire(container)
-        for container in self._data():
-            await self._give_back(container)
-            await self._close_early(container)
+        anywhere, self._dead_anywhere = self._dead_anywhere, False
+        dead_in, self._dead_in = self._dead_in, set()
+        try:
+            for container in self._data():
+                await self._give_back(container, None if anywhere else dead_in)
+        except BaseException:
+            self._dead_anywhere |= anywhere
+            self._dead_in |= dead_in
+            raise
+        if anywhere or self._broker.loop.time() >= self._early_due:
+            self._early_due = self._broker.loop.time() + EARLY_EVERY_S
+            for container in self._data():
+                await self._close_early(container)
         for container in self._data():
             await self._delete_if_empty(container)
         await self._expire_cursors()
@@ -185,7 +224,7 @@ class Space:
                 await self._regroup_one(container)
 
     def _data(self) -> list[Container]:
-        return [container for container in list(self._broker.containers.values()) if container.id != self._catalog_id]
+        return [container for container in list(self._broker.containers.values()) if container.id != self.catalog_id]
 
     async def _blocking(self, work: Callable[[], T]) -> T:
         return await self._broker.loop.run_in_executor(self._broker.executor, work)
@@ -220,7 +259,9 @@ class Space:
         if container.log.end - chunk.start < WORTH_CLOSING:
             return
         shares = await self._shares(container, chunk)
-        owners, rules = await self._known_of(shares)
+        owners = await self._owners(shares)
+        streams = {stream_of(share.partitionlet) for share in shares}
+        rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
         now = self._broker.now()
         dead = 0
         for share in shares:
@@ -239,16 +280,54 @@ class Space:
     # --- expiry
 
     async def _expire(self, container: Container) -> None:
-        shares = [share for chunk in container.log.closed_chunks() for share in await self._shares(container, chunk)]
-        if not shares:
+        """Move the log starts of what has expired in closed chunks. Chunks of which nothing can have are not read."""
+        chunks = container.log.closed_chunks()
+        notes = [(chunk, await self._note(container, chunk)) for chunk in chunks]
+        streams = {stream for _, note in notes for stream in note.oldest}
+        if not streams:
             return
-        owners, rules = await self._known_of(shares)
-        if not any(rule.rule.ttl_ms > 0 or rule.rule.bytes >= 0 or rule.overrides for rule in rules.values()):
-            return
+        rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
         now = self._broker.now()
+        due = {
+            stream
+            for _, note in notes
+            for stream, oldest in note.oldest.items()
+            if _may_expire(rules, stream, oldest, now)
+        }
+        if not due:
+            return
+        shares = [
+            share
+            for chunk, note in notes
+            if not due.isdisjoint(note.oldest)
+            for share in await self._shares(container, chunk, due)
+        ]
+        owners = await self._owners(shares)
         starts = await self._blocking(lambda: expired(shares, owners=owners, rules=rules, now=now))
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
-            await self._broker.catalog.submit(SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE]))
+            self._own_moves += 1
+            try:
+                await self._broker.catalog.submit(SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE]))
+            finally:
+                self._own_moves -= 1
+        if starts:
+            self._dead_in |= due
+
+    async def _note(self, container: Container, chunk: Chunk) -> "Note":
+        """What is remembered of a closed chunk, so that it need not be read in every round."""
+        key = (container.id, chunk.start)
+        note = self._notes.get(key)
+        if note is None or note.body is not chunk.body:
+            body = chunk.body
+            oldest: dict[StreamNumber, int] = {}
+            for share in await self._shares(container, chunk):
+                stream = stream_of(share.partitionlet)
+                if share.last >= 0:
+                    oldest[stream] = min(oldest.get(stream, share.max_timestamp), share.max_timestamp)
+                else:
+                    oldest.setdefault(stream, 1 << 62)
+            note = self._notes[key] = Note(body, oldest)
+        return note
 
     async def _expire_cursors(self) -> None:
         """Cursors of groups that have been empty for `CURSORS_KEPT_S` go, as in Kafka (offsets.retention.minutes)."""
@@ -258,44 +337,47 @@ class Space:
         self._cursors_due = now + CURSORS_EVERY_S
         await self._broker.catalog.submit(ExpireCursors(before=Millis(self._broker.now() - CURSORS_KEPT_S * 1000)))
 
-    async def _give_back(self, container: Container) -> None:
+    async def _give_back(self, container: Container, streams: set[StreamNumber] | None) -> None:
+        """Drop the closed chunks in which nothing lives, and punch out of the others what is dead.
+
+        `streams`: where records died; None: anywhere.
+        """
         for chunk in container.log.closed_chunks():
+            if streams is not None:
+                note = await self._note(container, chunk)
+                if streams.isdisjoint(note.oldest):
+                    continue
             shares = await self._shares(container, chunk)
-            owners, _ = await self._known_of(shares)
+            owners = await self._owners(shares)
             dead, whole = gone(shares, owners=owners)
             if not whole and not dead:
                 continue
             await self._carry_producers(container, chunk, [share.partitionlet for share in shares], owners)
-            if whole and not any(
-                share.partitionlet in owners and share.last >= 0 and share.partitionlet not in dead for share in shares
-            ):
+            if whole:
                 size = chunk.body.frames_end
                 await self._blocking(lambda chunk=chunk: container.log.drop_chunk(chunk))  # type: ignore[misc]
+                self._notes.pop((container.id, chunk.start), None)
                 self.freed_bytes += size
                 log.info("chunk dropped", container=container.id, chunk=chunk.start)
             else:
                 freed = await self._blocking(lambda chunk=chunk, dead=dead: container.log.punch(chunk, dead))  # type: ignore[misc]
                 self.freed_bytes += freed
 
-    async def _shares(self, container: Container, chunk: Chunk) -> list[Share]:
+    async def _shares(
+        self, container: Container, chunk: Chunk, streams: set[StreamNumber] | None = None
+    ) -> list[Share]:
         return await self._blocking(
             lambda: [
                 Share(PartitionletId(each.partitionlet), each.first, each.last, each.max_timestamp, each.length)
                 for each in container.log.summaries(chunk)
                 if each.partitionlet > 0
+                and (streams is None or stream_of(PartitionletId(each.partitionlet)) in streams)
             ]
         )
 
-    async def _known_of(
-        self, shares: list[Share]
-    ) -> tuple[dict[PartitionletId, Owner], dict[StreamNumber, StreamRetention]]:
+    async def _owners(self, shares: list[Share]) -> dict[PartitionletId, Owner]:
         partitionlets = {share.partitionlet for share in shares}
-        streams = {stream_of(partitionlet) for partitionlet in partitionlets}
-
-        def look(reader: Reader) -> tuple[dict[PartitionletId, Owner], dict[StreamNumber, StreamRetention]]:
-            return reader.owners(partitionlets), reader.retention(streams)
-
-        return await self._broker.catalog.query(look)
+        return await self._broker.catalog.query(lambda reader: reader.owners(partitionlets))
 
     async def _carry_producers(
         self,
@@ -314,7 +396,7 @@ class Space:
                     continue
                 if not any(part.producers(partitionlet) or part.controls(partitionlet) for part in chunk.body.parts):
                     continue
-                tail = read_tail(container, partitionlet, owner.first)
+                tail = read_tail(container, partitionlet, max(owner.first, owner.log_start))
                 if len(tail.producers):
                     frames.append((partitionlet, msgspec.msgpack.encode(carried(tail.producers))))
             return frames
@@ -345,7 +427,7 @@ class Space:
             return
         for chunk in chunks:
             shares = await self._shares(container, chunk)
-            owners, _ = await self._known_of(shares)
+            owners = await self._owners(shares)
             if any(share.partitionlet in owners for share in shares):
                 return
         log.info("container deleted", container=container.id)

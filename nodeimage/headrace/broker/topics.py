@@ -40,7 +40,7 @@ MOST_TOPICS = 120_000
 class Topic:
     """A topic in use: its row, what holds for it, and the partitions that are in memory."""
 
-    __slots__ = ("deleted", "names", "partitions", "policy", "row")
+    __slots__ = ("deleted", "encoded", "names", "partitions", "policy", "row")
 
     def __init__(self, row: TopicRow, policy: EffectivePolicy) -> None:
         self.row = row
@@ -48,6 +48,8 @@ class Topic:
         self.partitions: dict[int, Partition] = {}
         self.names: set[str] = set()
         self.deleted = False
+        self.encoded: dict[tuple[int, str], bytes] = {}
+        """Its entry in Metadata answers, by version and shown name; emptied when leaders or their epochs change."""
 
     @property
     def topic_id(self) -> bytes:
@@ -93,6 +95,8 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._policies: dict[int, StreamPolicy] = {}
+        self.forgot = False
+        """True once a topic that may have been written to in this run has left memory."""
         broker.catalog.on_applied(self._applied)
 
     def __len__(self) -> int:
@@ -236,6 +240,7 @@ class Topics:
         """Forget the topics that came first and are idle now, a tenth at a time."""
         if len(self._by_id) < MOST_TOPICS:
             return
+        self.forgot = True
         idle = [topic for topic in self._by_id.values() if topic.idle][: MOST_TOPICS // 10]
         for topic in idle:
             self._forget(topic)
@@ -254,9 +259,11 @@ class Topics:
                 continue
             match command:
                 case DeleteTopics():
+                    self._broker.space.bytes_died()
                     for topic_id in command.topic_ids:
                         self._gone(topic_id)
                 case DeleteStream():
+                    self._broker.space.bytes_died()
                     for topic in [topic for topic in self._by_id.values() if topic.stream == command.path]:
                         self._gone(topic.topic_id)
                 case AlterTopic() | CreatePartitions():
@@ -268,6 +275,8 @@ class Topics:
                     if stream is not None:
                         self._stream_changed(stream)
                 case SetLogStart():
+                    if not self._broker.space.moves_log_starts:
+                        self._broker.space.bytes_died()
                     assert isinstance(outcome, list)
                     for item, result in zip(command.items, outcome, strict=True):
                         self._log_start_moved(item.topic_id, item.partition, result)
@@ -281,13 +290,13 @@ class Topics:
         for partition in topic.partitions.values():
             partition.deleted = True
             partition.wake_all()
-        self._broker.space.topics_deleted()
 
     def _changed(self, row: TopicRow) -> None:
         topic = self._by_id.get(row.topic_id)
         if topic is not None:
             stream_policy = self._policies.get(row.stream_number)
             topic.row = row
+            topic.encoded.clear()
             if stream_policy is not None:
                 topic.policy = effective(stream_policy, row.configs)
             else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from headrace.local.cluster import Started, StartOptions, start
 from headrace.local.processes import free_port, resident_bytes
 from headrace.wire.client import BrokerConnection, admin_call

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from headrace.broker.partition import Partition
+from headrace.broker.partitions import read_chain
 from headrace.broker.roll_frames import Open, Seal, carried
 from headrace.broker.topics import Topic
 from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
@@ -136,12 +137,12 @@ class Rolls:
             now=_now(),
         )
         opened = _only(await self._until_room(lambda: self._broker.catalog.submit(done)))
-        sealed = old._replace(end=Offset(end), epochs=tuple((LeaderEpoch(e), Offset(o)) for e, o in epochs))
-        chain = (*(row for row in partition.chain[:-1]), sealed, opened)
+        chain = await self._broker.catalog.query(lambda reader: read_chain(reader, opened.topic, opened.partition))
+        assert chain is not None
         topic = self._broker.topics.cached_id(partition.topic_id)
         if topic is not None:
             topic.encoded.clear()
-        partition.adopt(chain=chain, container=target, next_offset=end, producers=partition.producers, size=0)
+        partition.adopt(chain=chain.rows, container=target, next_offset=end, producers=partition.producers, size=0)
         log.info(
             "partition rolled",
             partition=f"{partition.topic_id.hex()}/{partition.index}",

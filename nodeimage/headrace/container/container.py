@@ -21,7 +21,7 @@ import structlog
 
 from headrace.container.replica import Member, Primary
 from headrace.container.writer import Writer
-from headrace.errors import StorageFull
+from headrace.errors import CorruptLog, StorageFull
 from headrace.ids import ContainerId, Epoch, Millis, Offset, PartitionletId, Position
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType
@@ -265,7 +265,12 @@ class Container:
         return self.log.read_tail(partitionlet, Offset(offset), limit=Offset(limit), max_bytes=max_bytes)
 
     def commands(self, after: Position) -> Iterator[tuple[Position, bytes]]:
-        """[blocking] The committed catalog commands from `after` on: (position after the frame, payload)."""
+        """[blocking] The committed catalog commands from `after` on: (position after the frame, payload).
+
+        Raises `CorruptLog` where commands from there on have been trimmed: going on would leave some out.
+        """
+        if after < self.log.start:
+            raise CorruptLog(f"container {self.id} starts at {self.log.start}; what was at {after} has been trimmed")
         frames: Iterator[Frame] = self.log.control_frames(after, self.committed)
         for frame in frames:
             if frame.type == FrameType.COMMAND:

@@ -255,6 +255,7 @@ def test_an_interrupted_replay_says_what_it_sent(
     hr: Headrace, headrace_process: Process, cluster: Any, tmp_path: Path
 ) -> None:
     stream = cluster.stream()
+    hr("topic", "create", f"{stream}:slow")
     (tmp_path / "slow.csv").write_text("time,value\n2015-09-01,1\n2015-09-02,2\n")
     sending = headrace_process(
         "replay", str(tmp_path / "slow.csv"), "-s", stream, "--speed", "1x", "-o", "json", "-b", cluster.bootstrap

@@ -138,7 +138,8 @@ class Rolls:
         )
         opened = _only(await self._until_room(lambda: self._broker.catalog.submit(done)))
         chain = await self._broker.catalog.query(lambda reader: read_chain(reader, opened.topic, opened.partition))
-        assert chain is not None
+        if chain is None:  # the topic was deleted meanwhile
+            return
         topic = self._broker.topics.cached_id(partition.topic_id)
         if topic is not None:
             topic.encoded.clear()

@@ -334,5 +334,7 @@ def find_max_time(view: Buffer) -> tuple[int, int]:
             latest = header, batch
     if latest is None:
         raise CorruptBatch("no record batch to look for the latest record in")
-    best = max(batch_records(*latest), key=lambda record: record.timestamp)
+    best = max(batch_records(*latest), key=lambda record: record.timestamp, default=None)
+    if best is None:
+        raise CorruptBatch("the latest record batch holds no record")
     return best.offset, best.timestamp

@@ -2,8 +2,10 @@
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 from crc32c import crc32c
+
 from headrace.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
 from headrace.wire.batch import (
     BATCH_HEADER_SIZE,
@@ -20,7 +22,7 @@ MOST_PER_INPUT = 100_000
 """Records looked at: an input may claim two thousand million empty ones."""
 
 
-def setup() -> None:
+def setup(folder: Path) -> None:
     """Nothing to prepare."""
 
 
@@ -30,7 +32,11 @@ def seeds() -> Iterator[bytes]:
     for codec in range(5):
         one = build_batch(records, compression=codec)
         yield b"\x00" + one
-        yield b"\x01" + one + build_batch(records[:1], compression=codec, producer_id=5, producer_epoch=0, base_sequence=3)
+        yield (
+            b"\x01"
+            + one
+            + build_batch(records[:1], compression=codec, producer_id=5, producer_epoch=0, base_sequence=3)
+        )
     yield b"\x01" + build_batch([(0, None, None, [])])
 
 

@@ -6,15 +6,13 @@ is none), and serve the next client.
 """
 
 import asyncio
-import atexit
-import shutil
 import struct
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import structlog
+
 from headrace.broker.broker import NodeSettings
 from headrace.broker.listener import Connection
 from headrace.node import Node, Options
@@ -23,7 +21,6 @@ from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import request_header
 
-MEMORY = Path("/dev/shm")
 PATIENCE_S = 0.05
 """How long a request may wait (a fetch, a group's members) before its client hangs up."""
 FAULTS = frozenset({"request failed", "task failed", "admin call failed", "catalog_listener_failed", "catalog_failed"})
@@ -71,18 +68,22 @@ def _note(_logger: Any, _method: str, event: Any) -> Any:
     raise structlog.DropEvent
 
 
-def setup() -> None:
+def setup(folder: Path) -> None:
     """Start a node in memory."""
     global node
     structlog.configure(processors=[_note], cache_logger_on_first_use=False)
     loop.set_exception_handler(lambda _, context: faults.append(repr(context)))
-    folder = Path(tempfile.mkdtemp(prefix="headrace-fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder.mkdir()
     settings = NodeSettings(
         chunk_bytes=1 << 20, partitionlet_bytes=1 << 16, disk_reserve=0, rebalance_delay_ms=0, fsync=False
     )
     options = Options(
-        data=folder / "node", store=folder / "store.sqlite", host="127.0.0.1", port=0, ready_file=None, settings=settings
+        data=folder / "node",
+        store=folder / "store.sqlite",
+        host="127.0.0.1",
+        port=0,
+        ready_file=None,
+        settings=settings,
     )
 
     async def start() -> Node:
@@ -108,7 +109,9 @@ def seeds() -> Iterator[bytes]:
             yield frame(key, version, cold.encode_request(key, version, {}))
     talk = b""
     for version in (1, 9, 12):
-        talk += frame(ApiKey.METADATA, version, metadata.encode_request(version, metadata.MetadataRequest([("t", None)], True)))
+        talk += frame(
+            ApiKey.METADATA, version, metadata.encode_request(version, metadata.MetadataRequest([("t", None)], True))
+        )
     for version in (3, 9):
         batch = memoryview(build_batch([(1, b"k", b"v", [])], producer_id=5, producer_epoch=0, base_sequence=0))
         sent = produce.ProduceRequest(None, -1, 1, [produce.PartitionRecords("t", 0, batch)])
@@ -120,12 +123,20 @@ def seeds() -> Iterator[bytes]:
     yield talk
     part_of = {"partitions": [{"partition_index": 0, "timestamp": -1}], "name": "t"}
     yield frame(ApiKey.LIST_OFFSETS, 7, cold.encode_request(ApiKey.LIST_OFFSETS, 7, {"topics": [part_of]}))
-    join = {"group_id": "g", "session_timeout": 6000, "rebalance_timeout": 6000, "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"}]}
+    join = {
+        "group_id": "g",
+        "session_timeout": 6000,
+        "rebalance_timeout": 6000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"}],
+    }
     yield frame(ApiKey.JOIN_GROUP, 5, cold.encode_request(ApiKey.JOIN_GROUP, 5, join)) + frame(
         ApiKey.HEARTBEAT, 3, cold.encode_request(ApiKey.HEARTBEAT, 3, {"group_id": "g"})
     )
     for method in (b"status", b"stream.list", b"chain", b"topic.show"):
-        yield frame(ApiKey.HEADRACE_ADMIN, 0, b"\x00\x92" + bytes((0xA0 | len(method),)) + method + b"\x81\xa5topic\xa1t")
+        yield frame(
+            ApiKey.HEADRACE_ADMIN, 0, b"\x00\x92" + bytes((0xA0 | len(method),)) + method + b"\x81\xa5topic\xa1t"
+        )
 
 
 def run(data: bytes) -> None:

@@ -5,12 +5,13 @@ must then give only batches with their own first bytes (their frame's checksum c
 again with these.
 """
 
-import atexit
 import shutil
 import struct
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import structlog
 
 from headrace.errors import CorruptLog, FolderRefused
 from headrace.log.container_log import ContainerLog, LogOptions
@@ -19,19 +20,17 @@ from headrace.wire.batch import build_batch
 
 OPTIONS = LogOptions(chunk_bytes=16 << 10, checkpoint_bytes=4 << 10, tail_bytes=0, fsync=False)
 PARTITIONLETS = (1 << 40 | 1, 1 << 40 | 2)
-MEMORY = Path("/dev/shm")
 
 sound: dict[str, bytes] = {}
 """The files of the log, as a stop left them."""
 workplace = Path()
 
 
-def setup() -> None:
+def setup(folder: Path) -> None:
     """Write the log that the inputs damage."""
     global workplace
-    base = MEMORY if MEMORY.is_dir() else None
-    workplace = Path(tempfile.mkdtemp(prefix="headrace-fuzz-", dir=base))
-    atexit.register(shutil.rmtree, workplace, ignore_errors=True)
+    structlog.configure(processors=[_drop])
+    workplace = folder
     folder = workplace / "sound"
     log = ContainerLog.open(folder, OPTIONS)
     for number in range(60):
@@ -50,9 +49,15 @@ def setup() -> None:
     assert len(sound) >= 2, "closed chunks and an open one"
 
 
+def _drop(_logger: Any, _method: str, _event: Any) -> Any:
+    raise structlog.DropEvent
+
+
 def append(log: ContainerLog, partitionlet: int, offset: int) -> None:
     """One batch of 300 bytes and more."""
-    batch = build_batch([(offset, None, b"v" * 300, [])], base_offset=offset, producer_id=9, producer_epoch=0, base_sequence=offset)
+    batch = build_batch(
+        [(offset, None, b"v" * 300, [])], base_offset=offset, producer_id=9, producer_epoch=0, base_sequence=offset
+    )
     if not log.room(len(batch)):
         log.make_spare()
     log.append_batch(

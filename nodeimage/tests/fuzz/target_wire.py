@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import MalformedRequest
@@ -21,7 +22,7 @@ KEYS = [key for key in SUPPORTED if key is not ApiKey.HEADRACE_ADMIN]
 HEADERS, ADMIN, REQUEST, RESPONSE = range(4)
 
 
-def setup() -> None:
+def setup(folder: Path) -> None:
     """Nothing to prepare."""
 
 

@@ -64,7 +64,7 @@ class Wire(asyncio.Transport):
 
 def _note(_logger: Any, _method: str, event: Any) -> Any:
     if event.get("event") in FAULTS:
-        faults.append(structlog.processors.format_exc_info(_logger, _method, event).__repr__())
+        faults.append(repr(structlog.processors.format_exc_info(_logger, _method, event)))
     raise structlog.DropEvent
 
 
@@ -123,12 +123,13 @@ def seeds() -> Iterator[bytes]:
     yield talk
     part_of = {"partitions": [{"partition_index": 0, "timestamp": -1}], "name": "t"}
     yield frame(ApiKey.LIST_OFFSETS, 7, cold.encode_request(ApiKey.LIST_OFFSETS, 7, {"topics": [part_of]}))
+    subscription = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
     join = {
         "group_id": "g",
         "session_timeout": 6000,
         "rebalance_timeout": 6000,
         "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"}],
+        "protocols": [{"name": "range", "metadata": subscription}],
     }
     yield frame(ApiKey.JOIN_GROUP, 5, cold.encode_request(ApiKey.JOIN_GROUP, 5, join)) + frame(
         ApiKey.HEARTBEAT, 3, cold.encode_request(ApiKey.HEARTBEAT, 3, {"group_id": "g"})
@@ -189,8 +190,8 @@ async def _feed(connection: Connection, wire: Wire, piece: bytes) -> None:
 async def _quiet(connection: Connection, wire: Wire) -> None:
     """Wait until all is answered, though not for ever: some requests wait for others."""
     deadline = loop.time() + PATIENCE_S
-    while (connection.slots or connection._parked) and not wire.over and loop.time() < deadline:
-        await asyncio.sleep(0.0005)
+    while (connection.slots or connection._parked) and not wire.over and loop.time() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.0005)  # the broker has no event for "all is answered"
 
 
 def _check(answers: bytes, sent: list[int]) -> None:

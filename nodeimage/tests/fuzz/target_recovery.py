@@ -18,7 +18,7 @@ from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.frames import FrameType
 from headrace.wire.batch import build_batch
 
-OPTIONS = LogOptions(chunk_bytes=16 << 10, checkpoint_bytes=4 << 10, tail_bytes=0, fsync=False)
+OPTIONS = LogOptions(chunk_bytes=8 << 10, checkpoint_bytes=2 << 10, tail_bytes=0, fsync=False)
 PARTITIONLETS = (1 << 40 | 1, 1 << 40 | 2)
 
 sound: dict[str, bytes] = {}
@@ -33,7 +33,7 @@ def setup(folder: Path) -> None:
     workplace = folder
     folder = workplace / "sound"
     log = ContainerLog.open(folder, OPTIONS)
-    for number in range(60):
+    for number in range(36):
         partitionlet = PARTITIONLETS[number % 2]
         if number % 13 == 0:
             if not log.room(100):
@@ -137,7 +137,7 @@ def read_all(log: ContainerLog) -> dict[int, int]:
         end = state.next_offset or 0
         offset = 0
         while offset < end:
-            batches = log.read(partitionlet, offset, limit=end, max_bytes=2_000)
+            batches = log.read(partitionlet, offset, limit=end, max_bytes=4_000)
             if not batches:
                 break
             for batch in batches:

@@ -230,6 +230,15 @@ def test_no_batch_has_no_latest_record() -> None:
         b.find_max_time(b"")
 
 
+def test_a_batch_of_no_records_has_no_latest_one() -> None:
+    """Found by fuzzing: 61 bytes whose header counts fewer than one record."""
+    empty = bytearray(b.build_batch([(1, None, None, [])])[:61])
+    empty[8:12] = (49).to_bytes(4, "big")
+    empty[57:61] = (-39).to_bytes(4, "big", signed=True)
+    with pytest.raises(CorruptBatch):
+        b.find_max_time(seal(empty))
+
+
 @given(records, codecs, st.data())
 def test_records_that_are_not_what_they_say_are_corrupt_and_nothing_else(
     given_records: list[b.RecordIn], codec: int, data: st.DataObject

@@ -228,8 +228,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(b"".join(answer))
             elif answer:
                 self._transport.writelines(answer)
-        if self._paused_reading and not self._processing:
-            self._process()
+        if not self._processing and (self._end > self._start or self._paused_reading):
+            self._process()  # a request that came while too many were under way
 
     def _process(self) -> None:
         if self._processing:

@@ -14,8 +14,8 @@
         56  8x                zero
 
 A chunk is closed if, and only if, a valid trailer that names the file's size ends it. While it is open the file is
-preallocated, zeros behind the frames. The footer is written and synced first, then the file is cut behind it, so a
-crash at any step leaves an open chunk with some bytes behind its frames, or a closed one.
+preallocated, zeros behind the frames. The footer is written and synced first, then the trailer, then the file is cut
+behind it, so a crash at any step leaves an open chunk with some bytes behind its frames, or a closed one.
 
 What readers see of a chunk is one immutable `Body`, swapped whole; a replaced file closes when its last reader is done.
 """
@@ -112,11 +112,13 @@ def close_file(file: OpenFile, *, path: Path, start: int, end: int, frames_end: 
     pieces: list[bytes | memoryview] = [bytes(footer_at - FILE_HEAD_BYTES - frames_end)]
     for part in parts:
         pieces += encode_part(part)
-    size = FILE_HEAD_BYTES + frames_end + sum(map(len, pieces)) + TRAILER_BYTES
+    trailer_at = FILE_HEAD_BYTES + frames_end + sum(map(len, pieces))
+    size = trailer_at + TRAILER_BYTES
     trailer = _TRAILER.pack(TRAILER_MAGIC, 0, len(parts), start, end, frames_end, footer_at, size)
-    pieces.append(trailer[:8] + crc32c(trailer[12:]).to_bytes(4, "little") + trailer[12:])
     with full_disk_as_storage_full(path):
         write_all(file.fd, FILE_HEAD_BYTES + frames_end, pieces)
+        os.fsync(file.fd)  # before the trailer: where that is whole, so is the footer
+        write_all(file.fd, trailer_at, [trailer[:8], crc32c(trailer[12:]).to_bytes(4, "little"), trailer[12:]])
         os.fsync(file.fd)
     os.ftruncate(file.fd, size)
     os.fsync(file.fd)

@@ -7,13 +7,14 @@ from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from crc32c import crc32c
-from headrace.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
-from headrace.wire import batch as b
-from headrace.wire.compression import NAMES
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+
+from headrace.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
+from headrace.wire import batch as b
+from headrace.wire.compression import NAMES
 
 CODECS = [pytest.param(number, id=name) for number, name in enumerate(NAMES)]
 BUILT_IN = CODECS[:2]  # kafka-python takes other codecs from packages of their own; aiokafka has them all

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 import psutil
-
 from bench import jars, wire
 
 HEAP = ("-Xmx1g", "-Xms1g")

@@ -8,10 +8,9 @@ import argparse
 import json
 import time
 
+from bench import wire
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-from bench import wire
 
 
 def led_topics(bootstrap: str) -> int:

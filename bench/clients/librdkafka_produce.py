@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterator
 from itertools import cycle, islice
 
-from confluent_kafka import Message, Producer
-
 from bench import wire
 from bench.figures import quantile
+from confluent_kafka import Message, Producer
 
 SLAB = 10_000
 SAMPLE_EVERY = 100

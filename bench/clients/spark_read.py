@@ -9,11 +9,11 @@ import json
 import os
 import time
 
-import headrace_spark
+from bench.jars import spark_connector_jars
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from bench.jars import spark_connector_jars
+import headrace_spark
 
 
 def session(source: str) -> SparkSession:

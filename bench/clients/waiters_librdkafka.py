@@ -10,11 +10,10 @@ import json
 import threading
 import time
 
-from confluent_kafka import Message, Producer
-
 from bench import wire
 from bench.clients.mock_broker import mock_broker
 from bench.figures import quantile
+from confluent_kafka import Message, Producer
 
 
 def wait_for_each(bootstrap: str, *, topic: str, size: int, start: float, end: float, latencies: list[float]) -> None:

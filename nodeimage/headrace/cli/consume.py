@@ -40,7 +40,7 @@ def consume(
     """Print records, one a line; --output json gives key, offset, timestamp and headers too.
 
     With --from-beginning or --group it ends at the newest record, unless --follow. With neither it waits for new
-    records. Ctrl-C ends it.
+    records. Ctrl-C ends it. A group that has no cursors yet starts at the oldest record.
     """
     from confluent_kafka import Consumer
 
@@ -52,7 +52,8 @@ def consume(
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
-        "auto.offset.reset": "earliest" if from_beginning else "latest",
+        # A new group that started at the end would commit nothing, and miss what comes before its next turn.
+        "auto.offset.reset": "earliest" if from_beginning or group else "latest",
         "fetch.wait.max.ms": 200,
     }
     with client_errors(topic), _terminated_as_interrupted():

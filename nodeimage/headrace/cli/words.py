@@ -35,6 +35,8 @@ def in_words(name: str, value: Any) -> object:
 
 def label(name: str) -> str:
     """`ttl_ms` as `ttl`, `log_start` as `log start`."""
+    if name == "retention_bytes":  # beside `retention_ms`
+        return "retention size"
     for unit in ("_ms", "_bytes"):
         if name != unit.removeprefix("_"):
             name = name.removesuffix(unit)

@@ -107,7 +107,7 @@ def test_values_on_the_command_line_and_a_fixed_key(hr: Headrace, cluster: Any) 
 def test_a_group_reads_each_record_once_and_its_lag_is_shown(hr: Headrace, cluster: Any) -> None:
     topic, group = cluster.topic(), f"group-{cluster.topic()[-8:]}"
     hr("produce", topic, stdin="1\n2\n3\n")
-    assert hr("consume", topic, "-g", group, "--from-beginning", "-n", "2").out == "1\n2\n"
+    assert hr("consume", topic, "-g", group, "-n", "2").out == "1\n2\n", "a new group starts at the oldest"
     shown = hr("groups", "show", group, "-o", "json").json
     assert shown["lag"] == 1
     assert hr("consume", topic, "-g", group).out == "3\n"

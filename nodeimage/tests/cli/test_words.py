@@ -19,6 +19,11 @@ def test_what_is_nested_is_named_by_both() -> None:
     assert described({"disk": {"free_bytes": 1024}, "name": "x"}) == [("disk.free", "1.0 KiB"), ("name", "x")]
 
 
+def test_retention_by_time_and_by_size_have_labels_of_their_own() -> None:
+    shown = described({"retention_ms": 60_000, "retention_bytes": 1024})
+    assert shown == [("retention", "1m"), ("retention size", "1.0 KiB")]
+
+
 def test_a_table_has_a_column_for_each_name_and_knows_numbers() -> None:
     columns, rows, numbers = rows_of(
         [{"id": 1, "state": "open", "size_bytes": 1}, {"id": 2, "state": None, "size_bytes": 2}]

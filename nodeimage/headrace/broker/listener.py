@@ -33,6 +33,8 @@ MAX_UNDER_WAY = 256
 _BUFFER = 256 * 1024
 _MAPPED = 4 * 1024 * 1024
 """A larger request gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
+_JOINED = 64 * 1024
+"""Answers that are smaller together are copied into one write."""
 _LENGTH = struct.Struct(">i")
 
 Buffer = bytes | bytearray | memoryview
@@ -52,7 +54,7 @@ class Handler(Protocol):
 class Slot:
     """The place of one answer in its connection's queue."""
 
-    __slots__ = ("_answer", "_connection", "api_key", "correlation_id", "done", "version")
+    __slots__ = ("_connection", "answer_pieces", "api_key", "correlation_id", "done", "version")
 
     def __init__(self, connection: "Connection", header: RequestHeader) -> None:
         self._connection = connection
@@ -60,7 +62,7 @@ class Slot:
         self.version = header.api_version
         self.correlation_id = header.correlation_id
         self.done = False
-        self._answer: list[Buffer] = []
+        self.answer_pieces: list[Buffer] = []
 
     def answer(self, body: Sequence[Buffer], *, header_version: int | None = None) -> None:
         """Answer with `body`, as soon as all earlier requests are answered."""
@@ -72,7 +74,7 @@ class Slot:
         length = len(head)
         for piece in body:
             length += len(piece)
-        self._answer = [_LENGTH.pack(length) + head, *body]
+        self.answer_pieces = [_LENGTH.pack(length) + head, *body]
         self.done = True
         self._connection.flush()
 
@@ -106,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused_reading = False
         self._client_reads = True
         self._processing = False
+        self._flushing = False
         self.slots: deque[Slot] = deque()
         self.peer = "?"
         self.local: tuple[str, int] = ("", 0)
@@ -218,17 +221,27 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def flush(self) -> None:
-        """Write the answers that are ready at the head of the queue."""
+        """Write what is ready at the head of the queue, at the end of this turn of the loop: many answers at once."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
         if self.closed or self._transport is None:
             return
         slots = self.slots
+        pieces: list[Buffer] = []
+        size = 0
         while slots and slots[0].done:
-            answer = slots.popleft()._answer
-            if len(answer) == 2 and len(answer[1]) < 4096:  # small: one write
-                self._transport.write(b"".join(answer))
-            elif answer:
-                self._transport.writelines(answer)
-        if not self._processing and (self._end > self._start or self._paused_reading):
+            for piece in slots.popleft().answer_pieces:
+                pieces.append(piece)
+                size += len(piece)
+        if size > _JOINED:
+            self._transport.writelines(pieces)
+        elif pieces:
+            self._transport.write(b"".join(pieces))
+        if self._end > self._start or self._paused_reading:
             self._process()  # a request that came while too many were under way
 
     def _process(self) -> None:

@@ -119,7 +119,6 @@ def close_file(file: OpenFile, *, path: Path, start: int, end: int, frames_end: 
         write_all(file.fd, FILE_HEAD_BYTES + frames_end, pieces)
         os.fsync(file.fd)  # before the trailer: where that is whole, so is the footer
         write_all(file.fd, trailer_at, [trailer[:8], crc32c(trailer[12:]).to_bytes(4, "little"), trailer[12:]])
-        os.fsync(file.fd)
     os.ftruncate(file.fd, size)
     os.fsync(file.fd)
 

@@ -20,8 +20,8 @@ def test_what_is_nested_is_named_by_both() -> None:
 
 
 def test_retention_by_time_and_by_size_have_labels_of_their_own() -> None:
-    shown = described({"retention_ms": 60_000, "retention_bytes": 1024})
-    assert shown == [("retention", "1m"), ("retention size", "1.0 KiB")]
+    shown = described({"retention_ms": 86_400_000, "retention_bytes": 1024})
+    assert shown == [("retention", "1d"), ("retention size", "1.0 KiB")]
 
 
 def test_a_table_has_a_column_for_each_name_and_knows_numbers() -> None:

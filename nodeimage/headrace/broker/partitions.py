@@ -50,6 +50,8 @@ class Partitions:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._loading: dict[Key, asyncio.Future[Partition | KafkaError]] = {}
+        self._moved: set[Key] = set()
+        """Partitions whose log start moved while they were being loaded: what was read of them is no longer true."""
 
     async def leader(self, topic: Topic, index: int) -> Partition:
         """The leader's state of one partition. Raises `KafkaError`."""
@@ -62,19 +64,28 @@ class Partitions:
         return partition
 
     async def leaders(self, wanted: Sequence[tuple[Topic, int]]) -> list[Partition | KafkaError]:
-        """The leaders' states, loaded where they are not in memory; or why there is none."""
+        """The leaders' states, loaded where they are not in memory; or why there is none.
+
+        Of a partition there is one object, in the one `Topic` that is in the cache: a topic that was forgotten since
+        it was looked up gets LEADER_NOT_AVAILABLE, and the client tries again.
+        """
         mine: list[tuple[Topic, int]] = []
         loop = self._broker.loop
         for topic, index in wanted:
             key = (topic.topic_id, index)
-            if index not in topic.partitions and key not in self._loading:
+            if index not in topic.partitions and key not in self._loading and self._in_memory(topic):
                 self._loading[key] = loop.create_future()
+                topic.loading += 1
                 mine.append((topic, index))
         if mine:
             # Loading goes on for those who wait for it, even if this caller's connection goes away.
             await asyncio.shield(self._broker.spawn(self._load(mine)))
         found: list[Partition | KafkaError] = []
         for topic, index in wanted:
+            if not self._in_memory(topic):
+                code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic.deleted else Code.LEADER_NOT_AVAILABLE
+                found.append(KafkaError(code))
+                continue
             partition = topic.partitions.get(index)
             if partition is None:
                 loading = self._loading.get((topic.topic_id, index))
@@ -83,6 +94,15 @@ class Partitions:
             else:
                 found.append(partition)
         return found
+
+    def _in_memory(self, topic: Topic) -> bool:
+        return self._broker.topics.cached_id(topic.topic_id) is topic
+
+    def log_start_moved(self, topic_id: bytes, index: int) -> None:
+        """A log start has moved by a committed command; bytes below may go from now on."""
+        key = (topic_id, index)
+        if key in self._loading:
+            self._moved.add(key)
 
     def adopt_fresh(self, topic: Topic, row: PartitionletRow) -> None:
         """Bring a partition into memory without asking the disk, if it was made in this run and nobody wrote to it."""
@@ -109,11 +129,19 @@ class Partitions:
 
     async def _load(self, wanted: list[tuple[Topic, int]]) -> None:
         outcomes: dict[Key, Partition | KafkaError] = {}
+        left = wanted
         try:
-            outcomes = await self._read(wanted)
+            while left:
+                self._moved.difference_update((topic.topic_id, index) for topic, index in left)
+                outcomes |= await self._read(left)
+                left = [(topic, index) for topic, index in left if (topic.topic_id, index) in self._moved]
         finally:
             for topic, index in wanted:
                 key = (topic.topic_id, index)
+                topic.loading -= 1
+                self._moved.discard(key)
+                if not self._in_memory(topic) and not topic.deleted:
+                    outcomes.pop(key, None)
                 outcome = outcomes.get(key) or KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition was not loaded")
                 if isinstance(outcome, Partition):
                     if topic.deleted:
@@ -167,7 +195,8 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
     for frame in container.log.controls_of(partitionlet):
         match frame.type:
             case FrameType.OPEN:
-                entries = msgspec.msgpack.decode(frame.payload, type=Open).producers
+                (opened,) = msgspec.msgpack.decode(frame.payload, type=list[Open])
+                entries = opened.producers
             case FrameType.PRODUCERS:
                 entries = msgspec.msgpack.decode(frame.payload, type=list[Carried])
             case _:

@@ -3,8 +3,11 @@
 They describe themselves, so that a catalog can be rebuilt from containers. Fields may be added at the end only.
 """
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
+from headrace.catalog.rows import PartitionletRow, TopicRow
 from headrace.container.producers import Producers
 
 
@@ -28,14 +31,44 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True):
-    """Payload of an open frame."""
+    """One partitionlet that opens; an open frame's payload is a list of these.
 
+    A frame that opens one partitionlet bears its id, so that its producers are found through the log's index. A frame
+    for new topics opens many, bears the id 0, and carries no producers.
+    """
+
+    partitionlet: int
+    stream: str
+    topic: str
     topic_id: bytes
     partition: int
     first: int
     leader_epoch: int
     container_epoch: int
-    producers: list[Carried]
+    producers: list[Carried] = []
+
+
+OPENED_AT_ONCE = 1000
+
+
+def open_frames(opened: Sequence[tuple[TopicRow, PartitionletRow]]) -> Iterator[bytes]:
+    """The payloads that open the partitionlets of new topics or partitions."""
+    for index in range(0, len(opened), OPENED_AT_ONCE):
+        yield msgspec.msgpack.encode(
+            [
+                Open(
+                    partitionlet=row.id,
+                    stream=topic.stream,
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    partition=row.partition,
+                    first=row.first,
+                    leader_epoch=row.leader_epoch,
+                    container_epoch=row.container_epoch,
+                )
+                for topic, row in opened[index : index + OPENED_AT_ONCE]
+            ]
+        )
 
 
 def carried(producers: Producers) -> list[Carried]:

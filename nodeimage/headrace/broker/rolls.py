@@ -110,13 +110,23 @@ class Rolls:
             first=old.first,
             last=end - 1,
         )
+        topic = self._broker.topics.cached_id(partition.topic_id)
+        opening = Open(
+            partitionlet=intended.id,
+            stream=topic.stream if topic is not None else "",
+            topic=topic.name if topic is not None else "",
+            topic_id=partition.topic_id,
+            partition=partition.index,
+            first=end,
+            leader_epoch=intended.leader_epoch,
+            container_epoch=target.epoch,
+            producers=producers,
+        )
         # From the seal on the old partitionlet takes no batch: what follows is tried until it succeeds.
         await self._until_room(
             lambda: target.append_control(
                 FrameType.OPEN,
-                msgspec.msgpack.encode(
-                    Open(partition.topic_id, partition.index, end, intended.leader_epoch, target.epoch, producers)
-                ),
+                msgspec.msgpack.encode([opening]),
                 partitionlet=intended.id,
                 first=end,
                 last=end - 1,

@@ -5,12 +5,17 @@ first use where the stream's policy allows it, and for staying true as commands 
 nobody has asked for in a while are forgotten, with their partitions' state, and looked up again when needed.
 """
 
+import asyncio
+import itertools
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from headrace.broker.partition import Partition
+from headrace.broker.roll_frames import open_frames
 from headrace.broker.topic_configs import EffectivePolicy, effective
 from headrace.catalog.commands import (
     AlterStream,
@@ -26,12 +31,15 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import Outcome, StreamRow, TopicRow
+from headrace.catalog.rows import Outcome, PartitionletRow, StreamRow, TopicOutcome, TopicRow
 from headrace.errors import Code, KafkaError
-from headrace.ids import Millis
+from headrace.ids import ContainerId, Millis, Position
+from headrace.log.frames import FrameType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+
+log = structlog.get_logger()
 
 MOST_TOPICS = 120_000
 """Topics kept in memory; some 1 KiB each with one partition in use."""
@@ -40,12 +48,14 @@ MOST_TOPICS = 120_000
 class Topic:
     """A topic in use: its row, what holds for it, and the partitions that are in memory."""
 
-    __slots__ = ("deleted", "encoded", "names", "partitions", "policy", "row")
+    __slots__ = ("deleted", "encoded", "loading", "names", "partitions", "policy", "row")
 
     def __init__(self, row: TopicRow, policy: EffectivePolicy) -> None:
         self.row = row
         self.policy = policy
         self.partitions: dict[int, Partition] = {}
+        self.loading = 0
+        """Partitions that are on their way into memory."""
         self.names: set[str] = set()
         self.deleted = False
         self.encoded: dict[tuple[int, str], bytes] = {}
@@ -84,7 +94,7 @@ class Topic:
     @property
     def idle(self) -> bool:
         """It can be forgotten without loss."""
-        return all(partition.idle for partition in self.partitions.values())
+        return not self.loading and all(partition.idle for partition in self.partitions.values())
 
 
 class Topics:
@@ -95,6 +105,8 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._policies: dict[int, StreamPolicy] = {}
+        self._look_ups: list[set[bytes | str]] = []
+        """Of each look-up under way, what changed meanwhile: topic ids, and paths of streams."""
         self.forgot = False
         """True once a topic that may have been written to in this run has left memory."""
         broker.catalog.on_applied(self._applied)
@@ -143,9 +155,7 @@ class Topics:
         """Each id's topic, or UNKNOWN_TOPIC_ID."""
         missing = [topic_id for topic_id in topic_ids if topic_id not in self._by_id]
         if missing:
-            rows = await self._broker.catalog.query(lambda reader: _rows_by_id(reader, missing))
-            for row, stream in rows:
-                self._keep(row, stream.policy)
+            await self._look_up_rows(lambda reader: _rows_by_id(reader, missing))
         return [
             self._by_id.get(topic_id) or KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
             for topic_id in topic_ids
@@ -180,10 +190,26 @@ class Topics:
             else:
                 by_stream.setdefault(name.stream, []).append(name.topic)
         if by_stream:
-            rows = await self._broker.catalog.query(lambda reader: _rows_by_name(reader, by_stream))
-            for row, stream in rows:
-                found[row.full_name] = self._keep(row, stream.policy)
+            for topic in await self._look_up_rows(lambda reader: _rows_by_name(reader, by_stream)):
+                found[topic.row.full_name] = topic
         return found
+
+    async def _look_up_rows(self, look: Callable[[Reader], list[tuple[TopicRow, StreamRow]]]) -> list[Topic]:
+        """Topics read from the catalog, in memory from now on. What changed while it was read is read again."""
+        while True:
+            changed: set[bytes | str] = set()
+            self._look_ups.append(changed)
+            try:
+                rows = await self._broker.catalog.query(look)
+            finally:
+                self._look_ups.remove(changed)
+            kept = [
+                self._keep(row, stream.policy)
+                for row, stream in rows
+                if row.topic_id not in changed and row.stream not in changed
+            ]
+            if len(kept) == len(rows):
+                return kept
 
     async def _create(self, names: list[TopicName]) -> dict[str, Topic | KafkaError]:
         """Topics made on first use, in streams whose policy allows it."""
@@ -241,8 +267,8 @@ class Topics:
         if len(self._by_id) < MOST_TOPICS:
             return
         self.forgot = True
-        idle = [topic for topic in self._by_id.values() if topic.idle][: MOST_TOPICS // 10]
-        for topic in idle:
+        idle = itertools.islice((topic for topic in self._by_id.values() if topic.idle), MOST_TOPICS // 10)
+        for topic in list(idle):
             self._forget(topic)
 
     def _forget(self, topic: Topic) -> None:
@@ -257,6 +283,8 @@ class Topics:
         for command, outcome in applied:
             if isinstance(outcome, KafkaError):
                 continue
+            if self._look_ups:
+                self._tell_look_ups(command)
             match command:
                 case DeleteTopics():
                     self._broker.space.bytes_died()
@@ -266,10 +294,15 @@ class Topics:
                     self._broker.space.bytes_died()
                     for topic in [topic for topic in self._by_id.values() if topic.stream == command.path]:
                         self._gone(topic.topic_id)
+                case CreateTopics():
+                    assert isinstance(outcome, list)
+                    self._open(outcome)
                 case AlterTopic() | CreatePartitions():
-                    row = getattr(outcome, "topic", None)
-                    if row is not None:
-                        self._changed(row)
+                    assert isinstance(outcome, TopicOutcome)
+                    if outcome.topic is not None:
+                        self._changed(outcome.topic)
+                    if isinstance(command, CreatePartitions):
+                        self._open([outcome])
                 case AlterStream():
                     stream = getattr(outcome, "stream", None)
                     if stream is not None:
@@ -280,6 +313,32 @@ class Topics:
                     assert isinstance(outcome, list)
                     for item, result in zip(command.items, outcome, strict=True):
                         self._log_start_moved(item.topic_id, item.partition, result)
+
+    def _open(self, outcomes: Sequence[Any]) -> None:
+        """Write the open frames of new partitionlets into their containers; nobody waits for them."""
+        by_container: dict[ContainerId, list[tuple[TopicRow, PartitionletRow]]] = {}
+        for made in outcomes:
+            if made.code is Code.NONE and made.topic is not None:
+                for row in made.partitionlets:
+                    by_container.setdefault(row.container, []).append((made.topic, row))
+        for container_id, opened in by_container.items():
+            container = self._broker.containers.get(container_id)
+            if container is not None:
+                for payload in open_frames(opened):
+                    container.append_control(FrameType.OPEN, payload).add_done_callback(_retrieve)
+
+    def _tell_look_ups(self, command: Command) -> None:
+        """What is being looked up may have been read before `command`."""
+        touched: Sequence[bytes | str] = ()
+        match command:
+            case DeleteTopics():
+                touched = command.topic_ids
+            case DeleteStream() | AlterStream():
+                touched = (command.path,)
+            case AlterTopic() | CreatePartitions():
+                touched = (command.topic_id,)
+        for changed in self._look_ups:
+            changed.update(touched)
 
     def _gone(self, topic_id: bytes) -> None:
         topic = self._by_id.get(topic_id)
@@ -309,6 +368,7 @@ class Topics:
                 topic.policy = effective(stream.policy, topic.row.configs)
 
     def _log_start_moved(self, topic_id: bytes, index: int, result: Any) -> None:
+        self._broker.partitions.log_start_moved(topic_id, index)
         topic = self._by_id.get(topic_id)
         partition = topic.partitions.get(index) if topic is not None else None
         if partition is None or result.code is not Code.NONE:
@@ -318,6 +378,12 @@ class Topics:
             gone = set(result.dropped)
             partition.chain = tuple(row for row in partition.chain if row.id not in gone)
         partition.wake_all()
+
+
+def _retrieve(appended: "asyncio.Future[Position]") -> None:
+    """Take note of a frame that could not be written: the catalog has what it says, so only a rebuild would miss it."""
+    if not appended.cancelled() and (error := appended.exception()) is not None:
+        log.warning("an open frame was not written", reason=str(error))
 
 
 def _rows_by_name(reader: Reader, wanted: dict[str, list[str]]) -> list[tuple[TopicRow, StreamRow]]:

@@ -1,12 +1,13 @@
 """Small sums over measurements: quantiles, medians of paired runs. Knows nothing of where they come from."""
 
+import math
 from collections.abc import Sequence
 from statistics import median
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
     """The value below which `share` (0 to 1) of an ordered, non-empty sequence lies, by the nearest rank."""
-    return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered) + 0.5) - 1))]
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float], *, more_is_better: bool) -> float | None:

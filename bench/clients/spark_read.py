@@ -7,7 +7,9 @@ one session; the first pays for Spark's warm-up. Prints one JSON object with the
 import argparse
 import json
 import os
+import sys
 import time
+from statistics import median
 
 from bench.jars import spark_connector_jars
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +21,7 @@ import headrace_spark
 def session(source: str) -> SparkSession:
     """A local session on every core; with the connector's jars if it reads by them."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master("local[*]")
         .appName("bench")
@@ -47,7 +50,7 @@ def main() -> None:
     parse.add_argument("--topic", required=True)
     parse.add_argument("--records", type=int, required=True)
     parse.add_argument("--size", type=int, required=True)
-    parse.add_argument("--times", type=int, default=3)
+    parse.add_argument("--times", type=int, default=4)
     options = parse.parse_args()
     spark = session(options.source)
     seconds = []
@@ -61,7 +64,7 @@ def main() -> None:
         if row["rows"] != options.records or row["octets"] != options.records * options.size:
             raise SystemExit(f"read {row['rows']} rows of {row['octets']} bytes, not {options.records}")
     spark.stop()
-    warm = min(seconds[1:] or seconds)
+    warm = median(seconds[1:] or seconds)
     print(
         json.dumps(
             {

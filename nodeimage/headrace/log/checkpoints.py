@@ -62,17 +62,19 @@ class LoadedCheckpoints:
 
 
 def load_checkpoints(path: Path) -> LoadedCheckpoints:
-    """Reads the checkpoints back, leaving out damaged ones. No file: none."""
+    """Reads the checkpoints back, leaving out damaged ones, and any that a writer appends meanwhile. No file: none."""
     try:
         file = OpenFile.open(path)
     except FileNotFoundError:
         return LoadedCheckpoints([], 0, 0)
+    file_size = os.fstat(file.fd).st_size
     try:
         read_head(file.fd, path, INDEX_KIND)
     except CorruptLog:
-        return LoadedCheckpoints([], 0, max((s.end for s in _intact(file.fd, path, FILE_HEAD_BYTES)), default=0))
+        synced = max((segment.end for segment in _intact(file.fd, path, FILE_HEAD_BYTES, file_size)), default=0)
+        return LoadedCheckpoints([], 0, synced)
     segments: list[Segment] = []
-    size, end, file_size = FILE_HEAD_BYTES, 0, os.fstat(file.fd).st_size
+    size, end = FILE_HEAD_BYTES, 0
     while size < file_size:
         try:
             segment = Segment.map(file.fd, size, length=file_size - size, source=str(path))
@@ -84,13 +86,13 @@ def load_checkpoints(path: Path) -> LoadedCheckpoints:
         segments.append(segment)
         end = segment.end
         size += len(segment.raw)
-    synced = max((segment.end for segment in _intact(file.fd, path, size)), default=end)
+    synced = max((segment.end for segment in _intact(file.fd, path, size, file_size)), default=end)
     return LoadedCheckpoints(segments, size, max(end, synced))
 
 
-def _intact(fd: int, path: Path, at: int) -> Iterable[Segment]:
-    """Intact segments at or behind byte `at`, found by their magic."""
-    raw = read_exactly(fd, at, max(os.fstat(fd).st_size - at, 0))
+def _intact(fd: int, path: Path, at: int, end: int) -> Iterable[Segment]:
+    """Intact segments within bytes `at` to `end`, found by their magic."""
+    raw = read_exactly(fd, at, max(end - at, 0))
     found = raw.find(SEGMENT_MAGIC)
     while found >= 0:
         try:

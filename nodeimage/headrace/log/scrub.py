@@ -78,13 +78,16 @@ def _unless_changed(path: Path, check: Callable[[], Iterator[Finding]]) -> Itera
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """Changes when a chunk is closed, regrouped or punched."""
+    """Changes when a chunk gets a checkpoint, is closed, regrouped or punched."""
     chunk = path.stat()
-    try:
-        dead = path.with_suffix(".dead").stat()
-    except FileNotFoundError:
-        return chunk.st_ino, chunk.st_size
-    return chunk.st_ino, chunk.st_size, dead.st_ino
+    state = [chunk.st_ino, chunk.st_size]
+    for suffix in (".index", ".dead"):
+        try:
+            companion = path.with_suffix(suffix).stat()
+            state += [companion.st_ino, companion.st_size]
+        except FileNotFoundError:
+            state += [0, 0]
+    return tuple(state)
 
 
 def _scrub_chunk(path: Path, scrubbed: Scrubbed) -> Iterator[Finding]:

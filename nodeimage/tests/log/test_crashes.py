@@ -384,7 +384,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLog.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 def fill(model: Model) -> None:

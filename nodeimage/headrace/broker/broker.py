@@ -284,9 +284,9 @@ class Broker:
 
     async def start(self) -> None:
         """Finish what a crash interrupted, and begin the background work."""
-        finished = await self.rolls.finish()
-        if finished:
-            log.info("rolls finished", count=finished)
+        taken_up = await self.rolls.finish()
+        if taken_up:
+            log.info("rolls taken up again", count=taken_up)
         self.space.start()
         self.spawn(self.groups.warm())
 

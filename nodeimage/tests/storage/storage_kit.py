@@ -1,0 +1,259 @@
+"""A node whose disk a test can look at, photograph as a crash would leave it, and start again.
+
+`Client` speaks the Kafka protocol to any node, in the caller's thread. `Running` is a node inside the test's own loop,
+where a test can stop the world between two steps.
+"""
+
+import asyncio
+import itertools
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.broker.broker import Broker, NodeSettings
+from headrace.errors import Code
+from headrace.node import Node, Options
+from headrace.wire import cold, fetch, produce
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import build_batch, iter_records
+from headrace.wire.client import BrokerConnection, admin_call
+
+PRODUCE, FETCH = 8, 11
+MIB = 1 << 20
+
+
+class Client:
+    """Plain blocking calls on one connection."""
+
+    def __init__(self, port: int, *, timeout_s: float = 30.0) -> None:
+        self.connection = BrokerConnection("127.0.0.1", port, "storage-test", timeout_s)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
+        body = self.connection.call(key, version, cold.encode_request(key, version, fields))
+        return cold.decode_response(key, version, body)
+
+    def admin(self, method: str, **params: Any) -> Any:
+        answer = admin_call(self.connection, method, params)
+        assert not answer["error"], answer
+        return answer["result"]
+
+    def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        *,
+        partition: int = 0,
+        producer: tuple[int, int, int] = (-1, -1, -1),
+        time_ms: int | None = None,
+    ) -> produce.ProduceResult:
+        """One batch; `producer` is (id, epoch, base sequence)."""
+        now = int(time.time() * 1000) if time_ms is None else time_ms
+        batch = build_batch(
+            [(now, None, value, []) for value in values],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+        )
+        part = produce.PartitionRecords(topic, partition, memoryview(batch))
+        body = produce.encode_request(PRODUCE, produce.ProduceRequest(None, -1, 20_000, [part]))
+        (result,), _ = produce.decode_response(self.connection.call(ApiKey.PRODUCE, PRODUCE, body), 0, PRODUCE)
+        return result
+
+    def put(self, topic: str, *values: bytes, partition: int = 0, **more: Any) -> int:
+        """The base offset of a batch that was taken; the topic is made if there is none."""
+        result = self.produce(topic, values, partition=partition, **more)
+        if result.error == Code.UNKNOWN_TOPIC_OR_PARTITION:
+            self.create(topic)
+            result = self.produce(topic, values, partition=partition, **more)
+        assert result.error == 0, result
+        return result.base_offset
+
+    def fetch(
+        self, *asked: tuple[str, int, int], max_bytes: int = 4 << 20, wait_ms: int = 0
+    ) -> dict[tuple[str, int], fetch.FetchResult]:
+        """What each (topic, partition, offset) gives."""
+        topics = [
+            fetch.FetchTopic(topic, None, [fetch.FetchPartition(partition, -1, offset, -1, -1, 1 << 20)])
+            for topic, partition, offset in asked
+        ]
+        request = fetch.FetchRequest(wait_ms, 1, max_bytes, 0, 0, -1, topics, [], "")
+        body = self.connection.call(ApiKey.FETCH, FETCH, fetch.encode_request(FETCH, request))
+        answer = fetch.decode_response(body, 0, FETCH)
+        return {(topic.topic or "", each.partition): each for topic in answer.topics for each in topic.partitions}
+
+    def read(self, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
+        """(offset, value) of all records from the log start to the high watermark."""
+        (result,) = self.fetch((topic, partition, 0)).values()
+        offset = max(0, result.log_start)
+        found: list[tuple[int, bytes]] = []
+        while True:
+            (result,) = self.fetch((topic, partition, offset)).values()
+            assert result.error == 0, result
+            before = offset
+            for buffer in result.records:
+                for record in iter_records(memoryview(buffer)):
+                    if record.offset >= offset:
+                        found.append((record.offset, bytes(record.value or b"")))
+                        offset = record.offset + 1
+            if offset == before:
+                assert offset == result.high_watermark, f"{topic}/{partition}: stuck at {offset}"
+                return found
+
+    def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
+        """Log start and high watermark."""
+        found = []
+        for timestamp in (-2, -1):
+            part = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}
+            asked = [{"name": topic, "partitions": [part]}]
+            answer = self.ask(ApiKey.LIST_OFFSETS, 5, replica_id=-1, isolation_level=0, topics=asked)
+            (one,) = answer.topics[0].partitions
+            assert int(one.error_code) == 0, one
+            found.append(int(one.offset))
+        return found[0], found[1]
+
+    def delete_records(self, topic: str, offset: int, partition: int = 0) -> int:
+        """The new log start."""
+        asked = [{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}]
+        answer = self.ask(ApiKey.DELETE_RECORDS, 1, topics=asked, timeout_ms=20_000)
+        (one,) = answer.topics[0].partitions
+        assert int(one.error_code) == 0, one
+        return int(one.low_watermark)
+
+    def create(self, *names: str, partitions: int = 1, **configs: str) -> None:
+        topics = [
+            {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": -1,
+                "assignments": [],
+                "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
+            }
+            for name in names
+        ]
+        answer = self.ask(ApiKey.CREATE_TOPICS, 4, topics=topics, timeout_ms=30_000, validate_only=False)
+        assert all(int(topic.error_code) == 0 for topic in answer.topics), answer
+
+    def delete(self, *names: str) -> None:
+        answer = self.ask(ApiKey.DELETE_TOPICS, 3, topic_names=list(names), timeout_ms=30_000)
+        assert all(int(topic.error_code) == 0 for topic in answer.responses), answer
+
+    def producer_id(self) -> int:
+        answer = self.ask(ApiKey.INIT_PRODUCER_ID, 1, transactional_id=None, transaction_timeout_ms=60_000)
+        return int(answer.producer_id)
+
+
+def allocated(folder: Path) -> int:
+    """Bytes that the files below `folder` take up on the disk, holes left out."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_blocks * 512 if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+class Gate:
+    """Stops a blocking function in its thread, before or after it has done its work, until `open`."""
+
+    def __init__(self, work: Callable[..., Any], *, after: bool = False) -> None:
+        self._work = work
+        self._after = after
+        self._entered = threading.Event()
+        self._opened = threading.Event()
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        if not self._after:
+            self._stop()
+        result = self._work(*args, **more)
+        if self._after:
+            self._stop()
+        return result
+
+    def _stop(self) -> None:
+        self._entered.set()
+        assert self._opened.wait(60)
+
+    async def entered(self) -> None:
+        assert await asyncio.to_thread(self._entered.wait, 60)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+class Running:
+    """A node inside the test's loop."""
+
+    def __init__(self, folder: Path, settings: NodeSettings) -> None:
+        self.folder = folder
+        self.settings = settings
+        self._photos = itertools.count()
+        self._clients: list[Client] = []
+
+    async def start(self) -> None:
+        options = Options(
+            data=self.folder / "node-1",
+            store=self.folder / "cluster.sqlite",
+            host="127.0.0.1",
+            port=0,
+            ready_file=None,
+            settings=self.settings,
+        )
+        self.node = Node(options)
+        identity = await self.node.start()
+        self.port = identity.port
+        self.client = await asyncio.to_thread(Client, self.port)
+
+    @property
+    def broker(self) -> Broker:
+        return self.node.broker
+
+    @property
+    def containers(self) -> Path:
+        return self.folder / "node-1" / "containers"
+
+    async def call(self, method: str, *args: Any, **more: Any) -> Any:
+        """A method of `Client`, in a thread."""
+        return await asyncio.to_thread(getattr(self.client, method), *args, **more)
+
+    async def stop(self) -> None:
+        self.client.close()
+        await self.node.stop()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    def photograph(self) -> Path:
+        """The files as they are now: what a kill -9 at this moment leaves."""
+        photo = self.folder.with_name(f"{self.folder.name}-photo-{next(self._photos)}")
+        for _ in range(100):
+            try:
+                shutil.copytree(self.folder, photo)
+            except (shutil.Error, FileNotFoundError):  # a file was renamed meanwhile
+                shutil.rmtree(photo)
+                continue
+            return photo
+        raise AssertionError("the folder never keeps still")
+
+
+async def until(met: Callable[[], Any], *, seconds: float = 30, what: str = "") -> None:
+    """Return when `met()` is true; looks again every few milliseconds."""
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end, f"not within {seconds} s: {what or met}"
+        await asyncio.sleep(0.01)
+
+
+def wait_until(met: Callable[[], Any], *, seconds: float = 30, what: str = "") -> None:
+    """`until`, for tests without a loop."""
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end, f"not within {seconds} s: {what or met}"
+        time.sleep(0.02)

@@ -44,10 +44,10 @@ class Interest:
         if partition is self.partition:
             return
         if self.partition is not None:
-            self.partition.watchers.discard(self)
+            self.partition.unwatch(self)
         self.partition = partition
         if partition is not None:
-            partition.watchers.add(self)
+            partition.watch(self)
 
     def wake(self) -> None:
         """The partition has news."""

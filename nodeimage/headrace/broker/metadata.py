@@ -71,7 +71,7 @@ async def _named(
         for name, _, topic in found
         if isinstance(topic, Topic)
     ]
-    leaders = await _leaders(broker, [topic for topic, name in shown if (version, name) not in topic.encoded])
+    leaders = await _leaders(broker, [topic for topic, name in shown if (version, name) not in (topic.encoded or ())])
     entries: list[TopicMeta | bytes] = []
     named = iter(shown)
     for name, topic_id, topic in found:
@@ -84,11 +84,14 @@ async def _named(
 
 def _entry(topic: Topic, name: str, version: int, leaders: dict[int, list[PartitionMeta]]) -> bytes:
     """A topic's entry, kept for the next request unless a leader is missing."""
-    entry = topic.encoded.get((version, name))
+    kept = topic.encoded
+    entry = kept.get((version, name)) if kept is not None else None
     if entry is None:
         partitions = leaders[topic.row.number]
         entry = encode_topic(version, TopicMeta(0, name, topic.topic_id, False, partitions))
         if all(partition.error == 0 for partition in partitions):
+            if topic.encoded is None:
+                topic.encoded = {}
             topic.encoded[version, name] = entry
     return entry
 

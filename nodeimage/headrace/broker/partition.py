@@ -76,7 +76,8 @@ class Partition:
         self.deleted = False
         self.rolling = False
         """True while its open partitionlet is being sealed and the next one opened: appends wait."""
-        self.watchers: set[Watcher] = set()
+        self.watchers: set[Watcher] | None = None
+        """None while there has been none: most partitions are written to and not waited for."""
         self.adopt(chain=chain, container=container, next_offset=next_offset, producers=producers, size=size)
         self.high_watermark = next_offset
 
@@ -159,5 +160,18 @@ class Partition:
 
     def wake_all(self) -> None:
         """Something else changed that a waiting fetch must see: the log's start moved, the topic is gone."""
-        for watcher in self.watchers:
+        for watcher in self.watchers or ():
             watcher.wake()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Wake `watcher` from now on."""
+        if self.watchers is None:
+            self.watchers = set()
+        self.watchers.add(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Wake it no more."""
+        if self.watchers is not None:
+            self.watchers.discard(watcher)
+            if not self.watchers:
+                self.watchers = None

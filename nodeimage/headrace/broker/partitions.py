@@ -105,18 +105,24 @@ class Partitions:
             self._moved.add(key)
 
     def adopt_fresh(self, topic: Topic, row: PartitionletRow) -> None:
-        """Bring a partition into memory without asking the disk, if it was made in this run and nobody wrote to it."""
+        """Bring a partition into memory without asking the disk, if that is possible."""
+        if row.partition not in topic.partitions and (topic.topic_id, row.partition) not in self._loading:
+            partition = self._fresh(topic, row)
+            if partition is not None:
+                topic.partitions[row.partition] = partition
+
+    def _fresh(self, topic: Topic, row: PartitionletRow) -> Partition | None:
+        """The partition of a first partitionlet that was made in this run and that nobody has written to; else None."""
         container = self._broker.containers.get(row.container)
         if (
             container is None
             or row.first != 0
             or row.container_epoch != container.epoch
             or self._broker.topics.forgot
-            or row.partition in topic.partitions
-            or (topic.topic_id, row.partition) in self._loading
+            or topic.deleted
         ):
-            return
-        topic.partitions[row.partition] = Partition(
+            return None
+        return Partition(
             topic_id=topic.topic_id,
             index=row.partition,
             chain=(row,),
@@ -150,11 +156,28 @@ class Partitions:
                 self._loading.pop(key).set_result(outcome)
 
     async def _read(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
-        fresh = {(topic.topic_id, index): topic for topic, index in wanted}
+        outcomes: dict[Key, Partition | KafkaError] = {}
+        numbers = {topic.row.number for topic, _ in wanted}
+        opened = await self._broker.catalog.query(lambda reader: reader.open_partitionlets(numbers))
+        rows = {(row.topic, row.partition): row for found in opened.values() for row in found}
+        older: list[tuple[Topic, int]] = []
+        for topic, index in wanted:
+            row = rows.get((topic.row.number, index))
+            partition = self._fresh(topic, row) if row is not None else None
+            if partition is not None:
+                outcomes[topic.topic_id, index] = partition
+            else:
+                older.append((topic, index))
+        if older:
+            outcomes.update(await self._read_older(older))
+        return outcomes
+
+    async def _read_older(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
         chains = await self._broker.catalog.query(lambda reader: _chains(reader, wanted))
         outcomes: dict[Key, Partition | KafkaError] = {}
         asked: list[tuple[Key, Chain, Container]] = []
-        for key in fresh:
+        for topic, index in wanted:
+            key = (topic.topic_id, index)
             chain = chains.get(key)
             if chain is None:
                 outcomes[key] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)

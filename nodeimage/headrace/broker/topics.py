@@ -56,9 +56,9 @@ class Topic:
         self.partitions: dict[int, Partition] = {}
         self.loading = 0
         """Partitions that are on their way into memory."""
-        self.names: set[str] = set()
+        self.names: list[str] = []
         self.deleted = False
-        self.encoded: dict[tuple[int, str], bytes] = {}
+        self.encoded: dict[tuple[int, str], bytes] | None = None
         """Its entry in Metadata answers, by version and shown name; emptied when leaders or their epochs change."""
 
     @property
@@ -105,6 +105,7 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._policies: dict[int, StreamPolicy] = {}
+        self._plain: dict[int, tuple[StreamPolicy, EffectivePolicy]] = {}
         self._look_ups: list[set[bytes | str]] = []
         """Of each look-up under way, what changed meanwhile: topic ids, and paths of streams."""
         self.forgot = False
@@ -147,8 +148,7 @@ class Topics:
             else:
                 found[index] = topic
                 if isinstance(topic, Topic) and not topic.deleted:
-                    self._by_name[names[index]] = topic
-                    topic.names.add(names[index])
+                    self._call(topic, names[index])
         return found  # type: ignore[return-value]  # every None has been replaced
 
     async def resolve_ids(self, topic_ids: Sequence[bytes]) -> list[Topic | KafkaError]:
@@ -255,12 +255,25 @@ class Topics:
         topic = self._by_id.get(row.topic_id)
         if topic is None:
             self._make_room()
-            topic = Topic(row, effective(policy, row.configs))
+            topic = Topic(row, self._effective(row, policy))
             self._by_id[row.topic_id] = topic
-        full = row.full_name
-        self._by_name[full] = topic
-        topic.names.add(full)
+        self._call(topic, row.full_name)
         return topic
+
+    def _call(self, topic: Topic, name: str) -> None:
+        """Clients know `topic` by `name`."""
+        if self._by_name.get(name) is not topic:
+            self._by_name[name] = topic
+            topic.names.append(name)
+
+    def _effective(self, row: TopicRow, policy: StreamPolicy) -> EffectivePolicy:
+        """What holds for a topic; one object for all topics of a stream that have no configs of their own."""
+        if row.configs:
+            return effective(policy, row.configs)
+        known = self._plain.get(row.stream_number)
+        if known is None or (known[0] is not policy and known[0] != policy):
+            known = self._plain[row.stream_number] = (policy, effective(policy, {}))
+        return known[1]
 
     def _make_room(self) -> None:
         """Forget the topics that came first and are idle now, a tenth at a time."""
@@ -355,9 +368,9 @@ class Topics:
         if topic is not None:
             stream_policy = self._policies.get(row.stream_number)
             topic.row = row
-            topic.encoded.clear()
+            topic.encoded = None
             if stream_policy is not None:
-                topic.policy = effective(stream_policy, row.configs)
+                topic.policy = self._effective(row, stream_policy)
             else:
                 self._forget(topic)
 
@@ -365,7 +378,7 @@ class Topics:
         self._policies[stream.number] = stream.policy
         for topic in self._by_id.values():
             if topic.stream_number == stream.number:
-                topic.policy = effective(stream.policy, topic.row.configs)
+                topic.policy = self._effective(topic.row, stream.policy)
 
     def _log_start_moved(self, topic_id: bytes, index: int, result: Any) -> None:
         self._broker.partitions.log_start_moved(topic_id, index)

@@ -14,6 +14,10 @@ from typing import NamedTuple
 from headrace.errors import Code, KafkaError
 
 BATCHES_KEPT = 5
+IDLE_MS = 24 * 3600 * 1000
+"""A producer that sent nothing to a partition for so long is forgotten there, as in Kafka."""
+EXPIRE_EVERY = 100
+"""New producers of a partition between two looks at which are idle."""
 _SEQUENCES = 1 << 31
 
 
@@ -36,13 +40,17 @@ class Producer:
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
+_NOBODY: dict[int, Producer] = {}
+"""Shared by all partitions that no idempotent producer writes to; never changed."""
+
+
 class Producers:
     """The producers of one partition, by producer id."""
 
     __slots__ = ("_known",)
 
     def __init__(self, known: Mapping[int, Producer] | None = None) -> None:
-        self._known: dict[int, Producer] = dict(known or {})
+        self._known: dict[int, Producer] = dict(known) if known else _NOBODY
 
     def items(self) -> ItemsView[int, Producer]:
         """Producer ids and what is known of them."""
@@ -108,6 +116,10 @@ class Producers:
         batch = KnownBatch(base_sequence, last, base_offset, timestamp)
         known = self._known.get(producer_id)
         if known is None or known.epoch != epoch:
+            if self._known is _NOBODY:
+                self._known = {}
+            elif len(self._known) % EXPIRE_EVERY == 0:
+                self.expire(timestamp - IDLE_MS)
             self._known[producer_id] = Producer(epoch, (batch,))
             return
         known.batches.append(batch)

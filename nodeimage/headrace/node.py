@@ -44,6 +44,8 @@ log = structlog.get_logger()
 
 READERS = 4
 CATALOG_CHUNK_BYTES = 16 * 1024 * 1024
+SWITCH_S = 0.001
+"""How long a thread may keep the interpreter while the loop waits for it; Python's default is 5 ms."""
 EXIT_REFUSED = 2
 EXIT_DISK_FAILED = 70
 
@@ -309,6 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _log_to_stderr()
+    sys.setswitchinterval(SWITCH_S)
     try:
         return uvloop.run(serve(options))
     except HeadraceError as error:

@@ -350,7 +350,7 @@ class Space:
             shares = await self._shares(container, chunk)
             owners = await self._owners(shares)
             dead, whole = gone(shares, owners=owners)
-            if not whole and not dead:
+            if not whole and not (dead and await self._punchable(container, chunk, dead)):
                 continue
             await self._carry_producers(container, chunk, [share.partitionlet for share in shares], owners)
             if whole:
@@ -362,6 +362,10 @@ class Space:
             else:
                 freed = await self._blocking(lambda chunk=chunk, dead=dead: container.log.punch(chunk, dead))  # type: ignore[misc]
                 self.freed_bytes += freed
+
+    async def _punchable(self, container: Container, chunk: Chunk, dead: dict[PartitionletId, int]) -> bool:
+        """Whether a punch would give anything back that has not been given back already."""
+        return await self._blocking(lambda: container.log.punchable(chunk, dead)) > 0
 
     async def _shares(
         self, container: Container, chunk: Chunk, streams: set[StreamNumber] | None = None

@@ -85,9 +85,9 @@ def _excess(
     return {key: size - limits[key] for key, size in held.items() if size > limits[key]}
 
 
-def gone(shares: Iterable[Share], *, owners: Mapping[PartitionletId, Owner]) -> tuple[dict[PartitionletId, int], bool]:
+def gone(shares: Iterable[Share], *, owners: Mapping[PartitionletId, Owner]) -> tuple[dict[int, int], bool]:
     """Of one chunk: the first kept offset of each partitionlet of which something is dead, and whether all is."""
-    dead: dict[PartitionletId, int] = {}
+    dead: dict[int, int] = {}
     whole = True
     for share in shares:
         owner = owners.get(share.partitionlet)

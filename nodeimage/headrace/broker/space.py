@@ -363,7 +363,7 @@ class Space:
                 freed = await self._blocking(lambda chunk=chunk, dead=dead: container.log.punch(chunk, dead))  # type: ignore[misc]
                 self.freed_bytes += freed
 
-    async def _punchable(self, container: Container, chunk: Chunk, dead: dict[PartitionletId, int]) -> bool:
+    async def _punchable(self, container: Container, chunk: Chunk, dead: dict[int, int]) -> bool:
         """Whether a punch would give anything back that has not been given back already."""
         return await self._blocking(lambda: container.log.punchable(chunk, dead)) > 0
 

@@ -32,6 +32,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _profiler() -> str:
+    """py-spy, of this environment or of the path. Exits where there is none."""
+    beside = Path(sys.executable).with_name("py-spy")
+    found = str(beside) if beside.exists() else shutil.which("py-spy")
+    if found is None:
+        sys.exit(f"--profile needs py-spy: `{sys.executable} -m pip install py-spy`, then run again")
+    return found
+
+
 @contextmanager
 def profiled(server: Server, path: Path | None) -> Iterator[None]:
     """Samples a started node with py-spy while the context lasts; the flame graph goes to `path`."""
@@ -39,8 +48,7 @@ def profiled(server: Server, path: Path | None) -> Iterator[None]:
         yield
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    spy = shutil.which("py-spy") or str(Path(sys.executable).with_name("py-spy"))
-    command = [spy, "record", "--rate", "200", "--threads", "--output", str(path), "--pid", str(server.pid)]
+    command = [_profiler(), "record", "--rate", "200", "--threads", "--output", str(path), "--pid", str(server.pid)]
     sampling = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -126,6 +134,8 @@ def _options() -> argparse.Namespace:
 
 def main() -> int:
     options = _options()
+    if options.profile:
+        _profiler()
     jars.kafka_classpath()
     if options.quick:
         shutil.rmtree(jars.WORK / "quick", ignore_errors=True)

@@ -1,0 +1,178 @@
+"""What every consumer has, held against the producer's own record: line by line, exact, no sampling.
+
+Responsible for the comparisons, as pure functions over what outcome.py reads. A check says what it compared in a
+sentence that a person can follow, and where it fails, the first differences.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from headrace_spark.demo.ledger import Expected, Figures, SensorKey, WindowKey
+from headrace_spark.demo.reports import FeedReport, LiveReport, PressReport, SparkReport
+
+DIFFERENCES: Final = 3
+"""So many are told."""
+PRESS: Final = ("demo-press", "cpu_percent")
+"""The sensor that the load spike must show in."""
+
+
+class Check(NamedTuple):
+    """One line of the verdict."""
+
+    ok: bool
+    what: str
+    found: str
+
+
+class StateRow(NamedTuple):
+    """A sensor in the database."""
+
+    readings: int
+    sequence: int
+    time: int
+    value: float
+    lowest: float
+    highest: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class FlaggedWindow:
+    """A window as Spark wrote it."""
+
+    figures: Figures
+    mean: float
+    anomaly: bool
+    score: float
+
+
+def check_feed(feed: FeedReport, expected: Expected) -> Check:
+    """Everything that was sent was acknowledged, once."""
+    ok = feed.failed == 0 and feed.sent == feed.acknowledged == expected.readings > 0
+    return Check(
+        ok,
+        "Producer",
+        f"{feed.sent:,} readings of {feed.sensors} sensors sent, {feed.acknowledged:,} acknowledged, "
+        f"{feed.failed:,} failed",
+    )
+
+
+def check_topics(expected: Expected, ends: Mapping[str, int]) -> Check:
+    """Each acknowledged offset was given once, and the topics hold nothing else."""
+    wrong = [
+        f"{device}: {len(offsets):,} acknowledged, end {ends.get(device, 0):,}"
+        for device, offsets in sorted(expected.offsets.items())
+        if sorted(offsets) != list(range(len(offsets))) or ends.get(device) != len(offsets)
+    ]
+    wrong += [f"{device}: never acknowledged, end {end:,}" for device, end in sorted(ends.items())
+              if end and device not in expected.offsets]  # fmt: skip
+    return _verdict(
+        wrong, "Topics", f"{len(expected.offsets)} topics hold each acknowledged reading at its offset, and no other"
+    )
+
+
+def check_live(live: LiveReport, expected: Expected) -> Check:
+    """The live consumer saw every sequence number."""
+    ok = live.readings == expected.readings and live.missing == 0
+    return Check(
+        ok,
+        "Live",
+        f"{live.readings:,} readings seen, {live.missing:,} missing; from sensor to screen "
+        f"{live.all_p50_ms:.0f} ms (p50), {live.all_p99_ms:.0f} ms (p99, restart included)",
+    )
+
+
+def check_state(rows: Mapping[SensorKey, StateRow], expected: Expected) -> Check:
+    """Each sensor's count, sum, smallest, largest and newest value are those of the ledger."""
+    wrong = [f"{device}/{sensor}: not in the producer's record" for device, sensor in rows.keys() - expected.sensors]
+    for (device, sensor), history in expected.sensors.items():
+        last, figures = history.last, history.figures
+        assert last is not None
+        due = StateRow(
+            figures.count, last.sequence, last.time, last.value, figures.lowest, figures.highest, figures.total
+        )
+        row = rows.get((device, sensor))
+        if row != due or row.readings != row.sequence:
+            wrong.append(f"{device}/{sensor}: {row} instead of {due}")
+    return _verdict(
+        wrong,
+        "SQLite",
+        f"{sum(row.readings for row in rows.values()):,} readings in {len(rows)} rows: each sensor's count, sum, "
+        "lowest, highest and newest value agree",
+    )
+
+
+def check_spark_input(spark: SparkReport, expected: Expected) -> Check:
+    """Spark read each record once: their number, and the sum of their checksums."""
+    ok = (spark.readings, spark.checksum) == (expected.readings, expected.checksum)
+    found = f"{spark.readings:,} readings read, " + (
+        "the sum of their checksums agrees"
+        if spark.checksum == expected.checksum
+        else f"checksums {spark.checksum} instead of {expected.checksum}"
+    )
+    return Check(ok, "Spark in", found)
+
+
+def check_windows(
+    found: Mapping[WindowKey, FlaggedWindow], due: Mapping[WindowKey, Figures], *, repeated: int
+) -> Check:
+    """Each window that had to close was given out once, with the count, mean, smallest and largest of the ledger."""
+    wrong = [f"{repeated} windows are there more than once"] if repeated else []
+    wrong += [f"{key}: not due" for key in found.keys() - due.keys()]
+    for key, figures in due.items():
+        window = found.get(key)
+        if window is None:
+            wrong.append(f"{key}: missing")
+            continue
+        has, want = window.figures, figures
+        if (has.count, has.lowest, has.highest, window.mean) != (want.count, want.lowest, want.highest, want.mean):
+            wrong.append(f"{key}: {has} mean {window.mean} instead of {want} mean {want.mean}")
+    readings = sum(figures.count for figures in due.values())
+    return _verdict(
+        wrong,
+        "Parquet",
+        f"{len(found):,} closed windows over {readings:,} readings: each there once, count, mean, min and max agree",
+    )
+
+
+def check_window_topic(topic: Sequence[WindowKey], parquet: Iterable[WindowKey]) -> Check:
+    """The topic holds each window that Parquet holds, once."""
+    ok = len(topic) == len(set(topic)) and set(topic) == set(parquet)
+    return Check(ok, "Topic out", f"{len(topic):,} windows in the topic, {len(set(topic)):,} different, as in Parquet")
+
+
+def check_cursors(lags: Mapping[str, int]) -> Check:
+    """Every group's cursors stand at the end."""
+    ok = bool(lags) and not any(lags.values())
+    return Check(ok, "Cursors", ", ".join(f"{group} {lag:,} behind" for group, lag in sorted(lags.items())))
+
+
+def check_spike(
+    found: Mapping[WindowKey, FlaggedWindow], press: PressReport, *, window_ms: int, last_start: int
+) -> Check:
+    """Spark flagged the load spike in the press's own CPU, and nothing of it long before."""
+    starts = sorted(start for (*key, start), window in found.items() if tuple(key) == PRESS and window.anomaly)
+    during = [start for start in starts if press.began - window_ms < start <= press.ended + window_ms]
+    ok = bool(during) and press.ended <= last_start + window_ms
+    if not during:
+        return Check(False, "Anomaly", f"the load spike was not flagged ({len(starts)} windows of the press were)")
+    after = (during[0] + window_ms - press.began) / 1000
+    return Check(
+        ok,
+        "Anomaly",
+        f"the load spike of {(press.ended - press.began) / 1000:.0f} s was flagged: {len(during)} windows, "
+        f"the first ends {after:.1f} s after its start",
+    )
+
+
+def check_gone(left: Sequence[int]) -> Check:
+    """No process is left."""
+    return Check(not left, "Stopped", f"processes {left} are left" if left else "every process has ended")
+
+
+def _verdict(wrong: Sequence[str], what: str, good: str) -> Check:
+    if not wrong:
+        return Check(True, what, good)
+    more = f" and {len(wrong) - DIFFERENCES} more" if len(wrong) > DIFFERENCES else ""
+    return Check(False, what, "; ".join(wrong[:DIFFERENCES]) + more)

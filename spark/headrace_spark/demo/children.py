@@ -1,0 +1,143 @@
+"""The demo's processes: started each in a session of its own, listened to, told orders, and ended for certain.
+
+Responsible for the parent's end of the pipes (reports.py has the child's). A child is asked to go by closing its
+stdin, which also happens when the parent dies; one that stays is killed with all of its process group, and Java's and
+Spark's workers with it. Ctrl-C in a terminal reaches the parent alone.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from headrace_spark.demo.reports import AnyReport, decode_report
+
+POLL_S = 0.05
+GRACE_S = 20.0
+LAST_LINES = 8
+
+
+class ProcessEnded(Exception):
+    """A process of the demo ended unasked, or with an error. `log` holds its last lines."""
+
+    def __init__(self, name: str, code: int, log: Sequence[str]) -> None:
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        super().__init__(f"the process {name} ended with {how}")
+        self.log = tuple(log)
+
+
+class Child:
+    """One process. `report` is the newest that it gave, None before the first."""
+
+    def __init__(self, name: str, module: str, arguments: Mapping[str, str | Path], *, logs: Path) -> None:
+        self.name = name
+        self.report: AnyReport | None = None
+        self._log = logs / f"{name}.log"
+        command = [sys.executable, "-m", f"headrace_spark.demo.{module}"]
+        for option, value in arguments.items():
+            command += [f"--{option}", str(value)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        self._asked = False
+        self._reader = threading.Thread(target=self._read, name=f"reports of {name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    def order(self, *words: object) -> None:
+        """Tell it a line. One that is gone hears nothing; `check` tells."""
+        self._write(" ".join(map(str, words)) + "\n")
+
+    def ask_to_go(self) -> None:
+        """Close its stdin: it finishes its work and ends."""
+        self._asked = True
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    def check(self) -> None:
+        """Raise ProcessEnded if it ended unasked."""
+        code = self._process.poll()
+        if code is not None and not self._asked:
+            raise ProcessEnded(self.name, code, self.last_lines())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end, after `ask_to_go`. False where it is still there. Raises ProcessEnded on an error."""
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        self._reader.join(timeout_s)
+        if code != 0:
+            raise ProcessEnded(self.name, code, self.last_lines())
+        return True
+
+    def kill(self) -> None:
+        """End it and all of its process group now."""
+        self._asked = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    def last_lines(self) -> tuple[str, ...]:
+        """The end of what it wrote to stderr."""
+        with contextlib.suppress(OSError):
+            return tuple(self._log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+        return ()
+
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it is gone
+            if self._process.stdin is not None:
+                self._process.stdin.write(line.encode())
+                self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with contextlib.suppress(msgspec.DecodeError):  # a library that prints
+                self.report = decode_report(line)
+
+
+def end_all(children: Sequence[Child], *, grace_s: float = GRACE_S) -> list[str]:
+    """Ask all to go, and kill what stays; the names of the latter. No process of theirs is left."""
+    for child in children:
+        child.ask_to_go()
+    deadline = time.monotonic() + grace_s
+    while any(child.running for child in children) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    late = [child.name for child in children if child.running]
+    for child in children:
+        child.kill()
+    return late
+
+
+def group_members(group: int) -> list[int]:
+    """Process ids of a process group, as the operating system knows them."""
+    import psutil
+
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) == group:
+                found.append(pid)
+    return found

@@ -1,0 +1,108 @@
+"""Reads what the consumers have made: the database, Parquet, topics, cursors. With stock libraries, none of ours.
+
+Responsible for reading alone; check.py compares.
+"""
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from confluent_kafka import Consumer, TopicPartition
+
+from headrace_spark.demo.check import FlaggedWindow, StateRow
+from headrace_spark.demo.ledger import Figures, SensorKey, WindowKey
+from headrace_spark.demo.quiet import quiet
+from headrace_spark.demo.readings import SENSORS_STREAM, device_of
+
+TIMEOUT_S: Final = 20.0
+
+
+class Windows(NamedTuple):
+    """Windows by their key, and how many rows there are beyond one for each."""
+
+    by_key: dict[WindowKey, FlaggedWindow]
+    repeated: int
+
+
+def read_state(path: Path) -> dict[SensorKey, StateRow]:
+    """The rows of the state database."""
+    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        rows = db.execute(
+            "SELECT device, sensor, readings, sequence, time, value, lowest, highest, total FROM sensors"
+        ).fetchall()
+    finally:
+        db.close()
+    return {(device, sensor): StateRow(*rest) for device, sensor, *rest in rows}
+
+
+def read_windows(folder: Path) -> Windows:
+    """Every window in the Parquet folder."""
+    import pyarrow.dataset as dataset
+
+    columns = ("device", "sensor", "start", "count", "mean", "min", "max", "anomaly", "score")
+    table = dataset.dataset(folder, format="parquet", exclude_invalid_files=True).to_table(columns=list(columns))
+    found: dict[WindowKey, FlaggedWindow] = {}
+    for device, sensor, start, count, mean, low, high, anomaly, score in zip(
+        *(table.column(name).to_pylist() for name in columns), strict=True
+    ):
+        key = (device, sensor, round(start.timestamp() * 1000))
+        found[key] = FlaggedWindow(Figures(count, mean * count, low, high), mean, anomaly, score)
+    return Windows(found, table.num_rows - len(found))
+
+
+class _TopicWindow(msgspec.Struct, frozen=True):
+    device: str
+    sensor: str
+    start: str
+
+
+def read_window_topic(bootstrap: str, topic: str) -> list[WindowKey]:
+    """The key of every window in a topic, repeats and all, in order."""
+    from datetime import datetime
+
+    decoder = msgspec.json.Decoder(_TopicWindow)
+    found = []
+    for value in _read_all(bootstrap, topic):
+        window = decoder.decode(value)
+        start = datetime.fromisoformat(window.start.replace("Z", "+00:00"))
+        found.append((window.device, window.sensor, round(start.timestamp() * 1000)))
+    return found
+
+
+def topic_ends(bootstrap: str) -> dict[str, int]:
+    """How many records each sensors' topic holds, by device."""
+    consumer = _consumer(bootstrap)
+    try:
+        counts: Counter[str] = Counter()
+        for name, topic in consumer.list_topics(timeout=TIMEOUT_S).topics.items():
+            if name.startswith(f"{SENSORS_STREAM}:"):
+                for partition in topic.partitions:
+                    low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=TIMEOUT_S)
+                    counts[device_of(name)] += high - low
+        return dict(counts)
+    finally:
+        consumer.close()
+
+
+def _read_all(bootstrap: str, topic: str) -> list[bytes]:
+    """The values of a topic with one partition, up to where it ends now. Raises TimeoutError."""
+    consumer = _consumer(bootstrap)
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        values: list[bytes] = []
+        while len(values) < end:
+            messages = consumer.consume(min(end - len(values), 10_000), TIMEOUT_S)
+            if not messages:
+                raise TimeoutError(f"{topic}: {len(values)} of {end} records came within {TIMEOUT_S:.0f} s")
+            values += [message.value() for message in messages if message.error() is None]
+        return values
+    finally:
+        consumer.close()
+
+
+def _consumer(bootstrap: str) -> Any:
+    return Consumer(quiet({"bootstrap.servers": bootstrap, "group.id": "demo-check", "enable.auto.commit": False}))

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from bench import java_tools, wire
+from bench.jars import BENCH
 from bench.servers import Server, resident_bytes, stored_bytes
 
 Figures = dict[str, dict[str, Any]]
@@ -92,6 +93,7 @@ def client(program: str, *, limit_s: float, **options: object) -> dict[str, Any]
     arguments = [text for key, value in options.items() for text in (f"--{key.replace('_', '-')}", str(value))]
     run = subprocess.run(
         [sys.executable, "-m", f"bench.clients.{program}", *arguments],
+        cwd=BENCH.parent,
         capture_output=True,
         text=True,
         timeout=limit_s + 120.0,

@@ -1,0 +1,169 @@
+"""Clients that go on while their node restarts, is killed, and rolls."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+SMALL = ("--partitionlet-bytes=1048576", "--chunk-bytes=4194304", "--rebalance-delay-ms=0")
+RECORDS = 3_000
+
+
+class Feed:
+    """An idempotent producer in a thread of its own, and what was acknowledged to it."""
+
+    def __init__(self, cluster: Any, topic: str, *, value_bytes: int) -> None:
+        self.acknowledged: dict[int, int] = {}
+        self.failed: list[Any] = []
+        self._topic = topic
+        self._filling = b"x" * value_bytes
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "reconnect.backoff.max.ms": 200,
+                "batch.num.messages": 50,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for number in range(RECORDS):
+            self._producer.produce(self._topic, b"%06d" % number + self._filling, on_delivery=self._delivered)
+            self._producer.poll(0)
+            time.sleep(0.001)  # a rate, so that what happens to the node happens meanwhile
+        self._producer.flush(60)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed.append(error)
+        else:
+            self.acknowledged[message.offset()] = int(message.value()[:6])
+
+    def finish(self) -> None:
+        """Waits until all is acknowledged."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        assert not len(self._producer)
+        assert not self.failed
+
+
+class Reader:
+    """A group's consumer in a thread of its own: commits behind each batch, keeps what it got."""
+
+    def __init__(self, cluster: Any, topic: str, group: str) -> None:
+        self.got: list[tuple[int, int]] = []
+        self._stop = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "reconnect.backoff.max.ms": 200,
+                "session.timeout.ms": 30_000,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.consume(200, 0.1):
+                if message.error() is None:
+                    self.got.append((message.offset(), int(message.value()[:6])))
+
+    def close(self) -> None:
+        """Commits and leaves."""
+        self._stop.set()
+        self._thread.join(30)
+        self._consumer.commit(asynchronous=False)
+        self._consumer.close()
+
+
+def until(condition: Callable[[], bool], within: float = 60.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("crash", [False, True], ids=["restart", "kill -9"])
+def test_clients_go_on_when_their_node_comes_back(new_cluster: Any, crash: bool) -> None:
+    cluster = new_cluster(*SMALL)
+    topic, group = "/default:running", uuid.uuid4().hex
+    feed = Feed(cluster, topic, value_bytes=2_000)
+    reader = Reader(cluster, topic, group)
+    for share in (1, 2, 3):
+        until(lambda share=share: len(feed.acknowledged) > RECORDS * share // 4)
+        if crash:
+            cluster.kill()
+            cluster.start()
+        else:
+            cluster.restart()
+    feed.finish()
+    until(lambda: len({offset for offset, _ in reader.got}) >= RECORDS)
+    reader.close()
+    expected = [(number, number) for number in range(RECORDS)]
+    assert sorted(feed.acknowledged.items()) == expected, "each record is there once, in order"
+    assert sorted(set(reader.got)) == expected
+    assert len(cluster.admin("chain", {"topic": topic})) >= 4, "it rolled meanwhile"
+
+    again = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+    (cursor,) = again.committed([TopicPartition(topic, 0)], timeout=10)
+    assert cursor.offset == RECORDS
+    again.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])  # through all partitionlets
+    found: list[int] = []
+    while len(found) < RECORDS:
+        messages = again.consume(500, 10)
+        assert messages
+        found += [message.offset() for message in messages if message.error() is None]
+    again.close()
+    assert found == list(range(RECORDS))
+
+
+def test_a_cursor_survives_kill_9_as_soon_as_it_is_acknowledged(new_cluster: Any, raw: Any, batch_of: Any) -> None:
+    cluster = new_cluster("--rebalance-delay-ms=0")
+    raw(cluster).create("/default:t")
+    raw(cluster).produce("/default:t", batch_of(*[b"x"] * 10))
+    part = TopicPartition("/default:t", 0)
+    for offset in (3, 4, 7):
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "reconnect.backoff.max.ms": 200})
+        consumer.commit(offsets=[TopicPartition("/default:t", 0, offset)], asynchronous=False)
+        cluster.kill()
+        cluster.start()
+        (held,) = consumer.committed([part], timeout=20)
+        consumer.close()
+        assert held.offset == offset
+
+
+def test_a_reader_of_old_offsets_is_not_disturbed_by_rolls(new_cluster: Any, raw: Any, batch_of: Any) -> None:
+    cluster = new_cluster(*SMALL)
+    writer, reader = raw(cluster), raw(cluster)
+    writer.create("/default:t")
+    for number in range(30):
+        assert writer.produce("/default:t", batch_of(*[b"%02d" % number + b"x" * 9_000] * 10)).error == 0
+    rolling = threading.Event()
+
+    def roll() -> None:
+        while not rolling.is_set():
+            cluster.admin("roll", {"topic": "/default:t", "partition": 0})
+
+    rolls = threading.Thread(target=roll, daemon=True)
+    rolls.start()
+    try:
+        for _ in range(10):
+            records = reader.records("/default:t")
+            assert [record.value[:2] for record in records] == [b"%02d" % (each // 10) for each in range(300)]
+    finally:
+        rolling.set()
+        rolls.join(30)
+    assert writer.produce("/default:t", batch_of(b"after")).base_offset == 300

@@ -270,7 +270,10 @@ class Broker:
     @property
     def saturated(self) -> bool:
         """More waits for the disk than memory should hold."""
-        return sum(container.log.pending_bytes for container in self.containers.values()) > MOST_PENDING_BYTES
+        pending = 0
+        for container in self.containers.values():
+            pending += container.log.pending_bytes
+        return pending > MOST_PENDING_BYTES
 
     async def not_saturated(self) -> None:
         """Return when the disk has caught up."""

@@ -186,7 +186,7 @@ class Fetch:
             return
         self._session.waiting = self._woken
         self._deadline = self._broker.deadlines.after(self._asked.max_wait_ms / 1000, self._expired)
-        self._connection.waiting_fetch = self._expired
+        self._connection.waiting_fetches.append(self._expired)
         self._connection.on_close.append(self._cancel)
 
     def _woken(self) -> None:
@@ -215,8 +215,8 @@ class Fetch:
         self._session.waiting = None
         if self._deadline is not None:
             self._deadline.cancel()
-            if self._connection.waiting_fetch == self._expired:  # not that of a later fetch
-                self._connection.waiting_fetch = None
+            if self._expired in self._connection.waiting_fetches:
+                self._connection.waiting_fetches.remove(self._expired)
             if self._cancel in self._connection.on_close:
                 self._connection.on_close.remove(self._cancel)
 
@@ -264,7 +264,11 @@ class Fetch:
         if cold:
             self._end()
             self._session.waiting = _nothing  # the session is busy until the answer
-            self._connection.hold(self._broker.spawn(self._read_cold(found, cold, budget - total)))
+            reading = self._read_cold(found, cold, budget - total)
+            if self._connection.parked:
+                self._connection.hold(self._broker.spawn(reading))
+            else:  # one at a time, or a client that asks and does not read has answers without end in memory
+                self._connection.park(reading)
             return True
         if total >= min(self._asked.min_bytes, budget) or failed or final:
             self._end()

@@ -8,8 +8,8 @@ Requests *start* in order too. One that has to wait before it can start (a parti
 on the disk) *parks* the connection: nothing behind it starts before it has. A cold API parks it until its answer.
 Fetch and Produce wait without parking.
 
-Back-pressure: a connection that has 256 requests under way, is parked with a full buffer, or whose client does not
-read, is not read from, so that TCP pushes back and clients batch.
+Back-pressure: a connection that has 256 requests under way, has 1 MiB of answers to write, is parked with a full
+buffer, or whose client does not read, is not read from, so that TCP pushes back and clients batch.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 MAX_REQUEST_BYTES = 100 * 1024 * 1024
 MAX_UNDER_WAY = 256
+MAX_ANSWERED = 1024 * 1024
+"""Bytes of answers that are not written yet; above this nothing more is started."""
 _BUFFER = 256 * 1024
 _MAPPED = 4 * 1024 * 1024
 """A larger request gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
@@ -75,6 +77,7 @@ class Slot:
         for piece in body:
             length += len(piece)
         self.answer_pieces = [_LENGTH.pack(length) + head, *body]
+        self._connection.answered += _LENGTH.size + length
         self.done = True
         self._connection.flush()
 
@@ -96,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(_BUFFER)
+        self._buffer = mmap.mmap(-1, _BUFFER)  # costs memory only as far as a client fills it
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
@@ -109,6 +112,8 @@ class Connection(asyncio.BufferedProtocol):
         self._client_reads = True
         self._processing = False
         self._flushing = False
+        self._finishing = False
+        self._ended = False
         self.slots: deque[Slot] = deque()
         self.peer = "?"
         self.local: tuple[str, int] = ("", 0)
@@ -116,8 +121,10 @@ class Connection(asyncio.BufferedProtocol):
         self.software: str = ""
         self.closed = False
         self.on_close: list[Callable[[], None]] = []
-        self.waiting_fetch: Callable[[], None] | None = None
-        """Answers the fetch that waits on this connection, called when another request comes behind it."""
+        self.answered = 0
+        """Bytes of answers that are not written yet."""
+        self.waiting_fetches: list[Callable[[], None]] = []
+        """Each answers a fetch that waits on this connection; called when another request comes behind them."""
         self._held: set[asyncio.Task[None]] = set()
 
     # --- asyncio
@@ -135,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: what waits on its behalf is dropped; what was appended stays."""
         self.closed = True
-        if self._parked is not None:
+        if self._parked is not None and not self._finishing:
             self._parked.cancel()
             if self._parking is not None and inspect.getcoroutinestate(self._parking) == inspect.CORO_CREATED:
                 self._parking.close()
@@ -168,8 +175,15 @@ class Connection(asyncio.BufferedProtocol):
         self._process()
 
     def eof_received(self) -> bool:
-        """The client closed its side: end the connection."""
-        return False
+        """The client sends no more. What it has sent is still done: a producer with acks=0 sends and closes."""
+        if self.waiting_fetches or (self._parked is not None and not self._finishing):
+            return False
+        self._ended = True
+        self._process()
+        return not self._is_done()
+
+    def _is_done(self) -> bool:
+        return self._parked is None and not self.slots
 
     def pause_writing(self) -> None:
         """The client does not read its answers: start nothing more for it."""
@@ -182,10 +196,19 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests
 
-    def park(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Start nothing more on this connection before `coroutine` has ended."""
+    def park(self, coroutine: Coroutine[Any, Any, None], *, finish: bool = False) -> None:
+        """Start nothing more on this connection before `coroutine` has ended.
+
+        `finish`: let it go on to its end even if the client goes away, as it does on behalf of records.
+        """
+        self._finishing = finish
         self._parked = self._loop.create_task(self._unpark_after(coroutine))
         self._parking = coroutine
+
+    @property
+    def parked(self) -> bool:
+        """Nothing more is started for now."""
+        return self._parked is not None
 
     def hold(self, task: asyncio.Task[None]) -> None:
         """Cancel `task` if the client goes away first."""
@@ -206,6 +229,7 @@ class Connection(asyncio.BufferedProtocol):
             self._parked = None
         if not self.closed:
             self._process()
+            self._end_if_done()
 
     def fail(self, reason: str) -> None:
         """End the connection; the reason goes to the log."""
@@ -237,12 +261,18 @@ class Connection(asyncio.BufferedProtocol):
             for piece in slots.popleft().answer_pieces:
                 pieces.append(piece)
                 size += len(piece)
+        self.answered -= size
         if size > _JOINED:
             self._transport.writelines(pieces)
         elif pieces:
             self._transport.write(b"".join(pieces))
         if self._end > self._start or self._paused_reading:
             self._process()  # a request that came while too many were under way
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._ended and self._is_done() and not self.closed:
+            self.end()
 
     def _process(self) -> None:
         if self._processing:
@@ -264,7 +294,12 @@ class Connection(asyncio.BufferedProtocol):
         self._pace_reading()
 
     def _may_start(self) -> bool:
-        return self._parked is None and self._client_reads and len(self.slots) < MAX_UNDER_WAY
+        return (
+            self._parked is None
+            and self._client_reads
+            and len(self.slots) < MAX_UNDER_WAY
+            and self.answered < MAX_ANSWERED
+        )
 
     def _pace_reading(self) -> None:
         if self.closed or self._transport is None:
@@ -312,6 +347,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id = header.client_id
         slot = Slot(self, header)
         self.slots.append(slot)
-        if self.waiting_fetch is not None and header.api_key != ApiKey.FETCH:
-            self.waiting_fetch()
+        if self.waiting_fetches and header.api_key != ApiKey.FETCH:
+            for answer in list(self.waiting_fetches):
+                answer()
         self._handler.handle(self, header, request, slot)

@@ -1,0 +1,349 @@
+"""Framing, order of answers, back-pressure, and what ends a connection, over real sockets."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headrace.broker.broker import Broker
+from headrace.broker.listener import MAX_REQUEST_BYTES, MAX_UNDER_WAY
+from headrace.errors import Code
+from headrace.wire import cold, fetch, metadata, produce
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import build_batch
+from headrace.wire.header import read_response_header, request_header
+
+TOPIC = "/default:t"
+
+
+class Client:
+    """One socket: requests out, answers in, each by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.sent = 0
+
+    @property
+    def port(self) -> int:
+        port: int = self.writer.get_extra_info("sockname")[1]
+        return port
+
+    def request(self, key: int, version: int, body: bytes) -> bytes:
+        """A whole request with the next correlation id."""
+        self.sent += 1
+        raw = request_header(key, version, self.sent, "by hand") + body
+        return struct.pack(">i", len(raw)) + raw
+
+    def send(self, raw: bytes) -> None:
+        self.writer.write(raw)
+
+    async def answer(self) -> bytes:
+        """The next answer, from its correlation id on."""
+        async with asyncio.timeout(20):
+            (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(length)
+
+    async def ids(self, count: int) -> list[int]:
+        """The correlation ids of the next answers."""
+        return [struct.unpack_from(">i", await self.answer())[0] for _ in range(count)]
+
+    async def ended(self) -> bool:
+        """True once the other side has closed; fails on further bytes."""
+        async with asyncio.timeout(20):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionResetError:
+                return True
+
+
+@pytest.fixture
+async def connect(broker: Broker) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
+    opened: list[Client] = []
+
+    async def one() -> Client:
+        client = Client(*await asyncio.open_connection(broker.node.host, broker.node.port))
+        opened.append(client)
+        return client
+
+    yield one
+    for client in opened:
+        client.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await client.writer.wait_closed()
+
+
+def versions(client: Client) -> bytes:
+    return client.request(ApiKey.API_VERSIONS, 0, b"")
+
+
+def made(client: Client, version: int = 9) -> bytes:
+    asked = metadata.MetadataRequest([(TOPIC, None)], True)
+    return client.request(ApiKey.METADATA, version, metadata.encode_request(version, asked))
+
+
+def batch(*values: bytes, **fields: Any) -> bytearray:
+    return build_batch([(int(time.time() * 1000), None, value, []) for value in values], **fields)
+
+
+def sends(client: Client, records: bytes | bytearray, *, acks: int = -1, version: int = 9) -> bytes:
+    asked = produce.ProduceRequest(None, acks, 1000, [produce.PartitionRecords(TOPIC, 0, memoryview(records))])
+    return client.request(ApiKey.PRODUCE, version, produce.encode_request(version, asked))
+
+
+def fetches(client: Client, offset: int, *, max_wait_ms: int, max_bytes: int = 1 << 20) -> bytes:
+    part = fetch.FetchPartition(0, -1, offset, -1, -1, max_bytes)
+    asked = fetch.FetchRequest(max_wait_ms, 1, 64 << 20, 0, 0, -1, [fetch.FetchTopic(TOPIC, None, [part])], [], "")
+    return client.request(ApiKey.FETCH, 12, fetch.encode_request(12, asked))
+
+
+async def test_requests_byte_by_byte(connect: Any) -> None:
+    client = await connect()
+    raw = made(client) + sends(client, batch(b"a")) + versions(client)
+    for each in raw:
+        client.send(bytes((each,)))
+        await client.writer.drain()
+        await asyncio.sleep(0)
+    assert await client.ids(3) == [1, 2, 3]
+
+
+async def test_many_requests_in_one_piece_are_answered_in_order(connect: Any) -> None:
+    client = await connect()
+    raw = made(client)
+    for number in range(600):  # more than may be under way
+        raw += (versions, made, lambda each: sends(each, batch(b"x")))[number % 3](client)
+    client.send(raw)
+    assert await client.ids(601) == list(range(1, 602))
+
+
+async def test_requests_without_an_answer_leave_no_gap(connect: Any) -> None:
+    client = await connect()
+    client.send(made(client) + sends(client, batch(b"a"), acks=0) + versions(client))
+    assert await client.ids(2) == [1, 3]
+
+
+async def test_a_request_behind_a_waiting_fetch_ends_its_wait(connect: Any) -> None:
+    client = await connect()
+    client.send(made(client))
+    await client.answer()
+    began = time.monotonic()
+    client.send(fetches(client, 0, max_wait_ms=20_000))
+    client.send(versions(client))
+    assert await client.ids(2) == [2, 3]
+    assert time.monotonic() - began < 10
+
+
+async def test_of_two_waiting_fetches_none_holds_up_the_next_request(connect: Any) -> None:
+    client, other = await connect(), await connect()
+    client.send(made(client) + sends(client, batch(b"a")))
+    await client.ids(2)
+    client.send(fetches(client, 1, max_wait_ms=20_000) + fetches(client, 1, max_wait_ms=20_000))
+    other.send(made(other))
+    await other.answer()  # the two wait by now
+    other.send(sends(other, batch(b"b")))
+    assert await client.ids(2) == [3, 4]
+    client.send(fetches(client, 2, max_wait_ms=20_000) + fetches(client, 2, max_wait_ms=100))
+    began = time.monotonic()
+    client.send(versions(client))
+    assert await client.ids(3) == [5, 6, 7]
+    assert time.monotonic() - began < 10
+
+
+async def test_requests_larger_than_the_buffer(connect: Any) -> None:
+    client = await connect()
+    client.send(made(client))
+    await client.answer()
+    for size in (60_000, 70_000, 200_000, 300_000, 900_000):
+        client.send(sends(client, batch(b"x" * size)) + versions(client))
+        raw = await client.answer()
+        _, start = read_response_header(raw, ApiKey.PRODUCE, 9)
+        (result,), _ = produce.decode_response(raw, start, 9)
+        assert result.error == 0, result
+        await client.answer()
+
+
+@pytest.mark.parametrize("length", [0, -1, -(2**31), MAX_REQUEST_BYTES + 1, 2**31 - 1])
+async def test_impossible_lengths_end_the_connection_with_a_reason(
+    connect: Any, capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    client = await connect()
+    client.send(struct.pack(">i", length) + b"\x00" * 10)
+    assert await client.ended()
+    logged = capsys.readouterr()
+    assert f"127.0.0.1:{client.port}" in logged.out + logged.err
+    assert f"a request of {length} bytes" in logged.out + logged.err
+    another = await connect()
+    another.send(versions(another))
+    assert await another.ids(1) == [1]
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "bytes; the limit is"),
+        (struct.pack(">i", 3) + b"\x00\x12\x00", "end early"),
+        (struct.pack(">ihhih", 10, 999, 0, 1, -1), "api 999 version 0 is not supported"),
+        (struct.pack(">ihhihx", 11, 3, 99, 1, -1), "api 3 version 99 is not supported"),
+        (struct.pack(">ihhih", 10, 0, -1, 1, -1), "api 0 version -1 is not supported"),
+        (struct.pack(">ihhihhi", 16, 0, 3, 1, -1, -1, 7), "end early"),
+        (struct.pack(">ihhihi", 14, 3, 4, 1, -1, 2**31 - 1), "an array of 2147483647 elements"),
+        (struct.pack(">ihhihh", 12, 10, 0, 1, -1, 500), "announced"),
+        (struct.pack(">ihhih", 10, 24000, 0, 1, -1), "admin request"),
+    ],
+    ids=[
+        "http",
+        "half a header",
+        "unknown api",
+        "unknown version",
+        "negative version",
+        "cut short",
+        "huge array",
+        "huge string",
+        "empty admin call",
+    ],
+)
+async def test_bytes_that_are_no_request_end_the_connection_with_a_reason(
+    connect: Any, capsys: pytest.CaptureFixture[str], raw: bytes, reason: str
+) -> None:
+    client, bystander = await connect(), await connect()
+    client.send(raw)
+    assert await client.ended()
+    logged = "".join(capsys.readouterr())
+    assert f"127.0.0.1:{client.port}" in logged
+    assert reason in logged, logged
+    assert "Traceback" not in logged
+    bystander.send(versions(bystander))
+    assert await bystander.ids(1) == [1]
+
+
+@pytest.mark.parametrize("version", [5, 99, 32_767, -1])
+async def test_an_unknown_version_of_api_versions_is_answered_with_version_0(connect: Any, version: int) -> None:
+    client = await connect()
+    client.send(client.request(ApiKey.API_VERSIONS, version, b"whatever it says"))
+    raw = await client.answer()
+    assert struct.unpack_from(">ih", raw) == (1, Code.UNSUPPORTED_VERSION)
+    found = cold.decode_response(ApiKey.API_VERSIONS, 0, raw[4:])
+    assert {each.api_key: (each.min_version, each.max_version) for each in found.api_keys}[18] == (0, 4)
+    client.send(versions(client))
+    assert await client.ids(1) == [2]
+
+
+async def test_a_client_that_never_reads_is_not_served_on_and_others_are(broker: Broker, connect: Any) -> None:
+    client, other = await connect(), await connect()
+    client.send(made(client) + sends(client, batch(b"x" * 500_000)))
+    await client.ids(2)
+    sock = socket.create_connection((broker.node.host, broker.node.port))
+    try:
+        deaf = Client(client.reader, client.writer)  # its requests; nobody reads what comes back
+        raw = b"".join(fetches(deaf, 0, max_wait_ms=0) for _ in range(2_000))
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        sending = loop.create_task(loop.sock_sendall(sock, raw))
+        session = await _session_of(broker, sock.getsockname()[1])
+        async with asyncio.timeout(20):
+            while session._client_reads:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert session._transport is not None
+        held = session._transport.get_write_buffer_size()
+        assert held < 8 << 20, f"{held} bytes are kept for it"
+        before = broker.counters.fetch_requests
+        for _ in range(20):
+            other.send(versions(other))
+            await other.answer()
+        assert broker.counters.fetch_requests == before, "it is served on"
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    finally:
+        sock.close()
+    async with asyncio.timeout(20):
+        while session in broker.connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_the_requests_under_way_on_one_connection_are_bounded(broker: Broker, connect: Any) -> None:
+    client = await connect()
+    client.send(made(client) + sends(client, batch(b"x")))
+    await client.ids(2)
+    client.send(b"".join(fetches(client, 1, max_wait_ms=500) for _ in range(MAX_UNDER_WAY * 2)))
+    session = await _session_of(broker, client.port)
+    most = 0
+    async with asyncio.timeout(20):
+        while broker.counters.requests < MAX_UNDER_WAY:
+            await asyncio.sleep(0.005)
+            most = max(most, len(session.slots))
+    assert 0 < most <= MAX_UNDER_WAY
+    assert await client.ids(MAX_UNDER_WAY * 2) == list(range(3, MAX_UNDER_WAY * 2 + 3))
+
+
+async def test_a_half_closed_connection_is_closed_and_what_it_sent_is_stored(broker: Broker, connect: Any) -> None:
+    client = await connect()
+    client.send(made(client) + sends(client, batch(b"kept")))
+    await client.ids(2)
+    session = await _session_of(broker, client.port)
+    client.send(sends(client, batch(b"and this")))
+    client.writer.write_eof()
+    async with asyncio.timeout(20):
+        while session in broker.connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    other = await connect()
+    async with asyncio.timeout(20):
+        while True:
+            other.send(fetches(other, 0, max_wait_ms=0))
+            raw = await other.answer()
+            (part,) = fetch.decode_response(raw, 5, 12).topics[0].partitions
+            if part.high_watermark == 2:
+                break
+
+
+async def test_a_client_that_leaves_while_its_fetch_waits_leaves_nothing_behind(broker: Broker, connect: Any) -> None:
+    client = await connect()
+    client.send(made(client) + sends(client, batch(b"x")))
+    await client.ids(2)
+    (topic,) = await broker.topics.resolve([TOPIC])
+    partition = topic.partitions[0]  # type: ignore[union-attr]
+    client.send(fetches(client, 1, max_wait_ms=20_000) + fetches(client, 1, max_wait_ms=20_000))
+    async with asyncio.timeout(20):
+        while len(partition.watchers or ()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    client.writer.transport.abort()
+    async with asyncio.timeout(20):
+        while partition.watchers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_client_that_leaves_while_its_partitions_are_looked_up_leaves_nothing_behind(
+    broker: Broker, connect: Any
+) -> None:
+    client = await connect()
+    client.send(made(client) + sends(client, batch(b"x")))
+    await client.ids(2)
+    (topic,) = await broker.topics.resolve([TOPIC])
+    partition = topic.partitions[0]  # type: ignore[union-attr]
+    asked = [fetch.FetchTopic(name, None, [fetch.FetchPartition(0, -1, 0, -1, -1, 1000)]) for name in (TOPIC, "/a:b")]
+    request = fetch.FetchRequest(20_000, 1 << 20, 1 << 20, 0, 0, -1, asked, [], "")
+    for _ in range(20):
+        leaver = await connect()
+        session = await _session_of(broker, leaver.port)
+        leaver.send(leaver.request(ApiKey.FETCH, 12, fetch.encode_request(12, request)))
+        leaver.writer.transport.abort()
+        async with asyncio.timeout(20):
+            while session in broker.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        while partition.watchers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def _session_of(broker: Broker, port: int) -> Any:
+    """The broker's side of the connection from `port`."""
+    async with asyncio.timeout(20):
+        while True:
+            for session in broker.connections:
+                if session.peer == f"127.0.0.1:{port}":
+                    return session
+            await asyncio.sleep(0.005)

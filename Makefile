@@ -15,7 +15,7 @@ test: $(VENV)/.dev java
 install: $(VENV)/.demo
 
 bench: $(VENV)/.dev java
-	$(BIN)/python bench/run.py
+	$(BIN)/python -m bench.run
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

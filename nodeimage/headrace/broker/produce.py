@@ -63,7 +63,7 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
     produce = decode_request(request, header.body, header.api_version)
     partitions = _ready(broker, produce)
     if partitions is None or broker.saturated:
-        session.park(_start_later(broker, produce, header.api_version, slot, session))
+        session.park(_start_later(broker, produce, header.api_version, slot, session), finish=True)
     else:
         _start(broker, produce, partitions, header.api_version, slot)
 

@@ -1,8 +1,8 @@
 """The demo's processes: started each in a session of its own, listened to, told orders, and ended for certain.
 
 Responsible for the parent's end of the pipes (reports.py has the child's). A child is asked to go by closing its
-stdin, which also happens when the parent dies; one that stays is killed with all of its process group, and Java's and
-Spark's workers with it. Ctrl-C in a terminal reaches the parent alone.
+stdin, which also happens when the parent dies; one that stays is killed with all of its session, Java and Spark's
+workers among them. Ctrl-C in a terminal reaches the parent alone.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from headrace_spark.demo.reports import AnyReport, decode_report
 
@@ -90,10 +91,9 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """End it and all of its process group now."""
+        """End it and all of its session now."""
         self._asked = True
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        end_session(self.pid)
         self._process.wait()
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
@@ -131,13 +131,21 @@ def end_all(children: Sequence[Child], *, grace_s: float = GRACE_S) -> list[str]
     return late
 
 
-def group_members(group: int) -> list[int]:
-    """Process ids of a process group, as the operating system knows them."""
-    import psutil
+def end_session(session: int, *, timeout_s: float = 10.0) -> None:
+    """Kill every process of a session, those included that start meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while (members := session_members(session)) and time.monotonic() < deadline:
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
 
+
+def session_members(session: int) -> list[int]:
+    """Ids of the processes of a session that run."""
     found = []
     for pid in psutil.pids():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getpgid(pid) == group:
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
                 found.append(pid)
     return found

@@ -202,7 +202,7 @@ def main() -> None:
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": 10_000,
-            "topic.metadata.refresh.interval.ms": 1_000,
+            "topic.metadata.refresh.interval.ms": 500,
             "reconnect.backoff.max.ms": 500,
             "fetch.wait.max.ms": 100,
         })

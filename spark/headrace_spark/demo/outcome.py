@@ -42,14 +42,14 @@ def read_windows(folder: Path) -> Windows:
     """Every window in the Parquet folder."""
     import pyarrow.dataset as dataset
 
-    columns = ("device", "sensor", "start", "count", "mean", "min", "max", "anomaly", "score")
+    columns = ("device", "sensor", "start", "count", "mean", "min", "max", "baseline", "anomaly")
     table = dataset.dataset(folder, format="parquet", exclude_invalid_files=True).to_table(columns=list(columns))
     found: dict[WindowKey, FlaggedWindow] = {}
-    for device, sensor, start, count, mean, low, high, anomaly, score in zip(
+    for device, sensor, start, count, mean, low, high, baseline, anomaly in zip(
         *(table.column(name).to_pylist() for name in columns), strict=True
     ):
         key = (device, sensor, round(start.timestamp() * 1000))
-        found[key] = FlaggedWindow(Figures(count, mean * count, low, high), mean, anomaly, score)
+        found[key] = FlaggedWindow(Figures(count, mean * count, low, high), mean, baseline, anomaly)
     return Windows(found, table.num_rows - len(found))
 
 

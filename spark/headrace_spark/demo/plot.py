@@ -49,8 +49,8 @@ def draw(path: Path, windows: Mapping[WindowKey, FlaggedWindow], *, marks: Marks
             axis.axvspan(*map(seconds, marks.spike), color=ORANGE, alpha=0.13, lw=0)
             axis.axvspan(*map(seconds, marks.down), color=MUTED, alpha=0.28, lw=0)
             if number == 0:
-                _label(axis, seconds(marks.spike[0]), "real load spike", ORANGE)
-                _label(axis, seconds(marks.down[0]), "node restarts", MUTED)
+                _label(axis, seconds(marks.spike[0]), "real load spike", ORANGE, side="right")
+                _label(axis, seconds(marks.down[1]), "node restarts", MUTED, side="left")
         axes[-1].set_xlabel("seconds since the first reading")
         figure.savefig(path, dpi=130)
         pyplot.close(figure)
@@ -97,7 +97,7 @@ def _press(axis: Any, windows: Mapping[WindowKey, FlaggedWindow], seconds: Any, 
     axis.set_title("the press: CPU % of its process, as Spark saw it")
     axis.set_ylim(bottom=0)
     axis.margins(y=0.18)
-    axis.legend(loc="upper right", ncols=3, fontsize=9)
+    axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.99), ncols=3, fontsize=9, borderaxespad=0.2)
 
 
 def _cores(axis: Any, windows: Mapping[WindowKey, FlaggedWindow], seconds: Any, window_ms: int) -> None:
@@ -162,8 +162,17 @@ def _short(device: str) -> str:
     return device if len(device) <= 26 else f"{device[:12]}…{device[-13:]}"
 
 
-def _label(axis: Any, x: float, text: str, colour: str) -> None:
+def _label(axis: Any, x: float, text: str, colour: str, *, side: str) -> None:
+    """A word at the top of an axis, beside the band that it names; `side` is the word's end that touches it."""
     axis.annotate(
-        text, (x, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -4), textcoords="offset points", va="top",
-        color=colour, fontsize=9, fontweight="bold",
-    )  # fmt: skip
+        text,
+        (x, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-5 if side == "right" else 5, -4),
+        textcoords="offset points",
+        va="top",
+        ha=side,
+        color=colour,
+        fontsize=9,
+        fontweight="bold",
+    )

@@ -81,6 +81,13 @@ class Screen:
         """A sentence."""
         self._console.print(f"  {escape(text)}")
 
+    def alarm(self, alarm: Alarm, how: str) -> None:
+        """A flagged window that the story waited for."""
+        self._console.print(
+            f"  [bold yellow]⚑ {escape(alarm.device)} {escape(alarm.sensor)} {number(alarm.mean)} "
+            f"where {number(alarm.baseline)} is usual[/]: {escape(how)}"
+        )
+
     def failure(self, text: str) -> None:
         """What went wrong."""
         self.clear()
@@ -200,7 +207,7 @@ def _newest(live: LiveReport, *, rows: int, now_ms: int) -> Table:
         age = max(now_ms - one.time, 0) / 1000
         style = "dim" if age > 2 else ""
         table.add_row(
-            f"  {one.device}", one.sensor, f"[bold]{_number(one.value)}[/]", f"[cyan]{sparkline(one.trend)}[/]",
+            f"  {one.device}", one.sensor, f"[bold]{number(one.value)}[/]", f"[cyan]{sparkline(one.trend)}[/]",
             f"{age:.1f} s", style=style,
         )  # fmt: skip
     return table
@@ -211,7 +218,7 @@ def _alarms(board: Board) -> Text:
     for alarm in board.alarms[-SHOWN_ALARMS:]:
         text.append("  ⚑ ", "bold yellow")
         text.append(f"{alarm.device} {alarm.sensor} ", "yellow")
-        text.append(f"{_number(alarm.mean)} where {_number(alarm.baseline)} is usual\n")
+        text.append(f"{number(alarm.mean)} where {number(alarm.baseline)} is usual\n")
     text.rstrip()
     return text
 
@@ -243,7 +250,8 @@ def sparkline(values: tuple[float, ...]) -> str:
     return "".join(BARS[min(int((value - low) / span * len(BARS)), len(BARS) - 1)] for value in values)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A value as people read it."""
     return (
         f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.1f}" if abs(value) >= 1 or not value else f"{value:.3f}"
     )

@@ -96,7 +96,8 @@ class StateDatabase:
         return [TopicPartition(topic, partition, offset) for (topic, partition), offset in self._next.items()]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, with no other beside it."""
+        self._db.execute("PRAGMA journal_mode = DELETE")
         self._db.close()
 
 
@@ -140,7 +141,7 @@ def main() -> None:
             "session.timeout.ms": 10_000,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "topic.metadata.refresh.interval.ms": 1_000,
+            "topic.metadata.refresh.interval.ms": 500,
             "reconnect.backoff.max.ms": 500,
         })
     )  # fmt: skip

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -26,8 +27,8 @@ import uvloop
 from msgspec import structs
 
 from headrace.broker.broker import Broker, NodeIdentity, NodeSettings
+from headrace.broker.disk_room import DiskRoom, ReservedRoom
 from headrace.broker.listener import Connection
-from headrace.broker.space import DiskRoom
 from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
@@ -44,6 +45,8 @@ log = structlog.get_logger()
 
 READERS = 4
 CATALOG_CHUNK_BYTES = 16 * 1024 * 1024
+GC_THRESHOLDS = (50_000, 20, 1_000)
+"""A request makes some tens of objects that die by reference counts; looking at all others often would stall the loop."""
 SWITCH_S = 0.001
 """How long a thread may keep the interpreter while the loop waits for it; Python's default is 5 ms."""
 EXIT_REFUSED = 2
@@ -110,6 +113,7 @@ class Node:
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._containers: dict[ContainerId, Container] = {}
         self._room = DiskRoom(options.data, self._settings)
+        self._reserved_room = ReservedRoom(self._room)
         self.ended = asyncio.Event()
 
     async def start(self) -> NodeIdentity:
@@ -141,11 +145,11 @@ class Node:
             producer_block=lambda size: records.next_producer_block(self._store, size),
         )
         self.broker.space.attach(self._new_container, self._close_container, self._delete_container, catalog_id)
-        await self.catalog.submit(
-            CreateStream(
-                path=Broker.default_stream, policy=StreamPolicy(auto_create=True), now=Millis(self.broker.now())
+        if await self.catalog.query(lambda reader: reader.stream(Broker.default_stream)) is None:
+            policy = StreamPolicy(auto_create=True)
+            await self.catalog.submit(
+                CreateStream(path=Broker.default_stream, policy=policy, now=Millis(self.broker.now()))
             )
-        )
         await self.broker.start()
         self._server = await loop.create_server(lambda: Connection(self.broker), sock=listening, backlog=1024)
         return self.identity
@@ -189,13 +193,15 @@ class Node:
 
     def _lead_containers(self, node: NodeRecord) -> list[ContainerRecord]:
         """The containers that this node leads, each at an epoch of this run's own; made if it has none yet."""
-        mine = [
-            each for each in records.containers(self._store) if each.primary == node.node_id and each.state != "deleted"
-        ]
+        every = records.containers(self._store)
+        mine = [each for each in every if each.primary == node.node_id and each.state != "deleted"]
         if not any(each.kind == "catalog" for each in mine):
             mine.append(records.create_container(self._store, kind="catalog", primary=node))
         if not any(each.kind == "data" and each.state == "open" for each in mine):
             mine.append(records.create_container(self._store, kind="data", primary=node))
+        for each in every:
+            if each.state == "deleted" and each.primary == node.node_id:  # a crash may have left its folder
+                _remove_folder(self._options.data / "containers" / str(each.container_id))
         return [
             records.change_container(
                 self._store, each.container_id, lambda now: structs.replace(now, epoch=Epoch(now.epoch + 1))
@@ -221,7 +227,7 @@ class Node:
             epoch=record.epoch,
             container_log=container_log,
             executor=self._executor,
-            room=self._room,
+            room=self._reserved_room if record.kind == "catalog" else self._room,
             fatal=self._fatal,
         )
         container.closing = record.state != "open"
@@ -243,6 +249,8 @@ class Node:
         await self._set_state(container, "deleted")
         del self._containers[container.id]
         await container.close()
+        folder = container.log.folder
+        await asyncio.get_running_loop().run_in_executor(self._executor, _remove_folder, folder)
 
     async def _set_state(self, container: Container, state: str) -> None:
         await asyncio.get_running_loop().run_in_executor(
@@ -254,6 +262,16 @@ class Node:
         log.critical("the disk failed, this process ends", reason=reason)
         sys.stderr.flush()
         os._exit(EXIT_DISK_FAILED)
+
+
+def _remove_folder(folder: Path) -> None:
+    """[blocking] A deleted container's folder. What cannot be removed now is at the next start."""
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("a deleted container's folder stays", folder=str(folder), error=str(error))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -282,6 +300,7 @@ async def serve(options: Options) -> int:
         raise
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     log.info("ready", node=identity.node_id, address=f"{identity.host}:{identity.port}", pid=os.getpid())
     if options.ready_file is not None:
         _write_ready(options.ready_file, identity)

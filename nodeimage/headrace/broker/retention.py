@@ -2,7 +2,7 @@
 
 Time: a partition's records are expired up to the end of the last run of chunks whose newest record is older than the
 time to live (Kafka's rule, with chunks for segments). Size: as many of the oldest as exceed the limit. Log starts only
-move over what is contiguous, from the oldest on; a chunk's share of a partitionlet goes whole or stays whole.
+move over what is contiguous, from the oldest on; a chunk's share of a partitionlet expires whole or stays whole.
 
 Knows nothing of files: it is given what each chunk holds, who owns it, and the rules.
 """
@@ -97,4 +97,6 @@ def gone(shares: Iterable[Share], *, owners: Mapping[PartitionletId, Owner]) -> 
             dead[share.partitionlet] = owner.log_start
         elif share.last >= 0:
             whole = False
+            if share.first < owner.log_start:
+                dead[share.partitionlet] = owner.log_start
     return dead, whole

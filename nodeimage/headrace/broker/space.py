@@ -3,15 +3,16 @@
 One task looks after it, every few seconds and when something asks for it; nothing here has a timer per topic. Disk
 work runs in threads, regrouping in a helper process of low priority. Order matters (invariant 12): the log start moves
 by a committed command first, bytes go afterwards; what a later reader needs of a chunk that goes (the state of
-idempotent producers) is appended anew before.
+idempotent producers) is appended anew before. A step that fails, or a chunk that is damaged, keeps no other waiting.
 """
 
 import asyncio
+import math
 import os
+import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -21,9 +22,10 @@ from headrace.broker.retention import Share, expired, gone
 from headrace.broker.roll_frames import carried
 from headrace.broker.topics import Topic
 from headrace.catalog.commands import ExpireCursors, SetLogStart
+from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow, StreamRetention
 from headrace.container.container import Container
-from headrace.errors import HeadraceError, KafkaError, StorageFull
+from headrace.errors import HeadraceError, StorageFull
 from headrace.ids import ContainerId, Millis, PartitionletId, StreamNumber, stream_of
 from headrace.log.chunk import Body
 from headrace.log.container_log import Chunk
@@ -41,6 +43,8 @@ MOST_CHUNKS = 60
 """A container closes with this many: finding an offset is a search over few footers."""
 EARLY_EVERY_S = 20.0
 """How often the open chunk is looked at for dead bytes."""
+WORTH_PUNCHING = 1024 * 1024
+"""Dead bytes for which a closed chunk's share of a partition is given back in part."""
 WORTH_CLOSING = 1024 * 1024
 """Dead bytes in the open chunk for which it is closed early, so that they can be given back."""
 COMMANDS_AT_ONCE = 10_000
@@ -49,48 +53,15 @@ CURSORS_KEPT_S = 7 * 24 * 3600
 CURSORS_EVERY_S = 3600.0
 
 
-class Sizes(Protocol):
-    """The settings that bound a node's disk, in bytes."""
+REGROUP_RETRY_S = 60.0
+"""How long a chunk is left alone after its regrouping failed."""
+REST_S = 10.0
+"""How long a container has been closed before it is deleted: what was meant for it has arrived by then."""
 
-    @property
-    def disk_quota(self) -> int: ...
+FAILURES = (HeadraceError, OSError, sqlite3.Error)
+"""What a step may end with; it is tried again in the next round."""
 
-    @property
-    def disk_reserve(self) -> int: ...
-
-
-class DiskRoom:
-    """Whether the node may preallocate more: its quota, and what has to stay free on the disk."""
-
-    def __init__(self, folder: Path, sizes: Sizes) -> None:
-        self._folder = folder
-        self._sizes = sizes
-
-    def check(self, length: int) -> None:
-        """[blocking] Raise `StorageFull` if `length` more bytes are too many."""
-        free = self.free()
-        if free - length < self._sizes.disk_reserve:
-            raise StorageFull(f"{free} bytes are free in {self._folder}; a new chunk would use up the reserve")
-        if self._sizes.disk_quota:
-            used = self.used()
-            if used + length > self._sizes.disk_quota:
-                raise StorageFull(f"{used} bytes of the node's quota of {self._sizes.disk_quota} are used")
-
-    def free(self) -> int:
-        """[blocking] Bytes that this process can still use on the disk."""
-        found = os.statvfs(self._folder)
-        return found.f_bavail * found.f_frsize
-
-    def used(self) -> int:
-        """[blocking] Bytes that the containers occupy on the disk (holes do not count)."""
-        total = 0
-        for folder, _, names in os.walk(self._folder / "containers"):
-            for name in names:
-                try:
-                    total += os.stat(os.path.join(folder, name)).st_blocks * 512
-                except FileNotFoundError:
-                    continue
-        return total
+ChunkKey = tuple[ContainerId, int]
 
 
 class Note(NamedTuple):
@@ -121,11 +92,18 @@ class Space:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._helper: asyncio.subprocess.Process | None = None
-        self._not_regrouped: set[tuple[ContainerId, int]] = set()
+        self._round_lock = asyncio.Lock()
+        self._regroup_at: dict[ChunkKey, float] = {}
+        """When a chunk may be looked at for regrouping again."""
         self.catalog_id = ContainerId(0)
-        self._notes: dict[tuple[ContainerId, int], Note] = {}
+        self._notes: dict[ChunkKey, Note] = {}
         self._dead_in: set[StreamNumber] = set()
+        """Streams of which records died."""
         self._dead_anywhere = True
+        self._unseen: set[ChunkKey] = set()
+        """Closed chunks that nobody has looked at for dead bytes, or that could not be looked at."""
+        self._unreadable: set[ChunkKey] = set()
+        self._closed_at: dict[ContainerId, float] = {}
         self._own_moves = 0
         self._early_due = 0.0
         self._cursors_due = broker.loop.time() + CURSORS_EVERY_S
@@ -192,36 +170,27 @@ class Space:
             except TimeoutError:
                 pass
             self._wake.clear()
-            try:
-                await self._round()
-            except (HeadraceError, OSError) as error:
-                log.warning("giving space back failed, it is tried again", error=str(error))
+            await self._round()
 
     async def _round(self) -> None:
-        for container in list(self._broker.containers.values()):
-            await self._close_chunks(container)
-        await self._close_containers()
-        for container in self._data():
-            await self._expire(container)
-        anywhere, self._dead_anywhere = self._dead_anywhere, False
-        dead_in, self._dead_in = self._dead_in, set()
-        try:
-            for container in self._data():
-                await self._give_back(container, None if anywhere else dead_in)
-        except BaseException:
-            self._dead_anywhere |= anywhere
-            self._dead_in |= dead_in
-            raise
-        if anywhere or self._broker.loop.time() >= self._early_due:
-            self._early_due = self._broker.loop.time() + EARLY_EVERY_S
-            for container in self._data():
-                await self._close_early(container)
-        for container in self._data():
-            await self._delete_if_empty(container)
-        await self._expire_cursors()
-        if self._regroup_enabled:
-            for container in self._data():
-                await self._regroup_one(container)
+        async with self._round_lock:
+            for step in (
+                self._close_chunks,
+                self._close_containers,
+                self._expire,
+                self._give_back,
+                self._close_early,
+                self._delete_empty,
+                self._expire_cursors,
+                self._regroup,
+            ):
+                try:
+                    await step()
+                except FAILURES as error:
+                    name = step.__name__.strip("_").replace("_", " ")
+                    log.warning(
+                        "a step of looking after the disk failed, it is tried again", step=name, error=str(error)
+                    )
 
     def _data(self) -> list[Container]:
         return [container for container in list(self._broker.containers.values()) if container.id != self.catalog_id]
@@ -231,13 +200,15 @@ class Space:
 
     # --- closing
 
-    async def _close_chunks(self, container: Container) -> None:
-        for chunk in container.log.chunks_to_close():
-            try:
-                await self._blocking(lambda chunk=chunk: container.log.close_chunk(chunk))  # type: ignore[misc]
-            except StorageFull as full:
-                log.warning("a chunk stays open", container=container.id, reason=str(full))
-                return
+    async def _close_chunks(self) -> None:
+        for container in list(self._broker.containers.values()):
+            for chunk in container.log.chunks_to_close():
+                try:
+                    await self._blocking(lambda chunk=chunk, log=container.log: log.close_chunk(chunk))  # type: ignore[misc]
+                except StorageFull as full:
+                    log.warning("a chunk stays open", container=container.id, reason=str(full))
+                    break
+                self._unseen.add((container.id, chunk.start))
 
     async def _close_containers(self) -> None:
         """A container that is large or of many chunks takes no new partitionlets; there is always one that does."""
@@ -247,18 +218,30 @@ class Space:
                 fresh = await self._new_container()
                 fresh.on_chunk_full = self._chunk_full
                 container.closing = True
+                self._closed_at[container.id] = self._broker.loop.time()
                 await self._close_container(container)
                 log.info("container closed", container=container.id, next=fresh.id)
 
-    async def _close_early(self, container: Container) -> None:
+    async def _close_early(self) -> None:
+        if self._broker.loop.time() < self._early_due:
+            return
+        self._early_due = self._broker.loop.time() + EARLY_EVERY_S
+        for container in self._data():
+            await self._close_early_one(container)
+
+    async def _close_early_one(self, container: Container) -> None:
         """Close the open chunk if enough of it is dead, so that the next round can give that back."""
         chunks = container.log.chunks()
         if not chunks or chunks[-1].body.closed or chunks[-1] in container.log.chunks_to_close():
             return
         chunk = chunks[-1]
-        if container.log.end - chunk.start < WORTH_CLOSING:
+        if container.log.end - chunk.start < (1 if container.closing else WORTH_CLOSING):
             return
         shares = await self._shares(container, chunk)
+        if container.closing and any(share.bytes for share in shares):
+            # Nothing is written behind these, and while they stand in an open chunk nothing younger can expire.
+            self._close_open(container, chunk)
+            return
         owners = await self._owners(shares)
         streams = {stream_of(share.partitionlet) for share in shares}
         rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
@@ -273,54 +256,64 @@ class Space:
             ttl = rule.overrides.get(owner.topic, rule.rule).ttl_ms
             if share.last < owner.log_start or (ttl > 0 and share.max_timestamp + ttl <= now):
                 dead += share.bytes
-        if dead >= WORTH_CLOSING and chunk is container.log.chunks()[-1]:
+        if dead >= WORTH_CLOSING:
+            self._close_open(container, chunk)
+
+    def _close_open(self, container: Container, chunk: Chunk) -> None:
+        if chunk is container.log.chunks()[-1]:
             container.log.close_open_chunk()
             container.kick()
 
     # --- expiry
 
-    async def _expire(self, container: Container) -> None:
+    async def _expire(self) -> None:
         """Move the log starts of what has expired in closed chunks. Chunks of which nothing can have are not read."""
-        chunks = container.log.closed_chunks()
-        notes = [(chunk, await self._note(container, chunk)) for chunk in chunks]
-        streams = {stream for _, note in notes for stream in note.oldest}
+        notes = [
+            (container, chunk, note)
+            for container in self._data()
+            for chunk in container.log.closed_chunks()
+            if (note := await self._note(container, chunk)) is not None
+        ]
+        streams = {stream for _, _, note in notes for stream in note.oldest}
         if not streams:
             return
         rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
         now = self._broker.now()
-        due = {
-            stream
-            for _, note in notes
-            for stream, oldest in note.oldest.items()
-            if _may_expire(rules, stream, oldest, now)
-        }
-        if not due:
+        touched: set[StreamNumber] = set()
+        shares: list[Share] = []
+        for container, chunk, note in notes:
+            due = {stream for stream, oldest in note.oldest.items() if _may_expire(rules, stream, oldest, now)}
+            if due:
+                touched |= due
+                shares += await self._shares(container, chunk, due)
+        if not shares:
             return
-        shares = [
-            share
-            for chunk, note in notes
-            if not due.isdisjoint(note.oldest)
-            for share in await self._shares(container, chunk, due)
-        ]
         owners = await self._owners(shares)
-        starts = await self._blocking(lambda: expired(shares, owners=owners, rules=rules, now=now))
+        starts = await self._blocking(
+            # A partition's records may lie in several containers: by offset they are in order.
+            lambda: expired(sorted(shares, key=_first), owners=owners, rules=rules, now=now)
+        )
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
             self._own_moves += 1
             try:
                 await self._broker.catalog.submit(SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE]))
             finally:
                 self._own_moves -= 1
-        if starts:
-            self._dead_in |= due
+            self._dead_in |= touched
 
-    async def _note(self, container: Container, chunk: Chunk) -> "Note":
-        """What is remembered of a closed chunk, so that it need not be read in every round."""
+    async def _note(self, container: Container, chunk: Chunk) -> Note | None:
+        """What is remembered of a closed chunk, so that it need not be read in every round; None: it is damaged."""
         key = (container.id, chunk.start)
         note = self._notes.get(key)
         if note is None or note.body is not chunk.body:
             body = chunk.body
             oldest: dict[StreamNumber, int] = {}
-            for share in await self._shares(container, chunk):
+            try:
+                shares = await self._shares(container, chunk)
+            except HeadraceError as error:
+                self._damaged(key, error)
+                return None
+            for share in shares:
                 stream = stream_of(share.partitionlet)
                 if share.last >= 0:
                     oldest[stream] = min(oldest.get(stream, share.max_timestamp), share.max_timestamp)
@@ -328,6 +321,11 @@ class Space:
                     oldest.setdefault(stream, 1 << 62)
             note = self._notes[key] = Note(body, oldest)
         return note
+
+    def _damaged(self, key: ChunkKey, error: Exception) -> None:
+        if key not in self._unreadable:
+            self._unreadable.add(key)
+            log.error("nothing is given back of a chunk", container=key[0], chunk=key[1], error=str(error))
 
     async def _expire_cursors(self) -> None:
         """Cursors of groups that have been empty for `CURSORS_KEPT_S` go, as in Kafka (offsets.retention.minutes)."""
@@ -337,47 +335,64 @@ class Space:
         self._cursors_due = now + CURSORS_EVERY_S
         await self._broker.catalog.submit(ExpireCursors(before=Millis(self._broker.now() - CURSORS_KEPT_S * 1000)))
 
-    async def _give_back(self, container: Container, streams: set[StreamNumber] | None) -> None:
-        """Drop the closed chunks in which nothing lives, and punch out of the others what is dead.
+    async def _give_back(self) -> None:
+        """Drop the closed chunks in which nothing lives, and punch out of the others what is dead."""
+        anywhere, self._dead_anywhere = self._dead_anywhere, False
+        dead_in, self._dead_in = self._dead_in, set()
+        unseen, self._unseen = self._unseen, set()
+        if anywhere:
+            self._early_due = 0.0
+        try:
+            for container in self._data():
+                for chunk in container.log.closed_chunks():
+                    key = (container.id, chunk.start)
+                    if not anywhere and key not in unseen:
+                        note = await self._note(container, chunk)
+                        if note is None or dead_in.isdisjoint(note.oldest):
+                            continue
+                    try:
+                        await self._give_back_of(container, chunk)
+                    except FAILURES as error:
+                        self._unseen.add(key)
+                        self._damaged(key, error)
+                    else:
+                        self._unreadable.discard(key)
+        except BaseException:
+            self._dead_anywhere |= anywhere
+            self._dead_in |= dead_in
+            self._unseen |= unseen
+            raise
 
-        `streams`: where records died; None: anywhere.
-        """
-        for chunk in container.log.closed_chunks():
-            if streams is not None:
-                note = await self._note(container, chunk)
-                if streams.isdisjoint(note.oldest):
-                    continue
-            shares = await self._shares(container, chunk)
-            owners = await self._owners(shares)
-            dead, whole = gone(shares, owners=owners)
-            if not whole and not (dead and await self._punchable(container, chunk, dead)):
-                continue
+    async def _give_back_of(self, container: Container, chunk: Chunk) -> None:
+        shares = await self._shares(container, chunk)
+        owners = await self._owners(shares)
+        dead, whole = gone(shares, owners=owners)
+        if whole:
             await self._carry_producers(container, chunk, [share.partitionlet for share in shares], owners)
-            if whole:
-                size = chunk.body.frames_end
-                await self._blocking(lambda chunk=chunk: container.log.drop_chunk(chunk))  # type: ignore[misc]
-                self._notes.pop((container.id, chunk.start), None)
-                self.freed_bytes += size
-                log.info("chunk dropped", container=container.id, chunk=chunk.start)
-            else:
-                freed = await self._blocking(lambda chunk=chunk, dead=dead: container.log.punch(chunk, dead))  # type: ignore[misc]
-                self.freed_bytes += freed
-
-    async def _punchable(self, container: Container, chunk: Chunk, dead: dict[int, int]) -> bool:
-        """Whether a punch would give anything back that has not been given back already."""
-        return await self._blocking(lambda: container.log.punchable(chunk, dead)) > 0
+            size = chunk.body.frames_end
+            await self._blocking(lambda: container.log.drop_chunk(chunk))
+            self._notes.pop((container.id, chunk.start), None)
+            self._regroup_at.pop((container.id, chunk.start), None)
+            self.freed_bytes += size
+            log.info("chunk dropped", container=container.id, chunk=chunk.start)
+            return
+        newly = dead
+        # A share of which some live on is worth the record of it only where it gives back much.
+        freed = await self._blocking(lambda: container.log.punchable(chunk, newly))
+        live = {share.partitionlet for share in shares if share.first < newly.get(share.partitionlet, -1) <= share.last}
+        if freed < WORTH_PUNCHING and live:
+            newly = {partitionlet: kept for partitionlet, kept in newly.items() if partitionlet not in live}
+            freed = await self._blocking(lambda: container.log.punchable(chunk, newly))
+        if freed:
+            touched = [share.partitionlet for share in shares if share.partitionlet in newly]
+            await self._carry_producers(container, chunk, touched, owners)
+        if freed or not chunk.punched:  # not punched: a crash may have come between the record of it and the bytes
+            self.freed_bytes += await self._blocking(lambda: container.log.punch(chunk, newly if freed else {}))
 
     async def _shares(
         self, container: Container, chunk: Chunk, streams: set[StreamNumber] | None = None
     ) -> list[Share]:
-        return await self._blocking(
-            lambda: [
-                Share(PartitionletId(each.partitionlet), each.first, each.last, each.max_timestamp, each.length)
-                for each in container.log.summaries(chunk)
-                if each.partitionlet > 0
-                and (streams is None or stream_of(PartitionletId(each.partitionlet)) in streams)
-            ]
-        )
+        return await self._blocking(lambda: _shares_of(container, chunk, streams))
 
     async def _owners(self, shares: list[Share]) -> dict[PartitionletId, Owner]:
         partitionlets = {share.partitionlet for share in shares}
@@ -387,7 +402,7 @@ class Space:
         self,
         container: Container,
         chunk: Chunk,
-        partitionlets: list[PartitionletId],
+        partitionlets: Sequence[PartitionletId],
         owners: dict[PartitionletId, Owner],
     ) -> None:
         """Append anew what open partitionlets know of their producers from a chunk of which bytes will go."""
@@ -406,7 +421,7 @@ class Space:
             return frames
 
         appended = [
-            container.append_control(FrameType.PRODUCERS, payload, partitionlet=partitionlet)
+            container.append_control(FrameType.PRODUCERS, payload, partitionlet=partitionlet, from_reserve=True)
             for partitionlet, payload in await self._blocking(known)
         ]
         if appended:
@@ -414,28 +429,37 @@ class Space:
 
     # --- closed containers
 
+    async def _delete_empty(self) -> None:
+        for container in self._data():
+            if container.closing and len(container.log.chunks()) <= 1:
+                await self._delete_if_empty(container)
+
     async def _delete_if_empty(self, container: Container) -> None:
         """A closing container rolls its idle partitions away, a few at a time, and vanishes when nobody needs it."""
-        if not container.closing or len(container.log.chunks()) > 1:
-            return
         rows = await self._broker.catalog.query(lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE))
         for row in rows:
             await self._roll_away(row)
         if len(rows) == ROLLS_AT_ONCE:
             self._wake.set()
             return
-        chunks = container.log.chunks()
+        if self._broker.loop.time() < self._closed_at.get(container.id, 0.0) + REST_S:
+            return
+        chunks = [chunk for chunk in container.log.chunks() if chunk.end is not None or container.log.end > chunk.start]
         if chunks and not chunks[-1].body.closed:
             container.log.close_open_chunk()
             container.kick()
             return
-        for chunk in chunks:
-            shares = await self._shares(container, chunk)
-            owners = await self._owners(shares)
-            if any(share.partitionlet in owners for share in shares):
-                return
+        held = {share.partitionlet for chunk in chunks for share in await self._shares(container, chunk)}
+        # A command of no effect: what was placed here before the container closed is applied when it is.
+        await self._broker.catalog.submit(SetLogStart(items=[]))
+        if await self._broker.catalog.query(lambda reader: _is_needed(reader, container.id, held)):
+            return
         log.info("container deleted", container=container.id)
         await self._delete_container(container)
+        for remembered in (self._notes, self._regroup_at):
+            for key in [key for key in remembered if key[0] == container.id]:
+                del remembered[key]
+        self._closed_at.pop(container.id, None)
 
     async def _roll_away(self, row: PartitionletRow) -> None:
         if row.state != OPEN:
@@ -449,22 +473,28 @@ class Space:
             try:
                 partition = await self._broker.partitions.leader(topic, row.partition)
                 await self._broker.rolls.settle(partition)
-            except KafkaError as error:
+            except HeadraceError as error:
                 log.info("a partition was not rolled", topic=topic.name, reason=str(error))
 
     # --- regrouping
+
+    async def _regroup(self) -> None:
+        if self._regroup_enabled:
+            for container in self._data():
+                await self._regroup_one(container)
 
     async def _regroup_one(self, container: Container) -> None:
         """Regroup the oldest chunk of this container that needs it, in a helper process."""
         for chunk in container.log.closed_chunks():
             key = (container.id, chunk.start)
-            if key in self._not_regrouped or chunk.body.regrouped or chunk.end is None:
+            if chunk.body.regrouped or chunk.end is None or self._broker.loop.time() < self._regroup_at.get(key, 0.0):
                 continue
             if chunk.end > container.committed:
                 return
-            self._not_regrouped.add(key)
+            self._regroup_at[key] = math.inf
             if not await self._blocking(lambda chunk=chunk: container.log.needs_regroup(chunk)):  # type: ignore[misc]
                 continue
+            self._regroup_at[key] = self._broker.loop.time() + REGROUP_RETRY_S
             began = time.monotonic()
             self._helper = await asyncio.create_subprocess_exec(*container.log.regroup_command(chunk))
             status = await self._helper.wait()
@@ -474,8 +504,40 @@ class Space:
                 return
             await self._blocking(lambda chunk=chunk: container.log.reopen_chunk(chunk))  # type: ignore[misc]
             self.regrouped += 1
+            # Regrouped, its dead bytes lie together: more of them can be given back.
+            self._unseen.add(key)
             log.info(
                 "chunk regrouped", container=container.id, chunk=chunk.start, seconds=round(time.monotonic() - began, 2)
             )
             self._wake.set()
             return
+
+
+def _is_needed(reader: Reader, container: ContainerId, held: set[PartitionletId]) -> bool:
+    """[blocking] Whether a partitionlet lives, opens or is about to open in a container; `held`: those with frames."""
+    return bool(
+        reader.open_in(container, limit=1)
+        or reader.owners(held)
+        or any(row.container == container for row in reader.intended())
+    )
+
+
+def _shares_of(container: Container, chunk: Chunk, streams: set[StreamNumber] | None) -> list[Share]:
+    """[blocking] What a chunk holds of the partitionlets of `streams`, or of all."""
+    # Records without a timestamp are as old as their chunk, as in Kafka.
+    written = int(os.fstat(chunk.body.file.fd).st_mtime * 1000)
+    return [
+        Share(
+            PartitionletId(each.partitionlet),
+            each.first,
+            each.last,
+            each.max_timestamp if each.max_timestamp >= 0 else written,
+            each.length,
+        )
+        for each in container.log.summaries(chunk)
+        if each.partitionlet > 0 and (streams is None or stream_of(PartitionletId(each.partitionlet)) in streams)
+    ]
+
+
+def _first(share: Share) -> int:
+    return share.first

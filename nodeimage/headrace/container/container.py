@@ -41,8 +41,8 @@ class Waiting(Protocol):
 class Room(Protocol):
     """The node's disk quota: may `length` more bytes be preallocated?"""
 
-    def check(self, length: int) -> None:
-        """Raise `StorageFull` if not."""
+    def check(self, length: int, *, from_reserve: bool = False) -> None:
+        """Raise `StorageFull` if not. `from_reserve`: for frames without which no room can be made."""
 
 
 class Container:
@@ -130,11 +130,15 @@ class Container:
         partitionlet: PartitionletId = PartitionletId(0),  # noqa: B008
         first: int = -1,
         last: int = -1,
+        from_reserve: bool = False,
     ) -> asyncio.Future[Position]:
-        """Add a control frame; the future has the position after it, once committed. Raises `StorageFull`."""
+        """Add a control frame; the future has the position after it, once committed, or `StorageFull`.
+
+        `from_reserve`: it may use the room that records leave free.
+        """
         future: asyncio.Future[Position] = self._loop.create_future()
         if self._later or not self.has_room(len(payload)):
-            self._append_later(frame_type, payload, partitionlet, first, last, future)
+            self._append_later(frame_type, payload, partitionlet, first, last, future, from_reserve)
             return future
         position = self.log.append_control(
             type=frame_type,
@@ -155,20 +159,29 @@ class Container:
         first: int,
         last: int,
         future: asyncio.Future[Position],
+        from_reserve: bool,
     ) -> None:
         """Append as soon as a new chunk is there, in the order of the calls."""
         self._later += 1
+        reserve_tried = False
 
         def resume(done: asyncio.Future[None]) -> None:
+            nonlocal reserve_tried
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            if isinstance(error, StorageFull) and from_reserve and not reserve_tried and not future.done():
+                reserve_tried = True
+                self._spare(from_reserve=True).add_done_callback(resume)
+                return
             self._later -= 1
             if future.done():
                 return
-            error = asyncio.CancelledError() if done.cancelled() else done.exception()
             if error is not None:
                 future.set_exception(error)
                 return
             later, self._later = self._later, 0
-            again = self.append_control(frame_type, payload, partitionlet=partitionlet, first=first, last=last)
+            again = self.append_control(
+                frame_type, payload, partitionlet=partitionlet, first=first, last=last, from_reserve=from_reserve
+            )
             self._later += later
             again.add_done_callback(lambda ended: _copy(ended, future))
 
@@ -194,20 +207,20 @@ class Container:
         """Wait until a new chunk is ready. Raises `StorageFull`."""
         await asyncio.shield(self._spare())
 
-    def _spare(self) -> asyncio.Future[None]:
+    def _spare(self, *, from_reserve: bool = False) -> asyncio.Future[None]:
         if self._making_spare is None or self._making_spare.done():
             future: asyncio.Future[None] = self._loop.create_future()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._making_spare = future
-            if self._loop.time() < self._full_until:
+            if self._loop.time() < self._full_until and not from_reserve:
                 future.set_exception(StorageFull(f"container {self.id}: no room on the disk"))
                 return future
-            made = self._loop.run_in_executor(self._executor, self._make_spare)
+            made = self._loop.run_in_executor(self._executor, self._make_spare, from_reserve)
             made.add_done_callback(lambda ended: self._spare_made(ended, future))
         return self._making_spare
 
-    def _make_spare(self) -> None:
-        self._room.check(self.log.options.chunk_bytes)
+    def _make_spare(self, from_reserve: bool) -> None:
+        self._room.check(self.log.options.chunk_bytes, from_reserve=from_reserve)
         self.log.make_spare()
 
     def _spare_made(self, ended: asyncio.Future[None], future: asyncio.Future[None]) -> None:
@@ -235,10 +248,10 @@ class Container:
         self._idle.clear()
         self._writer.submit(job)
 
-    def _job_done(self, job: WriteJob, error: OSError | None) -> None:
+    def _job_done(self, job: WriteJob, error: Exception | None) -> None:
         if error is not None:
             # Invariant 13: after a failed write or sync nobody knows what the disk holds. Only a fresh start does.
-            self._fatal(f"container {self.id}: writing the log failed: {error}")
+            self._fatal(f"container {self.id}: writing the log failed: {error!r}")
             return
         self.log.job_done(job)
         self._writing = False
@@ -246,12 +259,15 @@ class Container:
             committed = self.primary.committed
             waiting = self._waiting
             while waiting and waiting[0][0] <= committed:
-                waiting.popleft()[1].committed()
+                try:
+                    waiting.popleft()[1].committed()
+                except Exception:  # one listener's fault must not keep the others waiting
+                    log.exception("who waited for a commit failed", container=self.id)
         if not self._cycle_due:
             self._cycle()
         if not self._writing:
             self._idle.set()
-        if self.log.wants_spare():
+        if self.log.wants_spare() and not self.closing:
             self._spare()
         if self.log.chunks_to_close():
             self.on_chunk_full(self)

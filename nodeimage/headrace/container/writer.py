@@ -15,7 +15,7 @@ from headrace.log.container_log import ContainerLog, WriteJob
 class Writer:
     """Runs write jobs in order. The owner submits a job only after the last one is done."""
 
-    def __init__(self, *, name: str, log: ContainerLog, done: Callable[[WriteJob, OSError | None], None]) -> None:
+    def __init__(self, *, name: str, log: ContainerLog, done: Callable[[WriteJob, Exception | None], None]) -> None:
         self._log = log
         self._done = done
         self._loop = asyncio.get_running_loop()
@@ -34,10 +34,10 @@ class Writer:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            error = None
+            error: Exception | None = None
             try:
                 self._log.write_job(job)
-            except OSError as failure:
+            except Exception as failure:  # whatever it is, nobody knows what the disk holds
                 error = failure
             try:
                 self._loop.call_soon_threadsafe(self._done, job, error)

@@ -73,5 +73,7 @@ def test_bytes_below_the_log_start_and_of_nobody_are_gone() -> None:
     assert dead == {ONE: 10, TWO: 1 << 62}
     assert whole
     dead, whole = gone(shares, owners={ONE: owner(log_start=5)})
-    assert list(dead) == [TWO]
+    assert dead == {ONE: 5, TWO: 1 << 62}
     assert not whole
+    dead, whole = gone(shares, owners={ONE: owner(), TWO: owner()})
+    assert (dead, whole) == ({}, False)

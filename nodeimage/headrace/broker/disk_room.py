@@ -1,0 +1,66 @@
+"""How much of the disk the node may use: its quota, and the reserve that new chunks leave free.
+
+The reserve is what a full node lives on: the catalog's own log, and the few frames that have to be written before
+bytes can be given back, may use it (`from_reserve`); records may not.
+"""
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from headrace.errors import StorageFull
+
+
+class Sizes(Protocol):
+    """The settings that bound a node's disk, in bytes."""
+
+    @property
+    def disk_quota(self) -> int: ...
+
+    @property
+    def disk_reserve(self) -> int: ...
+
+
+class DiskRoom:
+    """Whether the node may preallocate more."""
+
+    def __init__(self, folder: Path, sizes: Sizes) -> None:
+        self._folder = folder
+        self._sizes = sizes
+
+    def check(self, length: int, *, from_reserve: bool = False) -> None:
+        """[blocking] Raise `StorageFull` if `length` more bytes are too many."""
+        free = self.free()
+        if free - length < (0 if from_reserve else self._sizes.disk_reserve):
+            raise StorageFull(f"{free} bytes are free in {self._folder}; a new chunk would use up the reserve")
+        if self._sizes.disk_quota and not from_reserve:
+            used = self.used()
+            if used + length > self._sizes.disk_quota:
+                raise StorageFull(f"{used} bytes of the node's quota of {self._sizes.disk_quota} are used")
+
+    def free(self) -> int:
+        """[blocking] Bytes that this process can still use on the disk."""
+        found = os.statvfs(self._folder)
+        return found.f_bavail * found.f_frsize
+
+    def used(self) -> int:
+        """[blocking] Bytes that the containers occupy on the disk (holes do not count)."""
+        total = 0
+        for folder, _, names in os.walk(self._folder / "containers"):
+            for name in names:
+                try:
+                    total += os.stat(os.path.join(folder, name)).st_blocks * 512
+                except FileNotFoundError:
+                    continue
+        return total
+
+
+class ReservedRoom:
+    """The room of the catalog's container, without which nothing can be deleted: the reserve counts as free."""
+
+    def __init__(self, room: DiskRoom) -> None:
+        self._room = room
+
+    def check(self, length: int, *, from_reserve: bool = True) -> None:
+        """[blocking] Raise `StorageFull` if `length` more bytes are too many."""
+        self._room.check(length, from_reserve=True)

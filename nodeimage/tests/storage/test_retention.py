@@ -1,0 +1,291 @@
+"""What expires, is deleted or rolls away gives its disk back, and nothing else goes (invariant 12)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from storage_kit import MIB, Running, until
+
+from headrace.container.container import Container
+from headrace.errors import Code
+from headrace.wire.api_keys import ApiKey
+
+NewNode = Callable[..., Awaitable[Running]]
+LONG_AGO = 1_000_000_000_000
+KEEP, LEAVE = "/test/keep", "/test/leave"
+
+
+async def streams(node: Running, **ttl_ms: int) -> None:
+    for name, ttl in ttl_ms.items():
+        await node.call("admin", "stream.create", path=f"/test/{name}", policy={"ttl_ms": ttl})
+
+
+async def fill(node: Running, topic: str, *, mib: int, time_ms: int | None = None, size: int = 50_000) -> int:
+    """Writes about so much; the number of records."""
+    count = mib * MIB // size
+    for serial in range(count):
+        await node.call("put", topic, b"%08d" % serial + bytes(size), time_ms=time_ms)
+    return count
+
+
+def data(node: Running) -> list[Container]:
+    return [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+
+
+def data_bytes(node: Running, *, closed: bool = False) -> int:
+    """What the chunks take up on the disk; `closed`: but for the preallocated open one."""
+    chunks = [chunk for container in data(node) for chunk in container.log.chunks()]
+    return sum(
+        chunk.path.stat().st_blocks * 512
+        for chunk in chunks
+        if chunk.path.exists() and not (closed and chunk.end is None)
+    )
+
+
+async def settle(node: Running) -> None:
+    """Rounds until the disk is as small as it gets."""
+    before = -1
+    while before != (before := data_bytes(node)):
+        for _ in range(3):
+            await node.broker.space.pass_now()
+
+
+async def close_open_chunks(node: Running) -> None:
+    for container in data(node):
+        chunks = container.log.chunks()
+        container.log.close_open_chunk()
+        container.kick()
+        await until(
+            lambda chunks=chunks, log=container.log: all(
+                chunk.body.closed or chunk in log.chunks_to_close() for chunk in chunks
+            )
+        )
+
+
+@pytest.fixture(autouse=True)
+def _early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.space.EARLY_EVERY_S", 0.0)
+
+
+async def test_a_short_stream_gives_its_share_of_common_chunks_back(new_node: NewNode) -> None:
+    node = await new_node(chunk_bytes=2 * MIB)
+    await streams(node, keep=0, leave=3_600_000)
+    for serial in range(300):
+        await node.call("put", f"{KEEP}:t", b"k%08d" % serial + bytes(9_000))
+        await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
+    await settle(node)
+    kept = await node.call("read", f"{KEEP}:t")
+    assert [value[:9] for _, value in kept] == [b"k%08d" % serial for serial in range(300)]
+    start, end = await node.call("offsets", f"{LEAVE}:t")
+    assert end == 300
+    assert start > 150, "what lies in closed chunks has expired"
+    # Of the closed chunks hardly more is left than the other stream's records, which are as many and as long.
+    assert start * 9_000 <= data_bytes(node, closed=True) < start * 9_100 * 1.1 + 100_000
+    await node.restart()
+    assert await node.call("offsets", f"{LEAVE}:t") == (start, end)
+    assert len(await node.call("read", f"{KEEP}:t")) == 300
+
+
+async def test_what_dies_in_the_open_chunk_is_given_back_without_another_write(new_node: NewNode) -> None:
+    node = await new_node(chunk_bytes=16 * MIB)
+    await fill(node, f"{KEEP}:t".replace("/test/keep", "/default"), mib=1)
+    await node.call("create", "/default:gone")
+    await fill(node, "/default:gone", mib=6)
+    before = data_bytes(node)
+    assert before >= 16 * MIB, "one open chunk, preallocated"
+    await node.call("delete", "/default:gone")
+    await until(lambda: data_bytes(node) < 4 * MIB, what="six of seven MiB given back")
+    assert len(await node.call("read", "/default:t")) == 20
+
+
+async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await new_node(chunk_bytes=2 * MIB)
+    monkeypatch.setattr("headrace.broker.space.WORTH_PUNCHING", 100_000)
+    count = await fill(node, "/default:small", mib=1, size=10_000)
+    third = count // 3  # less than is worth closing a chunk for
+    assert await node.call("delete_records", "/default:small", third) == third
+    await node.broker.space.pass_now()
+    await fill(node, "/default:other", mib=4)
+    await settle(node)
+    first = data(node)[0].log.closed_chunks()[0]  # it holds both
+    assert list(first.body.dead.as_mapping().values()) == [third]
+    assert first.path.stat().st_blocks * 512 < first.body.frames_end - 200_000
+    assert [offset for offset, _ in await node.call("read", "/default:small")] == list(range(third, count))
+
+
+@pytest.mark.parametrize("by", ["topic", "stream", "records"])
+async def test_deletion_gives_space_back(new_node: NewNode, by: str) -> None:
+    node = await new_node()
+    await streams(node, leave=0, keep=0)
+    kept = await fill(node, f"{KEEP}:t", mib=2)
+    count = await fill(node, f"{LEAVE}:t", mib=6)
+    before = data_bytes(node)
+    if by == "topic":
+        await node.call("delete", f"{LEAVE}:t")
+    elif by == "stream":
+        await node.call("admin", "stream.delete", path=LEAVE, force=True)
+    else:
+        assert await node.call("delete_records", f"{LEAVE}:t", -1) == count
+    await until(lambda: data_bytes(node) < before - 4 * MIB, what="space given back")
+    assert len(await node.call("read", f"{KEEP}:t")) == kept
+    if by == "records":
+        await node.restart()
+        assert await node.call("offsets", f"{LEAVE}:t") == (count, count), "the next offset never falls"
+        assert await node.call("put", f"{LEAVE}:t", b"next") == count
+
+
+async def test_a_recreated_topic_starts_anew_and_takes_nothing_of_the_old_one(new_node: NewNode) -> None:
+    node = await new_node()
+    producer = await node.call("producer_id")
+    for generation in range(3):
+        for sequence in range(3):
+            value = b"g%d-%d" % (generation, sequence)
+            assert await node.call("put", "/default:again", value, producer=(producer, 0, sequence)) == sequence
+        assert [value for _, value in await node.call("read", "/default:again")] == [
+            b"g%d-%d" % (generation, sequence) for sequence in range(3)
+        ]
+        if generation == 1:
+            await node.restart()
+        await node.call("delete", "/default:again")
+        refused = await node.call("produce", "/default:again", [b"late"])
+        assert refused.error == Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_the_next_offset_and_producers_survive_the_expiry_of_everything(new_node: NewNode) -> None:
+    node = await new_node()
+    await streams(node, leave=3_600_000)
+    topic = f"{LEAVE}:t"
+    producer = await node.call("producer_id")
+    token = -77
+    await node.call("put", topic, b"by token", producer=(token, 0, 4), time_ms=LONG_AGO)
+    for sequence in range(60):
+        await node.call("put", topic, bytes(50_000), producer=(producer, 0, sequence), time_ms=LONG_AGO)
+    await settle(node)
+    for _ in range(2):
+        await close_open_chunks(node)
+        await settle(node)
+    assert await node.call("offsets", topic) == (61, 61)
+    await node.restart()
+    assert await node.call("offsets", topic) == (61, 61)
+    again = await node.call("produce", topic, [bytes(50_000)], producer=(producer, 0, 59))
+    assert (again.error, again.base_offset) == (0, 60), "the last batch is known though its chunk is gone"
+    again = await node.call("produce", topic, [b"by token"], producer=(token, 0, 4))
+    assert (again.error, again.base_offset) == (0, 0), "a token never expires"
+    assert await node.call("put", topic, b"next", producer=(producer, 0, 60)) == 61
+
+
+async def test_size_limits_count_all_containers(new_node: NewNode) -> None:
+    node = await new_node(container_bytes=2 * MIB)
+    await node.call("create", "/default:big", retention_bytes=str(3 * MIB))
+    for _ in range(10):
+        await fill(node, "/default:big", mib=1)
+        await node.broker.space.pass_now()
+    assert len(node.broker.containers) > 3, "it went through several containers"
+    await settle(node)
+    start, end = await node.call("offsets", "/default:big")
+    held = (end - start) * 50_000
+    assert held < 6 * MIB, "the limit holds for the partition, not per container"
+    assert held > 2 * MIB
+
+
+async def test_retention_changed_at_runtime_counts_at_once(new_node: NewNode) -> None:
+    node = await new_node()
+    await fill(node, "/default:t", mib=3, time_ms=LONG_AGO)
+    await node.call("create", "/default:own", retention_ms="-1")
+    await fill(node, "/default:own", mib=3, time_ms=LONG_AGO)
+    await settle(node)
+    assert (await node.call("offsets", "/default:t"))[0] == 0, "the default stream keeps for ever"
+    await node.call("admin", "stream.alter", path="/default", changes={"ttl_ms": 1000})
+    await settle(node)
+    assert (await node.call("offsets", "/default:t"))[0] > 0
+    assert (await node.call("offsets", "/default:own"))[0] == 0, "a topic's own retention.ms is over its stream's"
+    resource = {
+        "resource_type": 2,
+        "resource_name": "/default:own",
+        "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1000"}],
+    }
+    answer = await node.call("ask", ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, resources=[resource], validate_only=False)
+    assert int(answer.responses[0].error_code) == 0, answer
+    await settle(node)
+    assert (await node.call("offsets", "/default:own"))[0] > 0
+
+
+async def test_records_without_a_timestamp_expire_by_the_age_of_their_chunk(new_node: NewNode) -> None:
+    node = await new_node()
+    await streams(node, leave=3_600_000)
+    await fill(node, f"{LEAVE}:t", mib=3, time_ms=-1)
+    await settle(node)
+    assert (await node.call("offsets", f"{LEAVE}:t"))[0] == 0
+
+
+async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.space.REST_S", 0.0)
+    node = await new_node(container_bytes=3 * MIB)
+    await node.call("put", "/default:idle", b"stays")
+    await streams(node, leave=3_600_000)
+    first = max(node.broker.containers)
+    await fill(node, f"{LEAVE}:t", mib=5, time_ms=LONG_AGO)
+    await until(lambda: len(node.broker.containers) > 2)
+    await settle(node)
+    assert first in node.broker.containers, "an idle partition's record is still there"
+    await node.call("delete", "/default:idle")
+    await settle(node)
+    assert first not in node.broker.containers
+    assert not (node.containers / str(first)).exists()
+    await node.restart()
+    assert first not in node.broker.containers
+    assert await node.call("put", f"{LEAVE}:t", b"next") == 5 * MIB // 50_000
+
+
+async def test_a_partition_made_for_a_container_that_closes_keeps_it(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.space.REST_S", 0.0)
+    node = await new_node(container_bytes=MIB)
+    await streams(node, leave=1000)
+    await fill(node, f"{LEAVE}:t", mib=2, time_ms=LONG_AGO)
+
+    async def create(serial: int) -> None:
+        (topic,) = await node.broker.topics.resolve([f"/default:late-{serial}"], create=True)
+        assert not isinstance(topic, Exception), topic
+
+    for serial in range(20):
+        await asyncio.gather(create(serial), node.broker.space.pass_now())
+    for serial in range(20):
+        assert await node.call("put", f"/default:late-{serial}", b"v") == 0
+    await node.restart()
+    for serial in range(20):
+        assert await node.call("read", f"/default:late-{serial}") == [(0, b"v")]
+
+
+async def test_a_crash_at_any_step_of_giving_back_keeps_what_lives(new_node: NewNode) -> None:
+    node = await new_node(fsync=True)
+    await streams(node, keep=0, leave=3_600_000)
+    for serial in range(120):
+        await node.call("put", f"{KEEP}:t", b"k%08d" % serial + bytes(9_000))
+        await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
+    photos: list[Any] = []
+    space = node.broker.space
+    blocking = space._blocking
+
+    async def photographed(work: Callable[[], Any]) -> Any:
+        if len(photos) < 12:
+            photos.append(node.photograph())
+        return await blocking(work)
+
+    space._blocking = photographed  # type: ignore[method-assign, assignment]
+    await space.pass_now()
+    assert len(photos) >= 4
+    for photo in photos[::2]:
+        crashed = await new_node(folder=photo)
+        kept = await crashed.call("read", f"{KEEP}:t")
+        assert [value[:9] for _, value in kept] == [b"k%08d" % serial for serial in range(120)]
+        assert (await crashed.call("offsets", f"{LEAVE}:t"))[1] == 120
+        await settle(crashed)
+        assert len(await crashed.call("read", f"{KEEP}:t")) == 120
+        await crashed.stop()

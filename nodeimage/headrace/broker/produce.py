@@ -61,11 +61,37 @@ class Produce:
 def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
     """Start to answer a Produce request. Raises `MalformedRequest`."""
     produce = decode_request(request, header.body, header.api_version)
+    if len(produce.partitions) == 1 and _start_one(broker, produce, header.api_version, slot):
+        return
     partitions = _ready(broker, produce)
     if partitions is None or broker.saturated:
         session.park(_start_later(broker, produce, header.api_version, slot, session), finish=True)
     else:
         _start(broker, produce, partitions, header.api_version, slot)
+
+
+def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Slot) -> bool:
+    """Start a request for one partition (librdkafka sends no others) if nothing stands in its way."""
+    (part,) = produce.partitions
+    topic = broker.topics.cached(part.topic)
+    partition = topic.partitions.get(part.partition) if topic is not None else None
+    if (
+        topic is None
+        or partition is None
+        or partition.rolling
+        or produce.acks not in (-1, 0, 1)
+        or broker.rolls.due(partition)
+        or not partition.container.has_room(len(part.records or b""))
+        or broker.saturated
+    ):
+        return False
+    pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=1)
+    try:
+        _append(pending, part, topic, partition, now=int(time.time() * 1000))
+    except HeadraceError as error:
+        pending.add(_refused(part, error, partition.log_start), settled=True)
+    broker.counters.produce_requests += 1
+    return True
 
 
 def _ready(broker: "Broker", produce: ProduceRequest) -> list[tuple[Topic, Partition] | None] | None:
@@ -177,16 +203,7 @@ def _start(
             _append(pending, part, *found, now=now)
         except HeadraceError as error:
             log_start = found[1].log_start if found is not None else -1
-            pending.add(
-                ProduceResult(
-                    topic=part.topic,
-                    partition=part.partition,
-                    error=error.code,
-                    log_start=log_start,
-                    message=str(error),
-                ),
-                settled=True,
-            )
+            pending.add(_refused(part, error, log_start), settled=True)
     broker.counters.produce_requests += 1
     pending.committed()
 
@@ -224,12 +241,11 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
     partition.append(batch, header, append_time=append_time, now=now, request=pending)
 
 
-def _result(part: PartitionRecords, base_offset: int, append_time: int, partition: Partition) -> ProduceResult:
+def _refused(part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:
     return ProduceResult(
-        topic=part.topic,
-        partition=part.partition,
-        error=0,
-        base_offset=base_offset,
-        append_time=append_time,
-        log_start=partition.log_start,
+        topic=part.topic, partition=part.partition, error=error.code, log_start=log_start, message=str(error)
     )
+
+
+def _result(part: PartitionRecords, base_offset: int, append_time: int, partition: Partition) -> ProduceResult:
+    return ProduceResult(part.topic, part.partition, 0, base_offset, append_time, partition.log_start)

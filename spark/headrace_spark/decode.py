@@ -12,6 +12,7 @@ lies before a key, the key, what lies before the value, and the value, `take` pi
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from headrace.wire.batch import APPEND_TIME_BIT, COMPRESSION_BITS, CONTROL_BIT, 
 from headrace.wire.compression import decompress
 from headrace_spark.encode import CRC_START, HEADER
 
+FIRST_LEAP, WALK = 64, 512
+"""Records that are looked at in one go for being of one size, and that are walked one by one where they are not."""
 LENGTH_END = 12
 """A batch's length field counts the bytes after it."""
 
@@ -141,32 +144,75 @@ def _uncompressed(records: memoryview, codec: int) -> bytes | memoryview:
 
 
 def _record_starts(content: bytes, batches: Sequence[_Batch]) -> Int64s:
-    """Where the fields of each record start (after its length), shape (records,)."""
-    starts: list[int] = []
-    add = starts.append
+    """Where the fields of each record start (after its length), shape (records,).
+
+    A record says where the next one starts, so this is a walk. Records of one size are leapt over many at a time: if
+    every `step` bytes stand the bytes of the same length, then each of them is where the one before says.
+    """
+    cells = np.frombuffer(content, np.uint8)
+    found: list[Int64s] = []
     place = 0
     try:
         for batch in batches:
-            end = place + len(batch.content)
-            for _ in range(batch.count):
-                size = content[place]
-                place += 1
-                if size >= 0x80:
-                    size &= 0x7F
-                    shift = 7
-                    while (byte := content[place]) >= 0x80:
-                        size |= (byte & 0x7F) << shift
-                        shift += 7
-                        place += 1
-                    size |= byte << shift
-                    place += 1
-                add(place)
-                place += size >> 1
+            end, left, window = place + len(batch.content), batch.count, FIRST_LEAP
+            while left:
+                run = _equal_run(content, cells, place, min(left, window)) if left >= FIRST_LEAP else None
+                if run is None or len(run.starts) < FIRST_LEAP // 2:
+                    starts, place = _walk(content, place, min(left, WALK))
+                    window = FIRST_LEAP
+                else:
+                    starts, place = run
+                    window = 4 * window if len(starts) == window else FIRST_LEAP
+                found.append(starts)
+                left -= len(starts)
             if place != end:
                 raise CorruptRecords(f"the records of the batch at offset {batch.base_offset} do not fill it")
     except IndexError:
         raise CorruptRecords("a record reaches beyond its batch") from None
-    return np.array(starts, np.int64)
+    return np.concatenate(found)
+
+
+class _Run(NamedTuple):
+    starts: Int64s
+    end: int
+
+
+def _equal_run(content: bytes, cells: Bytes, place: int, most: int) -> _Run | None:
+    """The records from `place` on, at most `most`, that have one size; None where they are over 8 KiB."""
+    first, second = content[place], content[place + 1]
+    if first < 0x80:
+        width, step = 1, 1 + (first >> 1)
+    elif second < 0x80:
+        width, step = 2, 2 + ((first & 0x7F | second << 7) >> 1)
+    else:
+        return None
+    same = cells[place : place + most * step : step] == first
+    if width == 2:
+        next_to = cells[place + 1 : place + most * step : step] == second
+        same = same[: len(next_to)] & next_to
+    count = len(same) if same.all() else int(same.argmin())
+    return _Run(np.arange(count, dtype=np.int64) * step + (place + width), place + count * step)
+
+
+def _walk(content: bytes, place: int, count: int) -> tuple[Int64s, int]:
+    """(where the fields of the next `count` records start, where the last one ends). Raises IndexError at the end."""
+    starts: list[int] = []
+    add = starts.append
+    for _ in range(count):
+        size = content[place]
+        place += 1
+        if size >= 0x80:
+            size &= 0x7F
+            shift = 7
+            while (byte := content[place]) >= 0x80:
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                place += 1
+            size |= byte << shift
+            place += 1
+        add(place)
+        place += size >> 1
+    return np.array(starts, np.int64), place
 
 
 def _columns(content: bytes, starts: Int64s, batches: Sequence[_Batch], *, with_headers: bool) -> Records:

@@ -107,6 +107,8 @@ class WriteOptions:
     max_batch_bytes: int
     query: str | None
     """The name under which a batch write is known, where its author wants a repeated job to write once."""
+    batch: int
+    """Of a named batch write that is one of a row, such as those of foreachBatch: its number, which rises."""
 
 
 def read_options(raw: Mapping[str, str]) -> ReadOptions:
@@ -165,7 +167,17 @@ def write_options(raw: Mapping[str, str]) -> WriteOptions:
         compression=compression,
         max_batch_bytes=_count(options, "maxBatchBytes") or 64 * MIB,
         query=options.get("queryname"),
+        batch=_batch(options),
     )
+
+
+def _batch(options: Mapping[str, str]) -> int:
+    text = options.get("batchid")
+    if text is None:
+        return 0
+    if not text.isdigit() or not options.get("queryname"):
+        raise BadOption("the option batchId is a number, and goes with queryName")
+    return int(text)
 
 
 def _lowered(raw: Mapping[str, str]) -> dict[str, str]:

@@ -93,7 +93,9 @@ def windowed_statistics(source: DataFrame, *, window: str, watermark: str | None
 def flag_anomalies(statistics: DataFrame, detection: Detection = Detection()) -> DataFrame:  # noqa: B008 (frozen)
     """FLAGS: each window with its baseline, score and flag, judged against the same sensor's windows before it.
 
-    In a streaming query Spark keeps the past of each sensor in its state, so a restart goes on where it was.
+    In a streaming query Spark keeps the past of each sensor in its state, so a restart goes on where it was. Spark
+    allows no such state behind an aggregation in one query: write the statistics to a topic, and read them from
+    there with `statistics_of`.
     """
     grouped = statistics.groupBy(*_KEYS)
     if statistics.isStreaming:
@@ -101,6 +103,12 @@ def flag_anomalies(statistics: DataFrame, detection: Detection = Detection()) ->
             partial(_flag_batch, detection), FLAGS, _STATE, "append", GroupStateTimeout.NoTimeout
         )
     return grouped.applyInPandas(partial(_flag_all, detection), FLAGS)
+
+
+def statistics_of(records: DataFrame) -> DataFrame:
+    """STATISTICS as `as_records` wrote them to a topic; records that hold none are left out."""
+    parsed = f.from_json(f.col("value").cast("string"), STATISTICS)
+    return records.select(parsed.alias("row")).where("row.start is not null and row.mean is not null").select("row.*")
 
 
 def as_records(rows: DataFrame, *, key: str | Column, topic: str | Column | None = None) -> DataFrame:

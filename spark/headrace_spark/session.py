@@ -75,6 +75,7 @@ def build_session(
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.log.level": "ERROR",
+        "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine takes its time
         **(conf or {}),
     }
     builder = SparkSession.builder.appName(app_name).master(master or "local[*]")

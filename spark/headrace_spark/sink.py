@@ -46,7 +46,7 @@ class HeadraceBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Store a task's rows."""
-        return _write(iterator, self._options, TaskToken(self._query, _context().partitionId(), 0))
+        return _write(iterator, self._options, TaskToken(self._query, _context().partitionId(), self._options.batch))
 
 
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):

@@ -4,6 +4,7 @@ Responsible for Spark's calls and their order. Knows nothing of the wire. Reader
 options alone until they are asked something; what a task reads stands in its partition.
 """
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace_spark.errors import BadOption
+from headrace_spark.errors import BadOption, SourceError
 from headrace_spark.options import Partition, ReadOptions, read_options
 from headrace_spark.plan import OffsetRange, StreamOffset, limited, pending, positions_to_json, spread
 from headrace_spark.reading import read_ranges
@@ -37,6 +38,8 @@ from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
 
 if TYPE_CHECKING:
     from headrace_spark.subscription import Subscription
+
+log = logging.getLogger(__name__)
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 COLUMNS = StructType(
@@ -231,9 +234,16 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the cursors of a batch that is done. Spark calls this when it plans the next one."""
+        """Commit the cursors of a batch that is done. Spark calls this when it plans the next one.
+
+        Cursors are for others to see, the query itself goes on from its checkpoint: so a commit that fails does not
+        stop it, and the next one makes it good.
+        """
         done = StreamOffset.from_json(end)
-        self._subscription.commit(done.group, done.positions)
+        try:
+            self._subscription.commit(done.group, done.positions)
+        except SourceError as error:
+            log.warning("the cursors of group %s are behind until the next batch: %s", done.group, error)
 
     def stop(self) -> None:
         """Close the connections."""

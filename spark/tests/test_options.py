@@ -83,5 +83,7 @@ def test_a_write_takes_one_topic() -> None:
     assert write_options({"bootstrap": "h:1", "topic": "out", "stream": "/s"}).topic == "/s:out"
     with pytest.raises(BadOption, match="column topic"):
         write_options(BASE)
+    with pytest.raises(BadOption, match="goes with queryName"):
+        write_options({"bootstrap": "h:1", "batchId": "5"})
     with pytest.raises(BadOption, match="unknown compression"):
         write_options({"bootstrap": "h:1", "compression": "rar"})

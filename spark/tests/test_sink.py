@@ -100,6 +100,14 @@ def test_a_named_job_that_is_run_again_writes_once(spark: "SparkSession", node: 
     assert len(node.consume(topic)) == 20
 
 
+def test_foreach_batch_writes_once_under_a_name_and_the_batchs_number(spark: "SparkSession", node: "Node") -> None:
+    topic = node.topic()
+    for batch in (0, 1, 1, 0, 2):
+        rows = spark.range(10).coalesce(1).selectExpr(f"'{batch}' value")
+        write(rows, node, topic=topic, queryName="per-batch", batchId=batch)
+    assert [record.value() for record in node.consume(topic)] == [b"0"] * 10 + [b"1"] * 10 + [b"2"] * 10
+
+
 def test_a_query_reads_and_writes(spark: "SparkSession", node: "Node", tmp_path: Path) -> None:
     source, target = node.topic(partitions=2), node.topic(partitions=3)
     node.produce(source, [{"key": b"%d" % (n % 7), "value": b"%d" % n} for n in range(100)])

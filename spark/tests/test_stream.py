@@ -28,7 +28,9 @@ class Run:
         rows = source.load().selectExpr("topic", "partition", "offset", "cast(value as string) value")
         writer = rows.writeStream.format("parquet").option("path", str(self._folder / "out"))
         writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
-        return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 s")).start()
+        return (
+            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
+        ).start()
 
     def to_the_end(self) -> "StreamingQuery":
         """Run until everything that is there now is read."""
@@ -155,7 +157,8 @@ def test_a_deleted_topic_fails_the_query_and_says_so(spark: "SparkSession", node
         node.produce(node.topic(name=name), values(3))
     run = Run(spark, node, tmp_path, topicPattern="gone-.")
     run.to_the_end()
-    for done in AdminClient({"bootstrap.servers": node.bootstrap}).delete_topics(["gone-b"]).values():
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    for done in admin.delete_topics(["gone-b"]).values():
         done.result()
     with pytest.raises(Exception, match=r"gone-b/0 is gone from the cluster"):
         run.to_the_end()

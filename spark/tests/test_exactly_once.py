@@ -1,0 +1,84 @@
+"""A streaming query that is killed at every stage of a batch, and run again, writes every row once.
+
+The rows pass a shuffle, so a re-run meets them in another order, and the target's partitions roll between the runs, so
+the tokens must have moved to the next partitionlet.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+sys.path.insert(0, str(Path(__file__).parent))
+from exactly_once_query import STAGES, start
+
+if TYPE_CHECKING:
+    from conftest import Node
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+PARTITIONS = 3
+KILLS = 30
+DRIVER_EVERY = 10
+"""Every tenth kill is of the whole driver; the others of a worker, or of the query in a session that lives on."""
+CLEAN_EVERY = 3
+"""So a batch is killed at its first run, its second and its third, each at another stage."""
+QUERY = Path(__file__).parent / "exactly_once_query.py"
+
+
+def test_every_row_is_written_once_over_thirty_kills(
+    spark: "SparkSession", new_node: Callable[..., "Node"], tmp_path: Path
+) -> None:
+    node = new_node("--partitionlet-bytes=1048576")
+    source, target = node.topic(partitions=2), node.topic(partitions=PARTITIONS)
+    where: dict[str, Any] = {
+        "bootstrap": node.bootstrap, "source": source, "target": target, "checkpoint": tmp_path / "checkpoint",
+    }  # fmt: skip
+    written = 0
+
+    def produce(count: int) -> None:
+        nonlocal written
+        node.produce(source, [{"key": b"%d" % (n % 17), "value": b"%d" % n} for n in range(written, written + count)])
+        written += count
+
+    def plan_of(number: int) -> Path:
+        """A plan for each kill: tasks that outlive their query for a moment must not die in the next one's place."""
+        plan = tmp_path / f"plan-{number}"
+        plan.mkdir()
+        return plan
+
+    for kill in range(KILLS):
+        stage, plan = STAGES[kill % len(STAGES)], plan_of(kill)
+        produce(60)
+        if kill % DRIVER_EVERY == DRIVER_EVERY - 1:
+            driver = subprocess.Popen(
+                [sys.executable, str(QUERY), node.bootstrap, source, target, str(where["checkpoint"]), str(plan)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            (plan / "die").write_text(f"{stage}\n{os.getpgid(driver.pid)}")
+            assert driver.wait(240) == -signal.SIGKILL
+        else:
+            (plan / "die").write_text(stage)
+            with pytest.raises(StreamingQueryException):
+                start(spark, **where, plan=plan).awaitTermination()
+        assert (plan / "died").exists(), "the query failed of something else"
+        node.admin("roll", {"topic": target, "partition": kill % PARTITIONS})
+        if kill % CLEAN_EVERY == CLEAN_EVERY - 1:
+            start(spark, **where, plan=plan).awaitTermination()
+
+    node.kill()
+    node.start()
+    start(spark, **where, plan=plan_of(KILLS)).awaitTermination()
+    found = Counter(int(record.value()) for record in node.consume(target))
+    assert [n for n in range(written) if found[n] != 1] == []
+    assert sum(found.values()) == written
+    assert len(node.admin("chain", {"topic": target, "partition": 0})) > KILLS // PARTITIONS

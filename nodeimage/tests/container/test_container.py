@@ -1,0 +1,75 @@
+"""A container over a real log: what is committed when, and what a failing disk does."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.container.container import Container, open_log
+from headrace.container.replica import Member
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.log.container_log import LogOptions
+
+
+class PlentyOfRoom:
+    def check(self, length: int, *, from_reserve: bool = False) -> None:
+        pass
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+def lead(folder: Path, executor: ThreadPoolExecutor, *, fatal: Callable[[str], None]) -> Container:
+    return Container(
+        container_id=ContainerId(2),
+        member=Member(NodeId(1), "format"),
+        epoch=Epoch(1),
+        container_log=open_log(folder, LogOptions(chunk_bytes=1 << 20)),
+        executor=executor,
+        room=PlentyOfRoom(),
+        fatal=fatal,
+    )
+
+
+async def test_what_is_committed_is_there_after_a_new_start(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
+    failures: list[str] = []
+    container = lead(tmp_path, executor, fatal=failures.append)
+    ends = [await container.append_command(payload) for payload in (b"one", b"two")]
+    assert container.committed == ends[-1]
+    await container.close()
+    again = lead(tmp_path, executor, fatal=failures.append)
+    assert again.committed == ends[-1]
+    assert [payload for _, payload in again.commands(again.log.start)] == [b"one", b"two"]
+    await again.close()
+    assert failures == []
+
+
+async def test_a_sync_that_fails_ends_the_process_and_commits_nothing(
+    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 13: afterwards nobody knows what the disk holds, so it is neither retried nor answered."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    container = lead(tmp_path, executor, fatal=ended.set_result)
+    before = await container.append_command(b"safe")
+    syncs = 0
+
+    def fail(_descriptor: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    unanswered = container.append_command(b"lost")
+    assert "container 2" in await asyncio.wait_for(ended, 10)
+    later = container.append_command(b"later")
+    await asyncio.sleep(0)
+    assert (syncs, container.committed) == (1, before)
+    assert not unanswered.done()
+    assert not later.done()

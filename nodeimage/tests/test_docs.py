@@ -1,0 +1,158 @@
+"""What the documents say is so: tables, commands, links and names of tests are held against the code."""
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from headrace.broker.broker import NodeSettings
+from headrace.cli.main import app
+from headrace.node import parse
+from headrace.wire.api_keys import ADVERTISED
+from headrace_spark import options as spark_options
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+
+def section(text: str, title: str) -> str:
+    """What stands below a heading, up to the next one."""
+    (found,) = re.findall(rf"^#+ {re.escape(title)}$(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of the tables in `text`, cells stripped, without heads."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    rules = [index for index, row in enumerate(rows) if set("".join(row)) <= set("-: ")]
+    return [row for index, row in enumerate(rows) if index not in rules and index + 1 not in rules]
+
+
+def names(cell: str) -> list[str]:
+    """The names in backquotes."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_table_of_apis_is_what_api_versions_tells() -> None:
+    shown = {}
+    for key, name, versions, _ in table(section((ROOT / "docs" / "protocol.md").read_text(), "APIs")):
+        lowest, _, highest = versions.partition("-")
+        shown[int(key), name] = (int(lowest), int(highest or lowest))
+    assert shown == {
+        (int(key), "".join(word.capitalize() for word in key.name.split("_"))): span for key, span in ADVERTISED.items()
+    }
+
+
+def test_the_settings_of_a_node_are_all_there_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) - {"--help"}
+    shown = {names(setting)[0]: default.strip("`") for setting, default, _ in table(section(OPERATIONS, "Settings"))}
+    assert set(shown) == known
+    defaults = dataclasses.asdict(NodeSettings())
+    assert defaults.pop("fsync") is True
+    assert {name: shown["--" + name.replace("_", "-")] for name in defaults} == {
+        name: str(value) for name, value in defaults.items()
+    }
+
+
+def flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def test_every_field_of_the_status_is_explained(cluster: Any) -> None:
+    status = cluster.admin("status")
+    containers = status.pop("containers")
+    text = section(OPERATIONS, "What to look at")
+    shown = [names(fields) for fields, _ in table(text[: text.index("| event |")])]
+    of_containers = next(row[1:] for row in shown if row[0] == "containers[]")
+    plain = {name for row in shown for name in row if row[0] != "containers[]"}
+    assert set(of_containers) == set(containers[0])
+    assert set(flat(status)) <= plain
+
+
+def test_every_event_of_the_log_that_is_explained_exists() -> None:
+    text = section(OPERATIONS, "What to look at")
+    rows = table(text[text.index("| event |") :])
+    source = "\n".join(path.read_text() for path in (ROOT / "nodeimage" / "headrace").rglob("*.py"))
+    events = [event for row in rows for event in names(row[0])]
+    assert len(events) > 15
+    assert [event for event in events if f'"{event}"' not in source] == []
+
+
+def test_the_options_of_spark_are_all_there() -> None:
+    source = Path(spark_options.__file__).read_text()
+    read = set(re.findall(r'options\.get\("([a-z.]+)"', source))
+    read |= {name.lower() for name in re.findall(r'_(?:flag|count|place)\(options, "(\w+)"', source)}
+    text = (ROOT / "docs" / "spark.md").read_text()
+    tables = section(text, "Options for reading and writing") + section(text, "Reading") + section(text, "Writing")
+    shown = {name.lower() for row in table(tables) if row[0].startswith("`") for name in names(row[0])}
+    assert shown >= read
+    assert shown - read <= {"key", "value", "topic", "partition", "headers", "timestamp", "offset", "timestamptype"}
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every `headrace …` line of the documents' shell blocks, as (document, words)."""
+    for document in DOCUMENTS:
+        for block in re.findall(r"```sh\n(.*?)```", document.read_text(), re.DOTALL):
+            joined = re.sub(r"\|\n\s*", "| ", block)
+            for line in joined.splitlines():
+                for part in re.split(r"\||&&", line.removeprefix("$ ").partition("  #")[0]):
+                    if part.strip().startswith("headrace "):
+                        yield document.name, shlex.split(part)[1:]
+
+
+def test_every_command_that_is_shown_has_the_options_that_are_shown() -> None:
+    shown = list(commands())
+    assert len(shown) > 10
+    for document, words in shown:
+        command: Any = typer.main.get_command(app)
+        rest = list(words)
+        while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
+            assert rest[0] in command.commands, (document, words)
+            command = command.commands[rest.pop(0)]
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        given = {word.partition("=")[0] for word in rest if re.match(r"--?[a-zA-Z]", word)}
+        assert given <= known | {"--help", "--install-completion"}, (document, words)
+
+
+def test_every_link_leads_to_a_file() -> None:
+    broken = [
+        (document.name, target)
+        for document in DOCUMENTS
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text())
+        if not (document.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_every_test_that_is_named_exists() -> None:
+    tests = {path.name: path.read_text() for path in ROOT.rglob("test_*.py") if ".venv" not in path.parts}
+    named = {(path.name, name) for path in DOCUMENTS for name in re.findall(r"\btest_\w+(?:\.py)?", path.read_text())}
+    assert len(named) > 15
+    assert [
+        (document, name)
+        for document, name in sorted(named)
+        if name not in tests and not any(f"def {name}(" in source for source in tests.values())
+    ] == []
+
+
+def test_every_module_that_is_named_exists() -> None:
+    missing = [
+        (document.name, name)
+        for document in DOCUMENTS
+        for name in set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", document.read_text()))
+        if not any((root / name).exists() for root in (ROOT, ROOT / "nodeimage/headrace", ROOT / "spark"))
+        and not (ROOT / "nodeimage" / name).exists()
+    ]
+    assert missing == []

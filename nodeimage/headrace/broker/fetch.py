@@ -283,12 +283,15 @@ class Fetch:
         except asyncio.CancelledError:
             self._cancel()
             raise
-        except (HeadraceError, OSError) as error:
-            self._broker.read_failed(error)
-            for interest, _where in cold:
-                interest.error = KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
-            read = {}
-        found.update(read)
+        for interest, _where in cold:
+            match read.get(interest.key):
+                case None:
+                    pass  # the others took all the room
+                case list(batches):
+                    found[interest.key] = batches
+                case error:  # of this partition alone: the others are served
+                    self._broker.read_failed(error)
+                    interest.error = KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
         self._session.waiting = None
         if self._connection.closed:
             self._cancel()
@@ -379,18 +382,22 @@ def _nothing() -> None:
     """What a wake-up does while an answer is being read."""
 
 
-def _read(asked: list[tuple[Key, Range, int]], budget: int) -> dict[Key, list[Buffer]]:
-    """[blocking] Read each range, as far as `budget` bytes go; at least one batch in all."""
-    found: dict[Key, list[Buffer]] = {}
+def _read(asked: list[tuple[Key, Range, int]], budget: int) -> dict[Key, list[Buffer] | Exception]:
+    """[blocking] Read each range, or why it cannot be read, as far as `budget` bytes go; at least one batch in all."""
+    found: dict[Key, list[Buffer] | Exception] = {}
     for key, where, max_bytes in asked:
         if budget <= 0 and found:
             break
-        batches = where.container.log.read(
-            where.partitionlet,
-            Offset(where.offset),
-            limit=Offset(where.limit),
-            max_bytes=min(max_bytes, max(budget, 1)),
-        )
+        try:
+            batches = where.container.log.read(
+                where.partitionlet,
+                Offset(where.offset),
+                limit=Offset(where.limit),
+                max_bytes=min(max_bytes, max(budget, 1)),
+            )
+        except (HeadraceError, OSError) as error:
+            found[key] = error
+            continue
         found[key] = list(batches)
         budget -= sum(map(len, batches))
     return found

@@ -18,7 +18,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow
 from headrace.container.container import Container
 from headrace.container.producers import KnownBatch, Producer, Producers
-from headrace.errors import Code, KafkaError
+from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Offset, PartitionletId, Position
 from headrace.log.frames import FrameType
 
@@ -77,22 +77,19 @@ class Partitions:
                 self._loading[key] = loop.create_future()
                 topic.loading += 1
                 mine.append((topic, index))
+        # Taken before the load begins, since it lets go of them when it ends.
+        loading = {(topic.topic_id, index): self._loading.get((topic.topic_id, index)) for topic, index in wanted}
         if mine:
             # Loading goes on for those who wait for it, even if this caller's connection goes away.
             await asyncio.shield(self._broker.spawn(self._load(mine)))
         found: list[Partition | KafkaError] = []
         for topic, index in wanted:
+            future = loading[topic.topic_id, index]
+            outcome = await asyncio.shield(future) if future is not None else topic.partitions.get(index)
             if not self._in_memory(topic):
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic.deleted else Code.LEADER_NOT_AVAILABLE
-                found.append(KafkaError(code))
-                continue
-            partition = topic.partitions.get(index)
-            if partition is None:
-                loading = self._loading.get((topic.topic_id, index))
-                outcome = await asyncio.shield(loading) if loading is not None else topic.partitions.get(index)
-                found.append(outcome or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION))
-            else:
-                found.append(partition)
+                outcome = KafkaError(code)
+            found.append(outcome or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION))
         return found
 
     def _in_memory(self, topic: Topic) -> bool:
@@ -190,6 +187,10 @@ class Partitions:
         tails = await self._broker.loop.run_in_executor(self._broker.executor, _tails, asked)
         for key, chain, container in asked:
             tail = tails[key]
+            if not isinstance(tail, Tail):
+                self._broker.read_failed(tail)
+                outcomes[key] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(tail))
+                continue
             outcomes[key] = Partition(
                 topic_id=key[0],
                 index=key[1],
@@ -248,13 +249,16 @@ def _chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key, Cha
     return found
 
 
-def _tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail]:
-    """[blocking]"""
-    tails = {}
+def _tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail | Exception]:
+    """[blocking] Each partition's tail, or why it cannot be read: damage harms those alone whom it meets."""
+    tails: dict[Key, Tail | Exception] = {}
     for key, chain, container in asked:
         row = chain.rows[-1]
         # What was opened in this run has its frames behind this run's start.
         since = container.opened_at if row.container_epoch == container.epoch else NOTHING
         # The log start is never above the end, and tells it where all records have expired.
-        tails[key] = read_tail(container, row.id, max(row.first, chain.log_start), since=since)
+        try:
+            tails[key] = read_tail(container, row.id, max(row.first, chain.log_start), since=since)
+        except (HeadraceError, OSError) as error:
+            tails[key] = error
     return tails

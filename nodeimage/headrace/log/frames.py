@@ -108,7 +108,7 @@ def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
     """What is wrong with the frame that starts at `at` in `view`, or None.
 
     The caller has seen to it that `view` holds the whole frame. `whole`: also the batch's own CRC (recovery, regroup,
-    scrub); reads leave that to the client, which checks it anyway.
+    scrub).
     """
     crc, length, type = _START.unpack_from(view, at)
     if type != _DATA:
@@ -177,6 +177,9 @@ def take_batches(
             max_bytes -= length - HEADER_BYTES
             if last >= limit or (max_bytes < 0 and batches):
                 return -1
+            (batch_crc,) = _BATCH_CRC.unpack_from(view, at + HEADER_BYTES + _BATCH_CRC_AT)
+            if crc32c(view[at + _SUMMED_END : stop]) != batch_crc:  # many clients do not check it
+                raise CorruptLog(f"{source}, {at} bytes on: a damaged batch. Refetch or restore this chunk.")
             batches.append(view[at + HEADER_BYTES : stop])
         at = stop
     return max_bytes

@@ -4,8 +4,8 @@ All of it blocks, and runs in reader threads beside appends, closing, regrouping
 takes its `Body` once and keeps to it. Frames that are indexed but not written yet are passed over; `written` is the
 position below which all is.
 
-Each frame's checksum is checked, which covers its header and the head of the batch; the rest of a batch has its own
-CRC, which every client checks.
+Each frame's checksum is checked, which covers its header and the head of the batch. The rest of a batch has its own
+CRC; it is checked of what goes to clients, since not all of them do (librdkafka: check.crcs).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -129,6 +129,8 @@ def read_batches(
                 )
             except CorruptLog:
                 if not _given_back(chunk, partitionlet, place):
+                    if batches:  # what lies before the damage is served; the next read meets it
+                        return _joined(batches)
                     raise
             if left < 0:
                 return _joined(batches)

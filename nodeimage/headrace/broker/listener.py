@@ -35,6 +35,8 @@ MAX_ANSWERED = 1024 * 1024
 _BUFFER = 256 * 1024
 _MAPPED = 4 * 1024 * 1024
 """A larger request gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
+_GROWTH = 4
+"""A smaller one's memory grows with what has come of it, by this factor; mapping costs more than the copies."""
 _JOINED = 64 * 1024
 """Answers that are smaller together are copied into one write."""
 _LENGTH = struct.Struct(">i")
@@ -106,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large: bytearray | mmap.mmap | None = None
         self._large_view = memoryview(b"")
         self._large_end = 0
+        self._large_length = 0
         self._parked: asyncio.Task[None] | None = None
         self._parking: Coroutine[Any, Any, None] | None = None
         self._paused_reading = False
@@ -157,6 +160,8 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes from the socket go."""
         if self._large is not None:
+            if self._large_end == len(self._large):
+                self._grow(self._large)
             return self._large_view[self._large_end :]
         if self._start == self._end:
             self._start = self._end = 0
@@ -305,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or self._transport is None:
             return
         if self._large is not None:
-            full = self._large_end == len(self._large)
+            full = self._large_end == self._large_length
         else:
             full = self._end - self._start >= _BUFFER // 2
         blocked = full and not self._may_start()
@@ -318,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
     def _next_request(self) -> memoryview | None:
         """The next whole request, in memory of its own, or None."""
         if self._large is not None:
-            if self._large_end < len(self._large):
+            if self._large_end < self._large_length:
                 return None
             request = self._large_view
             self._large = None
@@ -335,12 +340,20 @@ class Connection(asyncio.BufferedProtocol):
             self._start = begin + length
             return memoryview(bytearray(self._view[begin : begin + length]))
         if length > _BUFFER // 4:
-            large = mmap.mmap(-1, length) if length > _MAPPED else bytearray(length)
             have = available - 4
+            size = min(length, max(have * _GROWTH, _BUFFER // 4))
+            large = mmap.mmap(-1, length) if length > _MAPPED else bytearray(size)
             large[:have] = self._view[begin : self._end]
             self._large, self._large_view, self._large_end = large, memoryview(large), have
+            self._large_length = length
             self._start = self._end = 0
         return None
+
+    def _grow(self, large: bytearray | mmap.mmap) -> None:
+        """More of the large request comes than there is memory for."""
+        grown = bytearray(min(self._large_length, len(large) * _GROWTH))
+        grown[: self._large_end] = self._large_view
+        self._large, self._large_view = grown, memoryview(grown)
 
     def _start_request(self, request: memoryview) -> None:
         header = read_request_header(request)

@@ -85,9 +85,13 @@ class Rolls:
 
     async def _over(self, under_way: _Roll) -> None:
         """Return when a roll is over. Raises its error, or `StorageFull` while it waits for room."""
-        await asyncio.wait((under_way.task, under_way.full), return_when=asyncio.FIRST_COMPLETED)
-        if not under_way.task.done():
-            raise under_way.full.result()
+        either = (under_way.task, under_way.full)
+        while not under_way.task.done():
+            await asyncio.wait(either, timeout=RETRY_FULL_S, return_when=asyncio.FIRST_COMPLETED)
+            if under_way.full.done() and not under_way.task.done():
+                raise under_way.full.result()
+            if self._broker.catalog.full and not under_way.task.done():
+                raise StorageFull("a roll waits until the catalog has room on the disk")
         await asyncio.shield(under_way.task)
 
     def _begin(self, partition: Partition, steps: Steps) -> _Roll:

@@ -32,7 +32,7 @@ from headrace.catalog.commands import (
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Outcome, PartitionletRow, StreamRow, TopicOutcome, TopicRow
-from headrace.errors import Code, KafkaError
+from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, Millis, Position
 from headrace.log.frames import FrameType
 
@@ -239,8 +239,9 @@ class Topics:
             return {}
         try:
             outcome = await self._broker.catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
-        except KafkaError as error:
-            return {f"{item.stream}:{item.name}": error for item in items}
+        except HeadraceError as error:
+            refused = KafkaError(error.code, str(error))
+            return {f"{item.stream}:{item.name}": refused for item in items}
         assert isinstance(outcome, list)
         made: dict[str, Topic | KafkaError] = {}
         for item, result in zip(items, outcome, strict=True):

@@ -57,7 +57,7 @@ from headrace.catalog.rows import (
     TopicOutcome,
 )
 from headrace.catalog.tables import applied, apply_all
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
 
 log = structlog.get_logger(__name__)
@@ -112,6 +112,8 @@ class Catalog:
         self._apply_task = asyncio.create_task(self._apply_as_committed(), name="catalog-apply")
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Resolves with the error if the catalog cannot go on; the process should then end."""
+        self.full = False
+        """Committed commands wait for room on the disk, and so do those who submitted them."""
 
     @classmethod
     async def open(cls, folder: Path, command_log: CommandLog, *, snapshot_bytes: int = 64 << 20) -> "Catalog":
@@ -159,11 +161,13 @@ class Catalog:
     async def submit(self, command: Command) -> Outcome:
         """Write the command to the log, wait until it is committed and applied; its outcome.
 
-        Raises KafkaError as decided when it was applied, CatalogFailed, or what the container refuses it with. When
-        cancelled the command still takes place.
+        Raises KafkaError as decided when it was applied, CatalogFailed, StorageFull while `full`, or what the container
+        refuses it with. When cancelled the command still takes place.
         """
         if self._closing.is_set() or self.failed.done():
             raise CatalogFailed("the catalog is closed")
+        if self.full:
+            raise StorageFull(f"{self._folder} has no room for the catalog; free some")
         try:
             payload = encode(command)
         except ValueError as error:
@@ -265,11 +269,12 @@ class Catalog:
                     raise
                 if not waited:
                     log.error("catalog_disk_full", folder=str(self._folder), commands=len(work))
-                    waited = True
+                    waited = self.full = True
                 if self._closing.wait(_FULL_DISK_RETRY_S):
                     return None
             else:
                 if waited:
+                    self.full = False
                     log.info("catalog_disk_has_room", folder=str(self._folder))
                 return decided
 

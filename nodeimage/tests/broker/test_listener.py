@@ -158,7 +158,7 @@ async def test_requests_larger_than_the_buffer(connect: Any) -> None:
     client = await connect()
     client.send(made(client))
     await client.answer()
-    for size in (60_000, 70_000, 200_000, 300_000, 900_000):
+    for size in (60_000, 65_400, 65_536, 70_000, 262_000, 300_000, 900_000):
         client.send(sends(client, batch(b"x" * size)) + versions(client))
         raw = await client.answer()
         _, start = read_response_header(raw, ApiKey.PRODUCE, 9)

@@ -83,6 +83,8 @@ class Deadlines:
     def _due(self) -> None:
         self._timer = None
         now = self._loop.time()
-        while self._heap and self._heap[0].when <= now:
-            heapq.heappop(self._heap).run()
-        self._arm()
+        try:
+            while self._heap and self._heap[0].when <= now:
+                heapq.heappop(self._heap).run()
+        finally:  # a callback that fails goes to the loop's handler, and must not stop all the others
+            self._arm()

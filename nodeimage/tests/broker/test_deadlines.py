@@ -32,3 +32,20 @@ async def test_a_deadline_that_sets_another_one() -> None:
     done = asyncio.Event()
     deadlines.after(0.001, lambda: deadlines.after(0.001, done.set))
     await asyncio.wait_for(done.wait(), 5)
+
+
+async def test_a_deadline_that_fails_stops_no_other() -> None:
+    loop = asyncio.get_running_loop()
+    failures: list[object] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    deadlines = Deadlines(loop)
+    done = asyncio.Event()
+    failing = RuntimeError("a fault in a callback")
+
+    def fail() -> None:
+        raise failing
+
+    deadlines.after(0.001, fail)
+    deadlines.after(0.002, done.set)
+    await asyncio.wait_for(done.wait(), 5)
+    assert failures == [failing]

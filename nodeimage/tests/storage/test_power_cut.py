@@ -1,0 +1,163 @@
+"""A power cut: of what was not synced, any part may be missing. Every acknowledged record is there (invariant 1).
+
+`Disk` stands between the node and the filesystem and remembers, of each file of the log, what had been synced when,
+and of each folder which names had. `cut` makes the folder that a machine could find after it lost its power: of each
+page either what was synced or what was written, of each name either the synced state or the newest, by chance.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from storage_kit import Client, Running, until
+
+from headrace.ids import ContainerId
+from headrace.log.container_log import ContainerLog
+
+NewNode = Callable[..., Awaitable[Running]]
+PAGE = 4096
+TOPICS = ("/default:cut-a", "/default:cut-b")
+
+
+class Disk:
+    """What is durable of the files below `folder`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._content: dict[int, bytes] = {}
+        self._held: dict[int, int] = {}
+        self._names: dict[Path, dict[str, int]] = {}
+        for name in ("fsync", "fdatasync"):
+            real = getattr(os, name)
+            monkeypatch.setattr(os, name, lambda fd, real=real: self._sync(fd, real))
+
+    def _sync(self, fd: int, real: Callable[[int], None]) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if not path.is_relative_to(self.folder):
+            real(fd)
+            return
+        with self._lock:
+            real(fd)
+            if path.is_dir():
+                self._names[path] = _names(path)
+            else:
+                # It is read after the sync, so it may hold more than was synced: no less than a disk could hold.
+                inode = os.fstat(fd).st_ino
+                if inode not in self._held:  # held open, so that no other file gets its inode
+                    self._held[inode] = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+                self._content[inode] = os.pread(self._held[inode], os.fstat(fd).st_size, 0)
+
+    def close(self) -> None:
+        for fd in self._held.values():
+            os.close(fd)
+
+    def cut(self, into: Path, chance: random.Random, *, lose_all: bool) -> None:
+        """Makes `into` what is left of the folder."""
+        with self._lock:
+            for folder, synced in self._names.items():
+                if not folder.is_dir():
+                    continue
+                now = _names(folder)
+                kept = dict(synced)
+                for name in now.keys() | synced.keys():
+                    if not lose_all and chance.random() < 0.5:  # this change of the folder had reached the disk
+                        if name in now:
+                            kept[name] = now[name]
+                        else:
+                            kept.pop(name, None)
+                target = into / folder.relative_to(self.folder)
+                target.mkdir(parents=True, exist_ok=True)
+                by_inode = {inode: folder / name for name, inode in now.items()}
+                for name, inode in kept.items():
+                    content = self._pages(inode, by_inode.get(inode), chance, lose_all=lose_all)
+                    if content is not None:
+                        (target / name).write_bytes(content)
+
+    def _pages(self, inode: int, path: Path | None, chance: random.Random, *, lose_all: bool) -> bytes | None:
+        synced = self._content.get(inode)
+        now = path.read_bytes() if path is not None else synced
+        if synced is None:
+            return None if now is None else bytes(len(now))  # a name without synced bytes: zeros
+        if lose_all or now is None:
+            return synced
+        pages = []
+        for at in range(0, max(len(now), len(synced)), PAGE):
+            source = now if chance.random() < 0.5 else synced
+            pages.append(source[at : at + PAGE].ljust(min(PAGE, len(now) - at), b"\0") if at < len(now) else b"")
+        return b"".join(pages)
+
+
+def _names(folder: Path) -> dict[str, int]:
+    return {entry.name: entry.inode() for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)}
+
+
+@pytest.mark.timeout(180)
+async def test_acknowledged_records_survive_power_cuts_at_random_moments(
+    new_node: NewNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    home = tmp_path / "powered"
+    # A helper process's syncs are not seen here: no regrouping while the power is on.
+    monkeypatch.setattr(ContainerLog, "needs_regroup", lambda *_: False)
+    disk = Disk(monkeypatch, home)
+    node = await new_node(folder=home, fsync=True, chunk_bytes=400_000, partitionlet_bytes=300_000)
+    await node.call("create", *TOPICS)
+    catalog_then = tmp_path / "catalog-then"
+    # SQLite syncs from C: the catalog's tables are taken as they were here, long out of date, to be replayed.
+    shutil.copytree(home / "node-1" / "catalog", catalog_then)
+    acknowledged: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
+    stopping = threading.Event()
+
+    def write(topic: str, seed: int) -> None:
+        client = Client(node.port)
+        own = random.Random(seed)
+        serial = 0
+        while not stopping.is_set():
+            value = b"%s-%06d-" % (topic.encode(), serial) + bytes(own.randint(0, 8000))
+            offset = client.put(topic, value)
+            assert offset == len(acknowledged[topic])
+            acknowledged[topic].append(value)
+            serial += 1
+        client.close()
+
+    writers = [asyncio.create_task(asyncio.to_thread(write, topic, chance.randrange(1 << 32))) for topic in TOPICS]
+    images: list[tuple[Path, dict[str, int]]] = []
+    for number in range(8):
+        seen = len(acknowledged[TOPICS[0]]) + chance.randint(5, 60)
+        await until(lambda seen=seen: len(acknowledged[TOPICS[0]]) >= seen)
+        image = tmp_path / f"image-{number}"
+        counts = {topic: len(values) for topic, values in acknowledged.items()}
+        await asyncio.to_thread(disk.cut, image, chance, lose_all=number % 2 == 0)
+        shutil.copytree(catalog_then, image / "node-1" / "catalog", dirs_exist_ok=True)
+        for path in home.glob("cluster.sqlite*"):
+            shutil.copy(path, image / path.name)
+        for name in ("node.json", "lock"):
+            shutil.copy(home / "node-1" / name, image / "node-1" / name)
+        images.append((image, counts))
+    stopping.set()
+    await asyncio.gather(*writers)
+    await node.stop()
+    monkeypatch.undo()
+    disk.close()
+    rolls = 0
+    for image, counts in images:
+        left = await new_node(folder=image, fsync=True, chunk_bytes=400_000, partitionlet_bytes=300_000)
+        for topic in TOPICS:
+            read = await left.call("read", topic)
+            assert [offset for offset, _ in read] == list(range(len(read)))
+            values = [value for _, value in read]
+            assert len(values) >= counts[topic], f"{image.name} lost acknowledged records of {topic}"
+            assert values == acknowledged[topic][: len(values)], "what was sent, in order, none twice"
+            assert await left.call("put", topic, b"after") == len(read)
+            rolls = max(rolls, len(await left.call("admin", "chain", topic=topic)))
+        assert ContainerId(1) in left.broker.containers
+        await left.stop()
+    assert rolls > 1, "partitions rolled meanwhile"

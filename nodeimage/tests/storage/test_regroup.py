@@ -1,0 +1,89 @@
+"""Closed chunks of many partitions are put in order by a helper process, and nobody notices but by speed."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from storage_kit import Client, Running, until
+
+NewNode = Callable[..., Awaitable[Running]]
+TOPICS = [f"/default:interleaved-{number:03d}" for number in range(60)]
+ROUNDS = 40
+
+
+async def interleave(node: Running) -> None:
+    def write() -> None:
+        client = Client(node.port)
+        client.create(*TOPICS)
+        for serial in range(ROUNDS):
+            for topic in TOPICS:
+                client.put(topic, b"%s %04d" % (topic.encode(), serial) + bytes(900))
+        client.close()
+
+    await asyncio.to_thread(write)
+
+
+async def check(node: Running) -> None:
+    for topic in TOPICS:
+        read = await node.call("read", topic)
+        assert [value.rstrip(b"\0") for _, value in read] == [
+            b"%s %04d" % (topic.encode(), serial) for serial in range(ROUNDS)
+        ]
+
+
+def chunks(node: Running) -> list[Any]:
+    (container,) = [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    return container.log.closed_chunks()
+
+
+def stretches(node: Running, topic_partitionlet: int, chunk: Any) -> int:
+    """How many separate stretches of a chunk a reader of one partition has to fetch."""
+    places = [place for part in chunk.body.parts for place in part.places(topic_partitionlet, 0)]
+    ends = {place.at + place.length for place in places}
+    return sum(place.at not in ends for place in places)
+
+
+async def test_reads_are_right_before_during_and_after_regrouping_and_become_sequential(new_node: NewNode) -> None:
+    node = await new_node()
+    await interleave(node)
+    checking = asyncio.create_task(check(node))
+    await until(lambda: chunks(node) and all(chunk.body.regrouped for chunk in chunks(node)), seconds=60)
+    await checking
+    await check(node)
+    (topic,) = await node.broker.topics.resolve([TOPICS[7]])
+    partitionlet = topic.partitions[0].open
+    assert [stretches(node, partitionlet, chunk) for chunk in chunks(node)] == [1] * len(chunks(node))
+    status = await node.call("admin", "status")
+    assert status["maintenance"]["chunks_regrouped_since_start"] == len(chunks(node))
+    await node.restart()
+    await check(node)
+
+
+async def test_a_killed_helper_harms_nobody_and_is_started_again(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.space.REGROUP_RETRY_S", 0.0)
+    started: list[Any] = []
+    create = asyncio.create_subprocess_exec
+
+    async def killed_at_once(*command: str, **more: Any) -> Any:
+        process = await create(*command, **more)
+        if len(started) < 2:
+            process.send_signal(signal.SIGKILL)
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", killed_at_once)
+    node = await new_node()
+    await interleave(node)
+    await until(lambda: chunks(node) and all(chunk.body.regrouped for chunk in chunks(node)), seconds=60)
+    assert [process.returncode for process in started[:2]] == [-signal.SIGKILL] * 2
+    await check(node)
+    await node.stop()
+    await node.start()
+    assert not list(node.containers.rglob("*.tmp")) or all(
+        path.name.startswith("spare") for path in node.containers.rglob("*.tmp")
+    )
+    await check(node)

@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install java bench lint fast spark-tests clean
+.PHONY: demo test install java bench lint clean
 
 demo: $(VENV)/.demo java
 	$(BIN)/python -m headrace_spark.demo

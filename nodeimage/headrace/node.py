@@ -50,6 +50,15 @@ GC_THRESHOLDS = (50_000, 20, 1_000)
 SWITCH_S = 0.001
 """How long a thread may keep the interpreter while the loop waits for it; Python's default is 5 ms."""
 EXIT_REFUSED = 2
+LEAST = {
+    "chunk_bytes": 64 * 1024,
+    "container_bytes": 64 * 1024,
+    "partitionlet_bytes": 1024,
+    "disk_quota": 0,
+    "disk_reserve": 0,
+    "rebalance_delay_ms": 0,
+}
+"""Below these a node would do nothing but make files and rolls."""
 EXIT_DISK_FAILED = 70
 
 
@@ -67,7 +76,9 @@ class Options:
 
 def parse(arguments: Sequence[str]) -> Options:
     """The options in `arguments`; exits with usage where they are wrong."""
-    parser = argparse.ArgumentParser(prog="headrace.node", description="One storage node of an embedded cluster.")
+    parser = argparse.ArgumentParser(
+        prog="headrace.node", description="One storage node of an embedded cluster.", allow_abbrev=False
+    )
     parser.add_argument("--data", type=Path, required=True, help="this node's folder")
     parser.add_argument("--store", type=Path, required=True, help="the cluster store's SQLite file")
     parser.add_argument("--host", default="127.0.0.1")
@@ -85,6 +96,9 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name.replace("-", "_")), help=what)
     parser.add_argument("--no-fsync", action="store_true", help="acknowledge from the page cache (durability: memory)")
     given = parser.parse_args(arguments)
+    for name, least in LEAST.items():
+        if getattr(given, name) < least:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}; the least is {least}")
     return Options(
         data=given.data,
         store=given.store,

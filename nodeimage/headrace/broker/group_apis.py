@@ -52,7 +52,7 @@ def _coordinator(host: Host, session: Session, key: str, key_type: int) -> dict[
             "error_message": None,
         }
     if key_type == _TRANSACTION:
-        code, message = Code.COORDINATOR_NOT_AVAILABLE, "transactions are not supported yet"
+        code, message = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported yet"
     else:
         code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
     return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}

@@ -83,7 +83,8 @@ def alias(stream: str, topic: str) -> str:
 def check_stream(path: str) -> str:
     """`path` itself. Raises KafkaError(INVALID_TOPIC_EXCEPTION) unless it is a stream's path."""
     if reason := stream_fault(path):
-        raise _invalid(path, reason)
+        shown = path if len(path) <= MAX_LENGTH else path[:MAX_LENGTH] + "…"
+        raise KafkaError(Code.INVALID_TOPIC_EXCEPTION, f"{shown!r} is no path for a stream: {reason}")
     return path
 
 

@@ -196,7 +196,7 @@ async def test_every_group_is_coordinated_here(ask: Ask, broker: Broker, version
 
 async def test_transactions_have_no_coordinator_yet(ask: Ask) -> None:
     found = await ask(ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["t"])
-    assert found.coordinators[0].error_code == Code.COORDINATOR_NOT_AVAILABLE
+    assert found.coordinators[0].error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert "transactions" in found.coordinators[0].error_message
 
 

@@ -21,7 +21,6 @@ import psutil
 from headrace_spark.demo.reports import AnyReport, decode_report
 
 POLL_S = 0.05
-GRACE_S = 20.0
 LAST_LINES = 8
 
 
@@ -118,7 +117,7 @@ class Child:
                 self.report = decode_report(line)
 
 
-def end_all(children: Sequence[Child], *, grace_s: float = GRACE_S) -> list[str]:
+def end_all(children: Sequence[Child], *, grace_s: float) -> list[str]:
     """Ask all to go, and kill what stays; the names of the latter. No process of theirs is left."""
     for child in children:
         child.ask_to_go()

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ HOST: Final = "127.0.0.1"
 PORTS: Final = range(20_000, 32_000)
 """Below the range from which outgoing connections take theirs, so that the port is free again after a restart."""
 COMMAND_TIMEOUT_S: Final = 150.0
+CLEAN_UP_S: Final = 40.0
 
 
 class CommandFailed(Exception):
@@ -52,6 +52,16 @@ class Node:
         self.run("down")
         self.pid = 0
 
+    def stop_all(self) -> int | None:
+        """Stop whatever node runs in the folder; the id of a process that is left all the same."""
+        pid = self.pid
+        try:
+            self.run("down", shown=bool(pid))
+        except CommandFailed:
+            pass  # none runs
+        self.pid = 0
+        return pid if pid and _runs(pid) else None
+
     def kill(self) -> None:
         """kill -9."""
         self.show(f"kill -9 {self.pid}")
@@ -73,22 +83,30 @@ class Node:
 
 
 def run_command(command: Sequence[str]) -> str:
-    """Run `headrace COMMAND`; its stdout. Raises CommandFailed."""
-    began = time.monotonic()
+    """Run `headrace COMMAND`; its stdout. Raises CommandFailed. An interrupted one cleans up after itself first."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli.main", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "headrace.cli.main", *command],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
-        raise CommandFailed(f"headrace {command[0]}: no end after {time.monotonic() - began:.0f} s") from None
-    if done.returncode != 0:
-        raise CommandFailed(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"code {done.returncode}")
-    return done.stdout
+        said, noted = process.communicate(timeout=COMMAND_TIMEOUT_S)
+    except BaseException as error:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=CLEAN_UP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise CommandFailed(f"headrace {command[0]}: no end after {COMMAND_TIMEOUT_S:.0f} s") from None
+        raise
+    if process.returncode != 0:
+        raise CommandFailed(noted.strip().splitlines()[-1] if noted.strip() else f"exit code {process.returncode}")
+    return said
 
 
 def free_port() -> int:
@@ -102,6 +120,13 @@ def free_port() -> int:
                 continue
             return port
     raise OSError(f"no free port of {HOST} found between {PORTS.start} and {PORTS.stop}")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _short(command: Sequence[str]) -> list[str]:

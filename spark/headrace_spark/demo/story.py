@@ -30,6 +30,8 @@ POLL_S: Final = 0.1
 SPARK_PATIENCE_S: Final = 180.0
 CATCH_UP_S: Final = 120.0
 CURSORS_S: Final = 15.0
+STOP_S: Final = 3.0
+"""For processes that still run when the story is cut short; at its end all have gone by themselves."""
 TTL: Final = "1h"
 SPIKE_PERCENT: Final = 5.0
 """Less CPU than that is not the press at work."""
@@ -145,7 +147,7 @@ class Story:
         screen = self._screen
         try:
             find_java()
-            with self._places.alone(), _as_interrupt(signal.SIGTERM, signal.SIGHUP):
+            with self._places.alone(), _as_interrupt(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 return self._tell()
         except ProcessEnded as error:
             screen.failure(str(error))
@@ -180,8 +182,7 @@ class Story:
             "Real readings of its cores, memory, disks, network and processes, ten times a second; nothing is made up.",
         )
         screen.scene(1, "A storage node, and a stream with a time to live")
-        with suppress(CommandFailed):  # a demo that was killed may have left one
-            Node(self._places.data, lambda _: None).down()
+        Node(self._places.data, lambda _: None).stop_all()  # a demo that was killed may have left one
         self._places.clear()
         self._node.up()
         for stream, ttl in ((SENSORS_STREAM, TTL), (INSIGHTS_STREAM, "7d")):
@@ -329,15 +330,10 @@ class Story:
     def _stop(self) -> list[int]:
         """End every process; the ids of those that are left all the same."""
         self._screen.clear()
-        end_all(list(self._children.values()))
-        node = self._node
-        if node.pid:
-            with suppress(CommandFailed):
-                node.down()
+        end_all(list(self._children.values()), grace_s=STOP_S)
+        node = self._node.stop_all()
         left = [pid for session in self._sessions for pid in session_members(session)]
-        if node.pid:
-            left.append(node.pid)
-        return left
+        return left if node is None else [*left, node]
 
     def _watch_process(self, name: str, pid: int) -> None:
         self._children["feed"].order("watch", name, pid)
@@ -394,7 +390,7 @@ class Story:
             if (alarm.device, alarm.sensor) == check.PRESS and alarm.mean > SPIKE_PERCENT:
                 self._told = True
                 after = time.time() - press.began / 1000
-                self._screen.alarm(alarm, f"flagged by Spark, and back here by its topic {after:.1f} s after it began")
+                self._screen.alarm(alarm, f"flagged by Spark {after:.1f} s after it began")
                 return
 
     def _await(self, done: Callable[[], bool], act: str, *, patience_s: float) -> None:
@@ -425,9 +421,12 @@ class Story:
 
         thread = threading.Thread(target=run, name=act)
         thread.start()
-        while thread.is_alive():
-            self._look(act)
-            thread.join(POLL_S)
+        try:
+            while thread.is_alive():
+                self._look(act)
+                thread.join(POLL_S)
+        finally:
+            thread.join()  # else it might start what nobody stops
         if failure:
             raise failure[0]
 

@@ -25,6 +25,7 @@ from headrace.broker.deadlines import Deadline, Deadlines
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.listener import Connection, Slot
+from headrace.broker.loop_lag import LoopLag
 from headrace.broker.partitions import Partitions
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.rolls import Rolls
@@ -121,6 +122,7 @@ class Broker:
         self.counters = Counters()
         self.connections: set[Connection] = set()
         self.deadlines = Deadlines(self.loop)
+        self.loop_lag = LoopLag(self.loop)
         self.fetch_sessions = FetchSessions()
         self.space = Space(self, regroup_enabled=regroup_enabled)
         self.scrub = Scrub(self)
@@ -291,6 +293,7 @@ class Broker:
         if taken_up:
             log.info("rolls taken up again", count=taken_up)
         self.space.start()
+        self.loop_lag.start()
         self.spawn(self.groups.warm())
 
     async def close(self) -> None:
@@ -307,6 +310,7 @@ class Broker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.loop_lag.close()
         self.deadlines.close()
 
 

@@ -58,6 +58,7 @@ async def node_status(broker: "Broker") -> dict[str, object]:
             "in_since_start_bytes": counters.bytes_in,
             "out_since_start_bytes": counters.bytes_out,
         },
+        "loop_lag_ms": dict(broker.loop_lag.shown()),
         "memory": {"resident_bytes": disk.resident},
         "disk": {
             "free_bytes": disk.free,

@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from headrace_spark.demo.places import Places
 from headrace_spark.demo.screen import Screen
-from headrace_spark.demo.story import QUICK, Places, Story, Times
+from headrace_spark.demo.story import QUICK, Story, Times
 from headrace_spark.errors import SourceError
 
 

@@ -3,24 +3,23 @@
 Responsible for the order of things, and for leaving no process behind, however it ends. What the parts do is theirs.
 """
 
-import fcntl
 import json
-import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from headrace_spark.demo import check, outcome, plot
 from headrace_spark.demo.children import Child, ProcessEnded, end_all, session_members
+from headrace_spark.demo.interrupts import as_interrupt, unbroken
 from headrace_spark.demo.ledger import Expected, WindowKey, expect, read_ledger
 from headrace_spark.demo.node import CommandFailed, Node
 from headrace_spark.demo.pipeline import WATERMARK_MS, WINDOW_MS
+from headrace_spark.demo.places import Places, Unsound, shown
 from headrace_spark.demo.readings import INSIGHTS_STREAM, SENSORS_STREAM, WINDOWS_TOPIC
 from headrace_spark.demo.reports import Alarm, FeedReport, LiveReport, PressReport, SparkReport, StateReport
 from headrace_spark.demo.screen import SHOWN_ALARMS, Board, Screen
@@ -50,80 +49,6 @@ class Times:
 QUICK: Final = Times(before_spike_s=13.0, spike_s=5.0, before_restart_s=2.0, after_restart_s=5.0)
 
 
-class Unsound(Exception):
-    """Something did not come within its time; the message says what."""
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The demo's folder and what lies in it."""
-
-    root: Path
-
-    @property
-    def data(self) -> Path:
-        """The node's."""
-        return self.root / "data"
-
-    @property
-    def results(self) -> Path:
-        """For the reader."""
-        return self.root / "results"
-
-    @property
-    def logs(self) -> Path:
-        """One file a process."""
-        return self.root / "logs"
-
-    @property
-    def scratch(self) -> Path:
-        """Spark's: checkpoint and what it spills."""
-        return self.root / "scratch"
-
-    @property
-    def ledger(self) -> Path:
-        """What the producer recorded as acknowledged."""
-        return self.results / "acknowledged.csv"
-
-    @property
-    def database(self) -> Path:
-        """The current state."""
-        return self.results / "state.sqlite"
-
-    @property
-    def windows(self) -> Path:
-        """Parquet."""
-        return self.results / "windows.parquet"
-
-    @property
-    def picture(self) -> Path:
-        """PNG."""
-        return self.results / "anomalies.png"
-
-    @property
-    def verdict(self) -> Path:
-        """The checks as JSON."""
-        return self.results / "checks.json"
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the folder against another demo. Raises Unsound where one runs."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / "lock").open("wb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise Unsound(f"another demo runs in {self.root}: wait for it, or name another --folder") from None
-            yield
-
-    def clear(self) -> None:
-        """Make everything anew."""
-        for folder in (self.data, self.results, self.logs, self.scratch):
-            shutil.rmtree(folder, ignore_errors=True)
-        for folder in (self.results, self.logs, self.scratch):
-            folder.mkdir()
-
-
 class Story:
     """One run."""
 
@@ -147,7 +72,7 @@ class Story:
         screen = self._screen
         try:
             find_java()
-            with self._places.alone(), _as_interrupt(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self._places.alone(), as_interrupt(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 return self._tell()
         except ProcessEnded as error:
             screen.failure(str(error))
@@ -168,7 +93,7 @@ class Story:
             expected = self._end_feed()
             checks = self._collect(expected)
         finally:
-            with _unbroken():
+            with unbroken():
                 left = self._stop()
         checks.append(check.check_gone(left))
         return self._conclude(checks)
@@ -312,7 +237,7 @@ class Story:
             (places.data, "the node's data: `headrace up --data` serves it again"),
             (places.logs, "the processes' logs"),
         ):
-            screen.place(_shown(path), what)
+            screen.place(shown(path), what)
         wrong = sum(not one.ok for one in checks)
         said = "Nothing was lost, nothing doubled." if good else f"{wrong} of {len(checks)} checks failed."
         screen.note(f"\n  {said} {screen.elapsed_s:.0f} s.")
@@ -451,37 +376,3 @@ class Story:
 
     def _press(self) -> PressReport:
         return self._part("press", PressReport) or PressReport()
-
-
-def _shown(path: Path) -> str:
-    """A path as a person would type it here."""
-    with suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
-
-
-@contextmanager
-def _as_interrupt(*signals: signal.Signals) -> Iterator[None]:
-    """Within, these signals end the story as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _unbroken() -> Iterator[None]:
-    """Within, no Ctrl-C interrupts the stopping of processes."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -169,12 +169,23 @@ class Broker:
         low, high = SUPPORTED[ApiKey.API_VERSIONS]
         version = header.api_version
         if low <= version <= high and version >= 3:  # from 3 on clients name themselves
+            if not cold.is_prepared(ApiKey.API_VERSIONS, version):
+                session.park(self._api_versions_prepared(session, header, request, slot))
+                return
             asked = cold.decode_request(ApiKey.API_VERSIONS, version, request[header.body :])
             name = cold.field(asked, "client_software_name", "")
             session.software = f"{name} {cold.field(asked, 'client_software_version', '')}".strip()
         slot.answer([encode_api_versions(version)])
 
+    async def _api_versions_prepared(
+        self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot
+    ) -> None:
+        await self.loop.run_in_executor(self.executor, cold.prepare, ApiKey.API_VERSIONS, header.api_version)
+        self._api_versions(session, header, request, slot)
+
     async def _cold(self, session: Connection, key: ApiKey, version: int, body: memoryview, slot: Slot) -> None:
+        if not cold.is_prepared(key, version):
+            await self.loop.run_in_executor(self.executor, cold.prepare, key, version)
         long = len(body) > LONG_BODY_BYTES
         if long:  # a thread shares the processor with the loop, a long step on the loop stalls it
             asked = await self.loop.run_in_executor(self.executor, cold.decode_request, key, version, body)

@@ -49,6 +49,21 @@ class _Struct(NamedTuple):
     tagged: dict[int, _Field]
 
 
+_prepared: Final[set[tuple[int, int]]] = set()
+
+
+def is_prepared(api_key: int, version: int) -> bool:
+    """Whether requests and responses of this version can be read and written without an import."""
+    return (api_key, version) in _prepared
+
+
+def prepare(api_key: int, version: int) -> None:
+    """[blocking] Import and compile what a version needs: tens of milliseconds, the first time ever far more."""
+    for kind in ("request", "response"):
+        _schema(api_key, version, kind)
+    _prepared.add((api_key, version))
+
+
 # The four ways in and out
 
 

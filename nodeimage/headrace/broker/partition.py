@@ -104,8 +104,11 @@ class Partition:
         """Nothing would be lost if this object were forgotten now."""
         return not self.watchers and not self.rolling and self.high_watermark == self.next_offset
 
-    def known(self, header: BatchHeader) -> KnownBatch | None:
-        """The batch that this one repeats, if it does. Raises `KafkaError` where its sequence is refused."""
+    def known(self, header: BatchHeader, *, append_time: bool) -> KnownBatch | None:
+        """The batch that this one repeats, if it does. Raises `KafkaError` where its sequence is refused.
+
+        `append_time`: batches bear this node's time here, which says nothing about a repeat.
+        """
         if header.producer_id == -1:
             return None
         return self.producers.check(
@@ -113,6 +116,7 @@ class Partition:
             epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
             records=header.record_count,
+            timestamp=None if append_time else header.max_timestamp,
         )
 
     def append(
@@ -147,7 +151,8 @@ class Partition:
                 base_sequence=header.base_sequence,
                 records=header.record_count,
                 base_offset=first,
-                timestamp=now,
+                timestamp=max_timestamp,
+                now=now,
             )
         return first
 

@@ -6,6 +6,7 @@ memory nothing can be appended to it, so what a load finds stays true until it e
 """
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -216,6 +217,7 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
     """[blocking] Where an open partitionlet stands that ends at `first` or later; its frames lie behind `since`."""
     state = container.log.load(partitionlet, since=since)
     known: dict[int, Producer] = {}
+    now = int(time.time() * 1000)
     for frame in container.log.controls_of(partitionlet):
         match frame.type:
             case FrameType.OPEN:
@@ -226,7 +228,7 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
             case _:
                 continue
         for entry in entries:
-            known[entry.producer_id] = Producer(entry.epoch, [KnownBatch(*batch) for batch in entry.batches])
+            known[entry.producer_id] = Producer(entry.epoch, [KnownBatch(*batch) for batch in entry.batches], seen=now)
     for producer_id, found in state.producers.items():
         batches = [KnownBatch(*batch) for batch in found.batches]
         carried_over = known.get(producer_id)
@@ -234,7 +236,7 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
             oldest = batches[0].base_offset if batches else 0
             batches = [batch for batch in carried_over.batches if batch.base_offset < oldest] + batches
         if carried_over is None or found.epoch >= carried_over.epoch:
-            known[producer_id] = Producer(found.epoch, batches)
+            known[producer_id] = Producer(found.epoch, batches, seen=now)
     next_offset = first if state.next_offset is None else max(first, state.next_offset)
     return Tail(next_offset, Producers(known), state.bytes)
 

@@ -225,7 +225,7 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
         raise KafkaError(Code.INVALID_RECORD, "transactions are not supported yet")
     if not partition.container.has_room(len(batch)):
         raise StorageFull("no chunk is ready for this batch")
-    known = partition.known(header)
+    known = partition.known(header, append_time=topic.policy.append_time)
     if known is not None:
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         pending.add(_result(part, known.base_offset, -1, partition), settled=False)

@@ -33,10 +33,12 @@ class KnownBatch(NamedTuple):
 class Producer:
     """One producer's last batches in one partition, oldest first."""
 
-    __slots__ = ("batches", "epoch")
+    __slots__ = ("batches", "epoch", "seen")
 
-    def __init__(self, epoch: int, batches: Iterable[KnownBatch] = ()) -> None:
+    def __init__(self, epoch: int, batches: Iterable[KnownBatch] = (), *, seen: int) -> None:
+        """`seen`: when it was last heard of, by this node's clock, in milliseconds."""
         self.epoch = epoch
+        self.seen = seen
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
@@ -59,12 +61,17 @@ class Producers:
     def __len__(self) -> int:
         return len(self._known)
 
-    def check(self, *, producer_id: int, epoch: int, base_sequence: int, records: int) -> KnownBatch | None:
-        """The batch that this one repeats, or None if it is the next one.
+    def check(
+        self, *, producer_id: int, epoch: int, base_sequence: int, records: int, timestamp: int | None
+    ) -> KnownBatch | None:
+        """The batch that this one repeats, or None if it is the next one. `timestamp`: its largest; None: not known.
 
-        Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap),
-        DUPLICATE_SEQUENCE_NUMBER (so old that its offset is forgotten), UNKNOWN_PRODUCER_ID (not the start of a
-        sequence, and nothing is known of the producer: it expired, or what it sent before was refused).
+        Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, or a sequence
+        that was used for something else), UNKNOWN_PRODUCER_ID (not the start of a sequence, and nothing is known of
+        the producer: it expired, or what it sent before was refused).
+
+        A sequence used twice for different batches is what a producer does that calls one topic by two names. To take
+        the second for a repeat of the first would lose it without a word.
         """
         known = self._known.get(producer_id)
         if producer_id < -1:
@@ -93,6 +100,8 @@ class Producers:
         last_sequence = (base_sequence + records - 1) % _SEQUENCES
         for batch in known.batches:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+                if timestamp is not None and timestamp != batch.timestamp:
+                    break
                 return batch
         newest = known.batches[-1].last_sequence
         expected = (newest + 1) % _SEQUENCES
@@ -100,8 +109,9 @@ class Producers:
             return None
         if (newest - base_sequence) % _SEQUENCES < _SEQUENCES // 2:
             raise KafkaError(
-                Code.DUPLICATE_SEQUENCE_NUMBER,
-                f"producer {producer_id} repeats sequence {base_sequence}, already followed by {newest}",
+                Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} used sequence {base_sequence} for another batch; "
+                "does it call this topic by two names? Use one",
             )
         raise KafkaError(
             Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -109,9 +119,17 @@ class Producers:
         )
 
     def add(
-        self, *, producer_id: int, epoch: int, base_sequence: int, records: int, base_offset: int, timestamp: int
+        self,
+        *,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        records: int,
+        base_offset: int,
+        timestamp: int,
+        now: int,
     ) -> None:
-        """Remember a batch that `check` let pass and that now has its offset."""
+        """Remember a batch that `check` let pass and that now has its offset. `timestamp`: its largest."""
         last = base_sequence if producer_id < -1 else (base_sequence + records - 1) % _SEQUENCES
         batch = KnownBatch(base_sequence, last, base_offset, timestamp)
         known = self._known.get(producer_id)
@@ -119,19 +137,18 @@ class Producers:
             if self._known is _NOBODY:
                 self._known = {}
             elif len(self._known) % EXPIRE_EVERY == 0:
-                self.expire(timestamp - IDLE_MS)
-            self._known[producer_id] = Producer(epoch, (batch,))
+                self.expire(now - IDLE_MS)
+            self._known[producer_id] = Producer(epoch, (batch,), seen=now)
             return
+        known.seen = now
         known.batches.append(batch)
         if len(known.batches) > BATCHES_KEPT:
             del known.batches[0]
 
     def expire(self, before: int) -> None:
-        """Forget producers (not tokens) whose newest batch is older than `before` (milliseconds)."""
+        """Forget producers (not tokens) that were last heard of before `before` (milliseconds, this node's clock)."""
         gone = [
-            producer_id
-            for producer_id, producer in self._known.items()
-            if producer_id >= 0 and producer.batches[-1].timestamp < before
+            producer_id for producer_id, producer in self._known.items() if producer_id >= 0 and producer.seen < before
         ]
         for producer_id in gone:
             del self._known[producer_id]

@@ -1,5 +1,6 @@
 """What a producer may send again: KIP-98 on the wire, and the tokens of Spark's tasks."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -98,8 +99,25 @@ def test_sequences_go_round(cluster: Any, raw: Any, batch_of: BatchOf) -> None:
         return client.produce(topic, batch_of(*values, producer_id=4_242, producer_epoch=0, base_sequence=sequence))
 
     assert send(b"a", sequence=0).error == 0
-    assert send(b"x", sequence=2**31 - 1).error == Code.DUPLICATE_SEQUENCE_NUMBER  # half the circle away: behind
+    assert send(b"x", sequence=2**31 - 1).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(b"b", sequence=1).base_offset == 1
+
+
+def test_one_producer_that_calls_a_topic_by_two_names_loses_nothing_silently(
+    cluster: Any, raw: Any, batch_of: BatchOf
+) -> None:
+    client, topic = raw(cluster), cluster.topic()
+    client.create(topic)
+    first = batch_of(b"by its full name", producer_id=77_777, producer_epoch=0, base_sequence=0)
+    assert client.produce(topic, first).error == 0
+    until = time.time() + 0.01  # another millisecond, another batch
+    while time.time() < until:
+        pass
+    other = batch_of(b"by its bare name", producer_id=77_777, producer_epoch=0, base_sequence=0)
+    refused = client.produce(topic.removeprefix("/default:"), other)
+    assert refused.error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert "two names" in (refused.message or "")
+    assert client.produce(topic, first).base_offset == 0
 
 
 def test_tokens_only_rise(cluster: Any, raw: Any, batch_of: BatchOf) -> None:
@@ -127,8 +145,14 @@ def test_restarts_and_rolls_forget_no_producer(new_cluster: Any, raw: Any, batch
     client = raw(cluster)
     client.create(topic)
 
+    sent: dict[tuple[int, int], bytearray] = {}
+
     def send(client: Any, producer: int, sequence: int, size: int = 10) -> tuple[int, int]:
-        batch = batch_of(b"x" * size, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+        """Sends a producer's batch, the same bytes each time."""
+        batch = sent.setdefault(
+            (producer, sequence),
+            batch_of(b"x" * size, producer_id=producer, producer_epoch=0, base_sequence=sequence),
+        )
         result = client.produce(topic, batch)
         return result.error, result.base_offset
 

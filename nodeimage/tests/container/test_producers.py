@@ -9,15 +9,36 @@ from headrace.errors import Code, KafkaError
 
 
 def add(
-    producers: Producers, sequence: int, *, records: int = 1, offset: int = 0, pid: int = 7, epoch: int = 0
+    producers: Producers,
+    sequence: int,
+    *,
+    records: int = 1,
+    offset: int = 0,
+    pid: int = 7,
+    epoch: int = 0,
+    timestamp: int = 5,
 ) -> None:
     producers.add(
-        producer_id=pid, epoch=epoch, base_sequence=sequence, records=records, base_offset=offset, timestamp=1000
+        producer_id=pid,
+        epoch=epoch,
+        base_sequence=sequence,
+        records=records,
+        base_offset=offset,
+        timestamp=timestamp,
+        now=1000,
     )
 
 
-def check(producers: Producers, sequence: int, *, records: int = 1, pid: int = 7, epoch: int = 0) -> int | None:
-    known = producers.check(producer_id=pid, epoch=epoch, base_sequence=sequence, records=records)
+def check(
+    producers: Producers,
+    sequence: int,
+    *,
+    records: int = 1,
+    pid: int = 7,
+    epoch: int = 0,
+    timestamp: int | None = 5,
+) -> int | None:
+    known = producers.check(producer_id=pid, epoch=epoch, base_sequence=sequence, records=records, timestamp=timestamp)
     return None if known is None else known.base_offset
 
 
@@ -44,11 +65,22 @@ def test_a_repeat_is_known_by_its_first_offset() -> None:
     assert check(producers, newest - 2, records=2) == 100 + BATCHES_KEPT
 
 
-def test_a_repeat_older_than_what_is_kept_is_a_duplicate_without_an_offset() -> None:
+def test_a_sequence_older_than_what_is_kept_is_not_taken_for_a_repeat() -> None:
+    """A client has five requests in flight at most, so it never repeats an older one (KIP-98)."""
     producers = Producers()
     for index in range(BATCHES_KEPT + 2):
         add(producers, index)
-    assert refused(producers, 0) is Code.DUPLICATE_SEQUENCE_NUMBER
+    assert refused(producers, 0) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_sequence_used_for_another_batch_is_refused_and_not_lost() -> None:
+    """One producer that calls a topic by two names counts each name from zero."""
+    producers = Producers()
+    add(producers, 0, records=3, timestamp=100)
+    assert check(producers, 0, records=3, timestamp=100) == 0
+    assert refused(producers, 0, records=3, timestamp=101) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(producers, 0, records=2, timestamp=100) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check(producers, 0, records=3, timestamp=None) == 0
 
 
 def test_a_producer_that_nothing_is_known_of_has_to_start_at_zero() -> None:
@@ -67,7 +99,7 @@ def test_sequences_wrap_to_zero() -> None:
     producers = Producers()
     last = (1 << 31) - 1
     add(producers, 0, records=1)
-    producers.add(producer_id=7, epoch=1, base_sequence=last - 1, records=2, base_offset=5, timestamp=0)
+    producers.add(producer_id=7, epoch=1, base_sequence=last - 1, records=2, base_offset=5, timestamp=0, now=0)
     assert check(producers, 0, epoch=1) is None
     assert refused(producers, 1, epoch=1) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 

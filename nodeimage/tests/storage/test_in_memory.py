@@ -1,0 +1,112 @@
+"""What the broker keeps in memory of topics and partitions stays true, whatever happens while it is being read."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from storage_kit import Gate, Running, until
+
+from headrace.broker import partitions, topics
+from headrace.catalog.commands import DeleteTopics, LogStart, SetLogStart
+from headrace.errors import Code, KafkaError
+from headrace.ids import Millis, Offset
+
+NewNode = Callable[..., Awaitable[Running]]
+TOPIC = "/default:watched"
+
+
+async def topic_id(node: Running, name: str) -> bytes:
+    stream, topic = name.split(":")
+    row = await node.broker.catalog.query(lambda reader: reader.topic(stream, topic))
+    assert row is not None
+    return row.topic_id
+
+
+async def test_a_log_start_that_moves_while_a_partition_is_loaded_is_seen(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await new_node()
+    for serial in range(20):
+        await node.call("put", TOPIC, b"%d" % serial)
+    await node.restart()
+    (container,) = [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    container.log.close_open_chunk()
+    container.kick()
+    await until(lambda: container.log.chunks_to_close() or container.log.chunks()[0].body.closed)
+    gate = Gate(partitions._tails)
+    monkeypatch.setattr(partitions, "_tails", gate)
+    asked = asyncio.create_task(node.call("offsets", TOPIC))
+    await gate.entered()
+    moved = SetLogStart(items=[LogStart(await topic_id(node, TOPIC), 0, Offset(20))])
+    await node.broker.catalog.submit(moved)
+    for _ in range(3):
+        await node.broker.space.pass_now()
+    assert not container.log.chunks(), "every byte of the partition is gone"
+    gate.open()
+    assert await asked == (20, 20), "its next offset never falls"
+    assert await node.call("put", TOPIC, b"next") == 20
+
+
+async def test_a_topic_is_not_forgotten_while_its_partition_is_loaded(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "MOST_TOPICS", 10)
+    node = await new_node()
+    others = [f"/default:other-{number}" for number in range(30)]
+    await node.call("create", TOPIC, *others)
+    await node.call("put", TOPIC, b"first")
+    await node.restart()
+    gate = Gate(partitions._tails)
+    monkeypatch.setattr(partitions, "_tails", gate)
+    asked = asyncio.create_task(node.call("put", TOPIC, b"second"))
+    await gate.entered()
+    topic = node.broker.topics.cached(TOPIC)
+    for name in others:
+        await node.broker.topics.resolve([name])
+    assert node.broker.topics.cached(others[0]) is None, "others were forgotten"
+    assert node.broker.topics.cached(TOPIC) is topic
+    gate.open()
+    assert await asked == 1
+    assert await node.call("put", TOPIC, b"third") == 2
+
+
+async def test_a_forgotten_topic_gives_no_second_object_of_a_partition(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "MOST_TOPICS", 10)
+    node = await new_node()
+    others = [f"/default:other-{number}" for number in range(30)]
+    await node.call("create", TOPIC, *others)
+    (held,) = await node.broker.topics.resolve([TOPIC])
+    for name in others:
+        await node.broker.topics.resolve([name])
+    assert node.broker.topics.cached(TOPIC) is None
+    (refused,) = await node.broker.partitions.leaders([(held, 0)])
+    assert isinstance(refused, KafkaError)
+    assert refused.code is Code.LEADER_NOT_AVAILABLE
+    for serial, name in enumerate([TOPIC, *others, TOPIC, *others]):
+        assert await node.call("put", name, b"v") == serial // (len(others) + 1)
+
+
+@pytest.mark.parametrize("by", ["name", "id"])
+async def test_a_topic_deleted_while_it_is_looked_up_stays_deleted(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    node = await new_node()
+    await node.call("create", TOPIC)
+    deleted = await topic_id(node, TOPIC)
+    await node.restart()
+    look = f"_rows_by_{by}"
+    gate = Gate(getattr(topics, look), after=True)
+    monkeypatch.setattr(topics, look, gate)
+    cache = node.broker.topics
+    asked = asyncio.create_task(cache.resolve([TOPIC]) if by == "name" else cache.resolve_ids([deleted]))
+    await gate.entered()
+    await node.broker.catalog.submit(DeleteTopics(topic_ids=[deleted], now=Millis(0)))
+    gate.open()
+    (found,) = await asked
+    assert isinstance(found, KafkaError)
+    assert cache.cached(TOPIC) is None
+    assert cache.cached_id(deleted) is None
+    assert await node.call("put", TOPIC, b"of the new one") == 0
+    assert await topic_id(node, TOPIC) != deleted

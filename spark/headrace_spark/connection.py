@@ -27,6 +27,7 @@ class NodeConnection:
         self._socket = socket.create_connection((host, port), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._next = 0
+        self._buffer = bytearray(1 << 16)
         self._asked: deque[tuple[int, int, int]] = deque()
 
     def set_answer_timeout(self, timeout_s: float) -> None:
@@ -50,13 +51,16 @@ class NodeConnection:
         self._socket.sendall(_LENGTH.pack(len(header) + len(body)) + header + body)
         self._asked.append((api_key, version, correlation))
 
-    def receive(self) -> tuple[memoryview, int]:
-        """The answer to the oldest request under way, and where its body starts. Raises OSError."""
+    def receive(self, *, passing: bool = False) -> tuple[memoryview, int]:
+        """The answer to the oldest request under way, and where its body starts.
+
+        A `passing` answer is good until the next passing one is received over this connection. Raises OSError.
+        """
         api_key, version, correlation = self._asked[0]
         (length,) = _LENGTH.unpack(self._read(4))
         if not 4 <= length <= LARGEST_ANSWER:
             raise ConnectionLost(f"an answer says that it is {length} bytes long")
-        answer = self._read(length)
+        answer = self._read_over(length) if passing else self._read(length)
         found, body = read_response_header(answer, api_key, version)
         if found != correlation:
             raise ConnectionLost(f"an answer to request {found} came where {correlation} was asked")
@@ -69,7 +73,16 @@ class NodeConnection:
         return self.receive()
 
     def _read(self, size: int) -> memoryview:
-        view = memoryview(bytearray(size))
+        return self._fill(memoryview(bytearray(size)))
+
+    def _read_over(self, size: int) -> memoryview:
+        """As `_read`, in the buffer of the last such answer: fresh memory costs as much as receiving into it."""
+        if size > len(self._buffer):
+            self._buffer = bytearray(max(size, 2 * len(self._buffer)))
+        return self._fill(memoryview(self._buffer)[:size])
+
+    def _fill(self, view: memoryview) -> memoryview:
+        size = len(view)
         got = 0
         while got < size:
             count = self._socket.recv_into(view[got:])

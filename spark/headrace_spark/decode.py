@@ -6,9 +6,11 @@ transactions, the records' fields. Knows nothing of sockets, retries or Spark. T
 Only the records' borders are found one by one (a record's length says where the next starts); all their fields are
 then read at once with numpy, over all batches of an answer, so many small batches cost little more than a large one.
 Arrow cuts the keys and values out of the answer's buffer: seen as one binary array whose values are, in turn, what
-lies before a key, the key, what lies before the value, and the value, `take` picks every second one.
+lies before a key, the key, what lies before the value, and the value, `take` picks every second one. That is the only
+copy, and what is returned holds on to nothing of the answer.
 """
 
+import itertools
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -61,14 +63,16 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Where one batch's uncompressed records lie: `content[start:end]`."""
+    """A batch's fields that its records need, and its records: uncompressed, or where they lie in the answer."""
 
     base_offset: int
     base_timestamp: int
     max_timestamp: int
     append_time: bool
     count: int
-    content: bytes | memoryview
+    records: memoryview | bytes
+    place: int
+    """Where the records start in the answer; -1 where they were compressed."""
 
 
 def decode(
@@ -82,8 +86,8 @@ def decode(
     batches, following = _visible_batches(answer, first=first, end=end, aborted=aborted)
     if not batches:
         return None, following
-    content = b"".join(batch.content for batch in batches)
-    starts = _record_starts(content, batches)
+    content, places = _laid_out(answer, batches)
+    starts = _record_starts(content, batches, places)
     records = _columns(content, starts, batches, with_headers=with_headers)
     keep = (records.offset >= first) & (records.offset < end)
     if not keep.all():
@@ -112,8 +116,10 @@ def _visible_batches(
     """(the batches of committed records that reach into [first, end), the offset to read next)."""
     waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
     dropped: set[int] = set()
-    batches, following = [], first
+    batches, following, after = list[_Batch](), first, 0
     for view in whole_batches(answer):
+        place = after
+        after += len(view)
         base, _, _, _, crc, attributes, delta, base_time, max_time, producer, _, _, count = HEADER.unpack_from(view)
         if base >= end:
             break
@@ -129,8 +135,10 @@ def _visible_batches(
             continue
         if count == 0 or (attributes & TRANSACTIONAL_BIT and producer in dropped):
             continue
-        records = _uncompressed(view[HEADER.size :], attributes & COMPRESSION_BITS)
-        batches.append(_Batch(base, base_time, max_time, bool(attributes & APPEND_TIME_BIT), count, records))
+        codec = attributes & COMPRESSION_BITS
+        records = _uncompressed(view[HEADER.size :], codec)
+        at = -1 if codec else place + HEADER.size
+        batches.append(_Batch(base, base_time, max_time, bool(attributes & APPEND_TIME_BIT), count, records, at))
     return batches, following
 
 
@@ -143,7 +151,15 @@ def _uncompressed(records: memoryview, codec: int) -> bytes | memoryview:
         raise CorruptRecords(f"records cannot be decompressed: {error}") from error
 
 
-def _record_starts(content: bytes, batches: Sequence[_Batch]) -> Int64s:
+def _laid_out(answer: memoryview, batches: Sequence[_Batch]) -> tuple[memoryview | bytes, list[int]]:
+    """(one buffer with all batches' records, where each batch's start): the answer itself if none is compressed."""
+    if all(batch.place >= 0 for batch in batches):
+        return answer, [batch.place for batch in batches]
+    sizes = (len(batch.records) for batch in batches)
+    return b"".join(batch.records for batch in batches), [0, *itertools.accumulate(sizes)][:-1]
+
+
+def _record_starts(content: memoryview | bytes, batches: Sequence[_Batch], places: Sequence[int]) -> Int64s:
     """Where the fields of each record start (after its length), shape (records,).
 
     A record says where the next one starts, so this is a walk. Records of one size are leapt over many at a time: if
@@ -151,10 +167,9 @@ def _record_starts(content: bytes, batches: Sequence[_Batch]) -> Int64s:
     """
     cells = np.frombuffer(content, np.uint8)
     found: list[Int64s] = []
-    place = 0
     try:
-        for batch in batches:
-            end, left, window = place + len(batch.content), batch.count, FIRST_LEAP
+        for batch, start in zip(batches, places, strict=True):
+            place, end, left, window = start, start + len(batch.records), batch.count, FIRST_LEAP
             while left:
                 run = _equal_run(content, cells, place, min(left, window)) if left >= FIRST_LEAP else None
                 if run is None or len(run.starts) < FIRST_LEAP // 2:
@@ -177,7 +192,7 @@ class _Run(NamedTuple):
     end: int
 
 
-def _equal_run(content: bytes, cells: Bytes, place: int, most: int) -> _Run | None:
+def _equal_run(content: memoryview | bytes, cells: Bytes, place: int, most: int) -> _Run | None:
     """The records from `place` on, at most `most`, that have one size; None where they are over 8 KiB."""
     first, second = content[place], content[place + 1]
     if first < 0x80:
@@ -194,7 +209,7 @@ def _equal_run(content: bytes, cells: Bytes, place: int, most: int) -> _Run | No
     return _Run(np.arange(count, dtype=np.int64) * step + (place + width), place + count * step)
 
 
-def _walk(content: bytes, place: int, count: int) -> tuple[Int64s, int]:
+def _walk(content: memoryview | bytes, place: int, count: int) -> tuple[Int64s, int]:
     """(where the fields of the next `count` records start, where the last one ends). Raises IndexError at the end."""
     starts: list[int] = []
     add = starts.append
@@ -215,8 +230,8 @@ def _walk(content: bytes, place: int, count: int) -> tuple[Int64s, int]:
     return np.array(starts, np.int64), place
 
 
-def _columns(content: bytes, starts: Int64s, batches: Sequence[_Batch], *, with_headers: bool) -> Records:
-    cells = np.frombuffer(content + bytes(16), np.uint8)  # padded, so that a varint read at the end stays inside
+def _columns(content: memoryview | bytes, starts: Int64s, batches: Sequence[_Batch], *, with_headers: bool) -> Records:
+    cells = np.frombuffer(content, np.uint8)
     time_delta, place = _read_varints(cells, starts + 1)
     offset_delta, place = _read_varints(cells, place)
     key_size, key_start = _read_varints(cells, place)
@@ -270,7 +285,7 @@ Field = tuple[Int64s, Int64s, npt.NDArray[np.bool_]]
 """(start, end, is null) of one field of every record, shape (records,) each."""
 
 
-def _cut(content: bytes, *fields: Field) -> list[pa.Array]:
+def _cut(content: memoryview | bytes, *fields: Field) -> list[pa.Array]:
     """One binary array per field; the fields of a record follow each other in `content`, and so do the records."""
     records = len(fields[0][0])
     width = 2 * len(fields)
@@ -290,12 +305,15 @@ def _cut(content: bytes, *fields: Field) -> list[pa.Array]:
     joined = pa.Array.from_buffers(kind, len(borders) - 1, [None, pa.py_buffer(borders), pa.py_buffer(content)])
     columns = []
     for number, (_, _, null) in enumerate(fields):
+        if null.all():
+            columns.append(pa.nulls(records, pa.binary()))
+            continue
         index = np.arange(records, dtype=np.int64) * width + (2 * number + 1)
         columns.append(joined.take(pa.array(index, mask=null if null.any() else None)).cast(pa.binary()))
     return columns
 
 
-def _headers(content: bytes, cells: Bytes, places: Int64s) -> pa.Array:
+def _headers(content: memoryview | bytes, cells: Bytes, places: Int64s) -> pa.Array:
     """list<struct<key, value>> of every record, null where a record has none, as Spark's Kafka source has it."""
     counts, places = _read_varints(cells, places)
     rounds: list[tuple[Int64s, Int64s, Int64s, Int64s, Int64s]] = []

@@ -146,7 +146,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         read_committed=isolation == "read_committed",
         min_partitions=_count(options, "minPartitions") or os.cpu_count() or 1,
-        bytes_per_task=_count(options, "maxBytesPerTask") or 32 * MIB,
+        bytes_per_task=_count(options, "maxBytesPerTask") or 128 * MIB,
     )
 
 

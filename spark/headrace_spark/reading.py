@@ -28,8 +28,8 @@ ANSWER_BYTES = 4 << 20
 """Of records in one answer: decoded at once, so numpy's arrays stay within a processor's cache or two."""
 RANGES_PER_REQUEST = 256
 WAIT_MS = 500
-ROWS_PER_BATCH = 8192
-"""Arrow batches of fewer rows are joined, so that many small ranges do not cost a batch each."""
+BATCH_ROWS, BATCH_BYTES = 4096, 1 << 20
+"""Arrow batches with fewer rows and bytes than these are joined, so that many small ranges do not cost a batch each."""
 SAMPLE_BYTES = 4096
 
 
@@ -165,7 +165,7 @@ class _RangeReader:
     def _receive(self, node: int, group: list[_Progress]) -> list[_Decoding]:
         """The answer's records, in the order asked; positions move past them."""
         try:
-            answer, body = self._cluster.to_node(node).receive()
+            answer, body = self._cluster.to_node(node).receive(passing=True)
             response = fetch.decode_response(answer, body, VERSION)
         except BROKEN as error:
             self._lost(node, group, error)
@@ -315,12 +315,14 @@ def to_arrow(records: Records, source: OffsetRange, *, schema: pa.Schema, option
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in batches of at least ROWS_PER_BATCH but for the last."""
+    """The same rows in the same order, in batches of at least BATCH_ROWS or BATCH_BYTES but for the last."""
     small: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
         small.append(batch)
-        if sum(one.num_rows for one in small) >= ROWS_PER_BATCH:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield small[0] if len(small) == 1 else pa.concat_batches(small)
-            small = []
+            small, rows, size = [], 0, 0
     if small:
         yield small[0] if len(small) == 1 else pa.concat_batches(small)

@@ -4,6 +4,10 @@ A token producer is a record batch's producer id below -1, made of (query, task,
 of the micro-batch. A Headrace partition keeps the last number of each token for ever, and through rolls, and answers a
 batch whose number is not above it as a success without storing it. A Kafka broker takes such ids for none: there the
 sink is at-least-once.
+
+What a task is must not change between attempts of a batch: the sources must plan it alike (ours does), rows must go
+to tasks by what they hold, and `spark.sql.adaptive.streaming.stateless.enabled` must be false behind a shuffle whose
+number of partitions the query does not fix. A query for which that does not hold is at-least-once across partitions.
 """
 
 import hashlib

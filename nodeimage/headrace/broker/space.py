@@ -7,10 +7,8 @@ idempotent producers) is appended anew before. A step that fails, or a chunk tha
 """
 
 import asyncio
-import math
 import os
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -18,6 +16,7 @@ import msgspec
 import structlog
 
 from headrace.broker.partitions import read_tail
+from headrace.broker.regrouping import ChunkKey, Regrouping
 from headrace.broker.retention import Share, expired, gone
 from headrace.broker.roll_frames import carried
 from headrace.broker.topics import Topic
@@ -53,15 +52,11 @@ CURSORS_KEPT_S = 7 * 24 * 3600
 CURSORS_EVERY_S = 3600.0
 
 
-REGROUP_RETRY_S = 60.0
-"""How long a chunk is left alone after its regrouping failed."""
 REST_S = 10.0
 """How long a container has been closed before it is deleted: what was meant for it has arrived by then."""
 
 FAILURES = (HeadraceError, OSError, sqlite3.Error)
 """What a step may end with; it is tried again in the next round."""
-
-ChunkKey = tuple[ContainerId, int]
 
 
 class Note(NamedTuple):
@@ -91,10 +86,8 @@ class Space:
         self._regroup_enabled = regroup_enabled
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._helper: asyncio.subprocess.Process | None = None
         self._round_lock = asyncio.Lock()
-        self._regroup_at: dict[ChunkKey, float] = {}
-        """When a chunk may be looked at for regrouping again."""
+        self._regrouping = Regrouping(broker, done=self._chunk_regrouped)
         self.catalog_id = ContainerId(0)
         self._notes: dict[ChunkKey, Note] = {}
         self._dead_in: set[StreamNumber] = set()
@@ -104,10 +97,9 @@ class Space:
         """Closed chunks that nobody has looked at for dead bytes, or that could not be looked at."""
         self._unreadable: set[ChunkKey] = set()
         self._closed_at: dict[ContainerId, float] = {}
-        self._own_moves = 0
+        self._own_command: SetLogStart | None = None
         self._early_due = 0.0
         self._cursors_due = broker.loop.time() + CURSORS_EVERY_S
-        self.regrouped = 0
         self.freed_bytes = 0
 
     def attach(
@@ -132,10 +124,14 @@ class Space:
         self._dead_anywhere = True
         self._wake.set()
 
+    def is_own(self, command: SetLogStart) -> bool:
+        """Whether these log starts move on behalf of expiry, which knows where bytes die."""
+        return command is self._own_command
+
     @property
-    def moves_log_starts(self) -> bool:
-        """The log starts that move now do so on behalf of expiry, which knows where bytes die."""
-        return self._own_moves > 0
+    def regrouped(self) -> int:
+        """Chunks regrouped since the start."""
+        return self._regrouping.regrouped
 
     def start(self) -> None:
         """Begin."""
@@ -148,10 +144,7 @@ class Space:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        helper = self._helper
-        if helper is not None and helper.returncode is None:
-            helper.kill()
-            await helper.wait()
+        await self._regrouping.close()
 
     async def pass_now(self) -> None:
         """One round, at once: for an admin who just deleted something, and for tests."""
@@ -160,6 +153,11 @@ class Space:
     # --- the task
 
     def _chunk_full(self, _container: Container) -> None:
+        self._wake.set()
+
+    def _chunk_regrouped(self, key: ChunkKey) -> None:
+        """Its dead bytes lie together now: more of them can be given back."""
+        self._unseen.add(key)
         self._wake.set()
 
     async def _run(self) -> None:
@@ -294,11 +292,8 @@ class Space:
             lambda: expired(sorted(shares, key=_first), owners=owners, rules=rules, now=now)
         )
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
-            self._own_moves += 1
-            try:
-                await self._broker.catalog.submit(SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE]))
-            finally:
-                self._own_moves -= 1
+            self._own_command = SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE])
+            await self._broker.catalog.submit(self._own_command)
             self._dead_in |= touched
 
     async def _note(self, container: Container, chunk: Chunk) -> Note | None:
@@ -372,7 +367,6 @@ class Space:
             size = chunk.body.frames_end
             await self._blocking(lambda: container.log.drop_chunk(chunk))
             self._notes.pop((container.id, chunk.start), None)
-            self._regroup_at.pop((container.id, chunk.start), None)
             self.freed_bytes += size
             log.info("chunk dropped", container=container.id, chunk=chunk.start)
             return
@@ -456,9 +450,9 @@ class Space:
             return
         log.info("container deleted", container=container.id)
         await self._delete_container(container)
-        for remembered in (self._notes, self._regroup_at):
-            for key in [key for key in remembered if key[0] == container.id]:
-                del remembered[key]
+        for key in [key for key in self._notes if key[0] == container.id]:
+            del self._notes[key]
+        self._regrouping.forget(container.id)
         self._closed_at.pop(container.id, None)
 
     async def _roll_away(self, row: PartitionletRow) -> None:
@@ -476,41 +470,9 @@ class Space:
             except HeadraceError as error:
                 log.info("a partition was not rolled", topic=topic.name, reason=str(error))
 
-    # --- regrouping
-
     async def _regroup(self) -> None:
         if self._regroup_enabled:
-            for container in self._data():
-                await self._regroup_one(container)
-
-    async def _regroup_one(self, container: Container) -> None:
-        """Regroup the oldest chunk of this container that needs it, in a helper process."""
-        for chunk in container.log.closed_chunks():
-            key = (container.id, chunk.start)
-            if chunk.body.regrouped or chunk.end is None or self._broker.loop.time() < self._regroup_at.get(key, 0.0):
-                continue
-            if chunk.end > container.committed:
-                return
-            self._regroup_at[key] = math.inf
-            if not await self._blocking(lambda chunk=chunk: container.log.needs_regroup(chunk)):  # type: ignore[misc]
-                continue
-            self._regroup_at[key] = self._broker.loop.time() + REGROUP_RETRY_S
-            began = time.monotonic()
-            self._helper = await asyncio.create_subprocess_exec(*container.log.regroup_command(chunk))
-            status = await self._helper.wait()
-            self._helper = None
-            if status:
-                log.warning("regrouping failed", container=container.id, chunk=chunk.start, status=status)
-                return
-            await self._blocking(lambda chunk=chunk: container.log.reopen_chunk(chunk))  # type: ignore[misc]
-            self.regrouped += 1
-            # Regrouped, its dead bytes lie together: more of them can be given back.
-            self._unseen.add(key)
-            log.info(
-                "chunk regrouped", container=container.id, chunk=chunk.start, seconds=round(time.monotonic() - began, 2)
-            )
-            self._wake.set()
-            return
+            await self._regrouping.step(self._data())
 
 
 def _is_needed(reader: Reader, container: ContainerId, held: set[PartitionletId]) -> bool:

@@ -322,7 +322,7 @@ class Topics:
                     if stream is not None:
                         self._stream_changed(stream)
                 case SetLogStart():
-                    if not self._broker.space.moves_log_starts:
+                    if not self._broker.space.is_own(command):
                         self._broker.space.bytes_died()
                     assert isinstance(outcome, list)
                     for item, result in zip(command.items, outcome, strict=True):

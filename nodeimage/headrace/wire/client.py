@@ -40,11 +40,16 @@ class BrokerConnection:
             raise type(error)(f"{self.address} cannot be reached: {error}") from error
         except OSError as error:
             raise ConnectionError(f"{self.address} cannot be reached: {error}") from error
-        if self._socket.getsockname() == self._socket.getpeername():
-            # Nobody listens, and the kernel chose this very port as ours: TCP's simultaneous open with itself.
+        try:
+            # The kernel may choose the very port that nobody listens on as ours: TCP's simultaneous open with itself.
+            alone = self._socket.getsockname() == self._socket.getpeername()
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:  # the other side has ended it already
+            self._socket.close()
+            raise ConnectionError(f"{self.address} cannot be reached: {error}") from error
+        if alone:
             self._socket.close()
             raise ConnectionError(f"{self.address} cannot be reached: nobody listens there")
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> "BrokerConnection":
         return self

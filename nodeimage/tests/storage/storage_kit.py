@@ -52,10 +52,12 @@ class Client:
         producer: tuple[int, int, int] = (-1, -1, -1),
         time_ms: int | None = None,
     ) -> produce.ProduceResult:
-        """One batch; `producer` is (id, epoch, base sequence)."""
-        now = int(time.time() * 1000) if time_ms is None else time_ms
+        """One batch; `producer` is (id, epoch, base sequence). Its time is now, or told by its sequence: a repeat of a
+        batch has the same one."""
+        if time_ms is None:
+            time_ms = int(time.time() * 1000) if producer[0] == -1 else 1_700_000_000_000 + producer[2]
         batch = build_batch(
-            [(now, None, value, []) for value in values],
+            [(time_ms, None, value, []) for value in values],
             producer_id=producer[0],
             producer_epoch=producer[1],
             base_sequence=producer[2],

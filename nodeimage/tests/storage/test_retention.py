@@ -170,9 +170,9 @@ async def test_the_next_offset_and_producers_survive_the_expiry_of_everything(ne
     assert await node.call("offsets", topic) == (61, 61)
     await node.restart()
     assert await node.call("offsets", topic) == (61, 61)
-    again = await node.call("produce", topic, [bytes(50_000)], producer=(producer, 0, 59))
+    again = await node.call("produce", topic, [bytes(50_000)], producer=(producer, 0, 59), time_ms=LONG_AGO)
     assert (again.error, again.base_offset) == (0, 60), "the last batch is known though its chunk is gone"
-    again = await node.call("produce", topic, [b"by token"], producer=(token, 0, 4))
+    again = await node.call("produce", topic, [b"by token"], producer=(token, 0, 4), time_ms=LONG_AGO)
     assert (again.error, again.base_offset) == (0, 0), "a token never expires"
     assert await node.call("put", topic, b"next", producer=(producer, 0, 60)) == 61
 
@@ -265,7 +265,7 @@ async def test_a_partition_made_for_a_container_that_closes_keeps_it(
 
 async def test_a_crash_at_any_step_of_giving_back_keeps_what_lives(new_node: NewNode) -> None:
     node = await new_node(fsync=True)
-    await streams(node, keep=0, leave=3_600_000)
+    await streams(node, keep=0, leave=0)
     for serial in range(120):
         await node.call("put", f"{KEEP}:t", b"k%08d" % serial + bytes(9_000))
         await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
@@ -279,7 +279,9 @@ async def test_a_crash_at_any_step_of_giving_back_keeps_what_lives(new_node: New
         return await blocking(work)
 
     space._blocking = photographed  # type: ignore[method-assign, assignment]
-    await space.pass_now()
+    await node.call("admin", "stream.alter", path=LEAVE, changes={"ttl_ms": 1000})
+    for _ in range(3):
+        await space.pass_now()
     assert len(photos) >= 4
     for photo in photos[::2]:
         crashed = await new_node(folder=photo)

@@ -74,7 +74,7 @@ def build_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # A batch that is run again must have the same tasks (tokens.py); adaptive execution makes them by shuffle sizes.
+        # A batch that is run again must have the same tasks (tokens.py); adaptive execution cuts by shuffle sizes.
         "spark.sql.adaptive.streaming.stateless.enabled": "false",
         "spark.log.level": "ERROR",
         "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine takes its time

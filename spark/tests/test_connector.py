@@ -47,5 +47,5 @@ def test_streaming_both_ways(spark: "SparkSession", node: "Node", tmp_path: Path
     writer = rows.select("key", "value").writeStream.format("kafka").option("kafka.bootstrap.servers", node.bootstrap)
     query = writer.options(topic=target, checkpointLocation=str(tmp_path)).trigger(availableNow=True).start()
     query.awaitTermination()
-    assert len([one for one in query.recentProgress if one.numInputRows]) == 3
+    assert len([one for one in query.recentProgress if one.numInputRows]) >= 3
     assert sorted(int(record.value()) for record in node.consume(target)) == list(range(300))

@@ -46,7 +46,7 @@ log = structlog.get_logger()
 READERS = 4
 CATALOG_CHUNK_BYTES = 16 * 1024 * 1024
 GC_THRESHOLDS = (50_000, 20, 1_000)
-"""A request makes some tens of objects that die by reference counts; looking at all others often would stall the loop."""
+"""A request makes some tens of objects that die by reference counts; to look at all others often stalls the loop."""
 SWITCH_S = 0.001
 """How long a thread may keep the interpreter while the loop waits for it; Python's default is 5 ms."""
 EXIT_REFUSED = 2

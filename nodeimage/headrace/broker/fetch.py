@@ -151,12 +151,14 @@ class Fetch:
         self.start()
 
     async def _bind(self) -> None:
-        names = list({key[0] for key in self._session.active if isinstance(key[0], str)})
-        ids = list({key[0] for key in self._session.active if isinstance(key[0], bytes)})
+        # Others join meanwhile, when something is committed: these are bound already.
+        asked = list(self._session.active.items())
+        names = list({key[0] for key, _ in asked if isinstance(key[0], str)})
+        ids = list({key[0] for key, _ in asked if isinstance(key[0], bytes)})
         topics = dict(zip(names, await self._broker.topics.resolve(names, self._connection), strict=True))
         by_id = dict(zip(ids, await self._broker.topics.resolve_ids(ids), strict=True))
         wanted = []
-        for key, interest in self._session.active.items():
+        for key, interest in asked:
             topic = topics[key[0]] if isinstance(key[0], str) else by_id[key[0]]
             if isinstance(topic, KafkaError):
                 interest.error = topic

@@ -83,10 +83,13 @@ class Partitions:
         if mine:
             # Loading goes on for those who wait for it, even if this caller's connection goes away.
             await asyncio.shield(self._broker.spawn(self._load(mine)))
+        for future in loading.values():
+            if future is not None:
+                await asyncio.shield(future)
         found: list[Partition | KafkaError] = []
-        for topic, index in wanted:
+        for topic, index in wanted:  # at one moment: while one was waited for, another may have been forgotten
             future = loading[topic.topic_id, index]
-            outcome = await asyncio.shield(future) if future is not None else topic.partitions.get(index)
+            outcome = future.result() if future is not None else topic.partitions.get(index)
             if not self._in_memory(topic):
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic.deleted else Code.LEADER_NOT_AVAILABLE
                 outcome = KafkaError(code)

@@ -1,0 +1,100 @@
+"""Fetch sessions while their partitions are looked up, and while other requests come in behind a waiting fetch."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from headrace.broker import fetch
+from headrace.broker.broker import Broker
+from headrace.broker.listener import Connection
+from headrace.broker.topics import Topic
+from headrace.errors import Code, KafkaError
+from headrace.wire import fetch as wire
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.header import read_request_header, request_header
+from headrace.wire.primitives import Buffer
+
+Append = Callable[..., Awaitable[int]]
+
+
+class Answered:
+    """A slot whose answer can be waited for."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.is_followed = False
+
+    def answer(self, body: list[Buffer]) -> None:
+        self.future.set_result(b"".join(bytes(piece) for piece in body))
+
+    async def response(self) -> wire.FetchResponse:
+        async with asyncio.timeout(20):
+            return wire.decode_response(memoryview(await self.future), 0, 12)
+
+
+def ask(broker: Broker, connection: Connection, session: tuple[int, int], offsets: Mapping[str, int]) -> Answered:
+    """Start an incremental fetch."""
+    topics = [
+        wire.FetchTopic(name, None, [wire.FetchPartition(0, -1, offset, -1, -1, 1 << 20)])
+        for name, offset in offsets.items()
+    ]
+    body = wire.encode_request(12, wire.FetchRequest(0, 1, 1 << 20, 0, *session, topics, [], ""))
+    request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
+    slot = Answered()
+    fetch.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    return slot
+
+
+async def test_records_that_come_while_a_session_looks_up_another_topic_are_given_out(
+    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.topics.resolve(["quiet", "new"], create=True)
+    await append("quiet", b"a")
+    connection = Connection(broker)
+    begun = await ask(broker, connection, (0, 0), {"quiet": 1}).response()
+    await ask(broker, connection, (begun.session_id, 1), {}).response()  # nothing is left to look at
+
+    resolve = broker.topics.resolve
+
+    async def slowly(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        await append("quiet", b"b")
+        return await resolve(*args, **options)
+
+    monkeypatch.setattr(broker.topics, "resolve", slowly)
+    broker.topics._by_name.pop("new")
+    response = await ask(broker, connection, (begun.session_id, 2), {"new": 0}).response()
+    held = {topic.topic: topic.partitions[0] for topic in response.topics}
+    assert held["quiet"].high_watermark == 2
+    assert held["quiet"].records
+    assert held["new"].error == 0
+    assert not connection.closed
+
+
+async def test_a_partition_that_is_forgotten_while_another_request_loads_one_is_not_given_out(
+    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await broker.topics.resolve(["first", "second"], create=True)
+    assert isinstance(first, Topic)
+    assert isinstance(second, Topic)
+    await append("first", b"a")
+    second.partitions.clear()
+    query = broker.catalog.query
+
+    async def crowded(look: Any) -> Any:
+        both = asyncio.ensure_future(broker.partitions.leaders([(first, 0), (second, 0)]))
+        results.append(both)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        broker.topics._forget(first)
+        return await query(look)
+
+    results: list[asyncio.Future[Any]] = []
+    monkeypatch.setattr(broker.catalog, "query", crowded)
+    await broker.partitions.leader(second, 0)
+    forgotten, loaded = await results[0]
+    assert isinstance(forgotten, KafkaError), "who watched that one would wait for ever: nobody appends to it any more"
+    assert forgotten.code == Code.LEADER_NOT_AVAILABLE
+    assert not isinstance(loaded, KafkaError)

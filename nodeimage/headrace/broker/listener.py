@@ -129,6 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         self.waiting_fetches: list[Callable[[], None]] = []
         """Each answers a fetch that waits on this connection; called when another request comes behind them."""
         self._held: set[asyncio.Task[None]] = set()
+        self._delayed: tuple[RequestHeader, memoryview, Slot] | None = None
+        """The request behind a waiting fetch that has to read from disk first."""
 
     # --- asyncio
 
@@ -271,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(pieces)
         elif pieces:
             self._transport.write(b"".join(pieces))
-        if self._end > self._start or self._paused_reading:
+        if self._end > self._start or self._paused_reading or self._delayed is not None:
             self._process()  # a request that came while too many were under way
         self._end_if_done()
 
@@ -285,6 +287,10 @@ class Connection(asyncio.BufferedProtocol):
         self._processing = True
         try:
             while not self.closed and self._may_start():
+                if self._delayed is not None:
+                    delayed, self._delayed = self._delayed, None
+                    self._handler.handle(self, *delayed)
+                    continue
                 request = self._next_request()
                 if request is None:
                     break
@@ -363,4 +369,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.waiting_fetches and header.api_key != ApiKey.FETCH:
             for answer in list(self.waiting_fetches):
                 answer()
+            if self._parked is not None:
+                self._delayed = (header, request, slot)
+                return
         self._handler.handle(self, header, request, slot)

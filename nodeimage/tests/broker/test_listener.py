@@ -154,6 +154,42 @@ async def test_of_two_waiting_fetches_none_holds_up_the_next_request(connect: An
     assert time.monotonic() - began < 10
 
 
+async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(
+    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect()
+    client.send(made(client) + sends(client, batch(b"a")))
+    await client.ids(2)
+    (topic,) = await broker.topics.resolve([TOPIC])
+    partition = topic.partitions[0]  # type: ignore[union-attr]
+    part = fetch.FetchPartition(0, -1, 0, -1, -1, 1 << 20)
+    waiting = fetch.FetchRequest(20_000, 1 << 19, 1 << 20, 0, 0, -1, [fetch.FetchTopic(TOPIC, None, [part])], [], "")
+    client.send(client.request(ApiKey.FETCH, 12, fetch.encode_request(12, waiting)))
+    async with asyncio.timeout(20):
+        while not partition.watchers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    partition.container.log._tail.forget()  # its records are on disk alone by now
+    under_way: list[int] = []
+    most = 0
+
+    async def slow(*_: object) -> dict[str, object]:
+        nonlocal most
+        under_way.append(1)
+        most = max(most, len(under_way))
+        for _ in range(50):  # long enough for the read to end meanwhile
+            await asyncio.sleep(0.002)
+        under_way.pop()
+        return {"throttle_time_ms": 0, "error_code": 0, "groups": []}
+
+    monkeypatch.setitem(broker._handlers, ApiKey.LIST_GROUPS, slow)
+    raw = b"".join(
+        client.request(ApiKey.LIST_GROUPS, 0, cold.encode_request(ApiKey.LIST_GROUPS, 0, {})) for _ in range(4)
+    )
+    client.send(raw + versions(client))
+    assert await client.ids(6) == [3, 4, 5, 6, 7, 8]
+    assert most == 1
+
+
 async def test_requests_larger_than_the_buffer(connect: Any) -> None:
     client = await connect()
     client.send(made(client))

@@ -224,14 +224,20 @@ class Rolls:
 
         Their partitions are read meanwhile, and take records when it is done.
         """
+        taken_up = 0
         pending = await self._broker.catalog.query(lambda reader: reader.intended())
         for row in pending:
             topic_id = await self._broker.catalog.query(lambda reader, row=row: _topic_id(reader, row))  # type: ignore[misc]
             (topic,) = await self._broker.topics.resolve_ids([topic_id])
             if isinstance(topic, Topic):
-                partition = await self._broker.partitions.leader(topic, row.partition)
+                try:
+                    partition = await self._broker.partitions.leader(topic, row.partition)
+                except KafkaError as error:  # damage: the intent stands, and is carried out at the next roll
+                    log.error("a roll was not taken up again", topic=topic.name, reason=str(error))
+                    continue
+                taken_up += 1
                 self._begin(partition, lambda partition, roll, row=row: self._finish(partition, roll, row))  # type: ignore[misc]
-        return len(pending)
+        return taken_up
 
     async def _finish(self, partition: Partition, under_way: _Roll, intended: PartitionletRow) -> None:
         await self._until_room(under_way, lambda: self._carry_out(partition, intended, under_way))

@@ -10,7 +10,7 @@ import structlog
 
 from headrace.catalog import snapshots
 from headrace.catalog.commands import Command, decode
-from headrace.catalog.tables import applied, apply_all
+from headrace.catalog.tables import applied, apply_all, set_back
 from headrace.errors import StorageFull
 from headrace.ids import Position
 
@@ -25,6 +25,10 @@ _REPLAY_BYTES = 1 << 20
 
 class CommandLog(Protocol):
     """What the catalog asks of its container."""
+
+    @property
+    def end(self) -> int:
+        """Where the log ends."""
 
     def append_command(self, payload: bytes) -> asyncio.Future[Position]:
         """Resolves when committed, in the order of the calls, with the position after the frame."""
@@ -45,6 +49,7 @@ def open_and_replay(folder: Path, command_log: CommandLog) -> sqlite3.Connection
     Raises FolderRefused for a newer format, StorageFull.
     """
     try:
+        snapshots.drop_above(folder, Position(command_log.end))
         connection = snapshots.open_newest(folder)
         try:
             return _replay(connection, command_log)
@@ -64,6 +69,10 @@ def _replay(connection: sqlite3.Connection, command_log: CommandLog) -> sqlite3.
     batch: list[tuple[Position, Command]] = []
     size = 0
     try:
+        if applied(connection) > command_log.end:
+            # Without fsync a machine that lost its power may have lost commands whose outcome the tables still have.
+            log.error("catalog_log_shortened", applied=applied(connection), end=command_log.end)
+            set_back(connection, Position(command_log.end))
         for position, payload in command_log.commands(applied(connection)):
             batch.append((position, decode(payload)))
             size += len(payload)

@@ -114,6 +114,14 @@ def positions(folder: Path) -> list[Position]:
     return [Position(int(path.stem.removeprefix("snapshot-"))) for path in snapshots(folder)]
 
 
+def drop_above(folder: Path, end: Position) -> None:
+    """Drop the snapshots of a log that was longer once: what it holds from `end` on by then would be left out."""
+    for snapshot, position in zip(snapshots(folder), positions(folder), strict=True):
+        if position > end:
+            log.error("catalog_snapshot_dropped", snapshot=snapshot.name, end=end)
+            snapshot.unlink()
+
+
 def is_damage(error: sqlite3.DatabaseError) -> bool:
     """Whether an error means that the file itself is bad, and not that the disk is full or the file is locked."""
     name = getattr(error, "sqlite_errorname", "")

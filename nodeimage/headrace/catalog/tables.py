@@ -115,6 +115,12 @@ def applied(connection: sqlite3.Connection) -> Position:
     return Position(row[0])
 
 
+def set_back(connection: sqlite3.Connection, position: Position) -> None:
+    """Go on from `position`, where the log ends now, with the rows as they are."""
+    connection.execute("UPDATE counters SET value = ? WHERE name = 'applied'", (position,))
+    connection.execute("PRAGMA wal_checkpoint(FULL)")  # durable before the log grows past where it was
+
+
 def apply_all(connection: sqlite3.Connection, commands: list[tuple[Position, Command]]) -> list[Decided]:
     """Apply commands, each with the position after its frame, in one transaction; what each one came to.
 

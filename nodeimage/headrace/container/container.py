@@ -96,6 +96,11 @@ class Container:
         """Everything below is on disk on every in-sync replica."""
         return self.primary.committed
 
+    @property
+    def end(self) -> Position:
+        """Behind the last frame, committed or not."""
+        return self.log.end
+
     # --- writing
 
     def append_batch(

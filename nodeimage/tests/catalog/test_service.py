@@ -374,6 +374,28 @@ async def test_a_snapshot_lets_the_log_be_trimmed_and_a_lost_file_be_restored(tm
     await catalog.close()
 
 
+async def test_a_log_that_lost_its_end_with_the_power_is_gone_on_with(tmp_path: Path) -> None:
+    command_log = MemoryLog()
+    catalog = await Catalog.open(tmp_path, command_log)
+    await catalog.submit(stream("/a"))
+    held = await catalog.snapshot()
+    await catalog.submit(stream("/b"))
+    await catalog.submit(stream("/c"))
+    lost = await catalog.snapshot()
+    await catalog.close()
+    (command_log.end, _), *_ = command_log.frames[:1]
+    command_log.frames = command_log.frames[:1]
+    catalog = await Catalog.open(tmp_path, command_log)
+    assert (await catalog.submit(stream("/d"))).changed
+    assert await paths(catalog) == ["/a", "/b", "/c", "/d"]
+    assert held in snapshots.positions(tmp_path)
+    assert lost not in snapshots.positions(tmp_path), "restored, it would leave out what came after the loss"
+    await catalog.close()
+    catalog = await Catalog.open(tmp_path, command_log)
+    assert await paths(catalog) == ["/a", "/b", "/c", "/d"]
+    await catalog.close()
+
+
 async def test_a_snapshot_comes_by_itself_after_so_much_log(tmp_path: Path) -> None:
     log = MemoryLog()
     catalog = await Catalog.open(tmp_path, log, snapshot_bytes=10_000)
@@ -484,6 +506,9 @@ from headrace.catalog.service import Catalog
 class FileLog:
     def __init__(self, path):
         self.file = path.open("ab")
+    @property
+    def end(self):
+        return self.file.tell()
     def append_command(self, payload):
         self.file.write(struct.pack(">I", len(payload)) + payload)
         self.file.flush()
@@ -520,6 +545,10 @@ class FileLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    @property
+    def end(self) -> int:
+        return self._path.stat().st_size
 
     def append_command(self, payload: bytes) -> asyncio.Future[Position]:
         raise AssertionError("only read")

@@ -81,7 +81,10 @@ class Disk:
 
     def _pages(self, inode: int, path: Path | None, chance: random.Random, *, lose_all: bool) -> bytes | None:
         synced = self._content.get(inode)
-        now = path.read_bytes() if path is not None else synced
+        try:
+            now = path.read_bytes() if path is not None else synced
+        except FileNotFoundError:  # removed since the folder was listed
+            now = synced
         if synced is None:
             return None if now is None else bytes(len(now))  # a name without synced bytes: zeros
         if lose_all or now is None:

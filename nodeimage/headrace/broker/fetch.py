@@ -266,6 +266,7 @@ class Fetch:
         if cold:
             self._end()
             self._session.waiting = _nothing  # the session is busy until the answer
+            self._connection.on_close.append(self._cancel)  # the client may go away before the reading begins
             reading = self._read_cold(found, cold, budget - total)
             if self._connection.parked:
                 self._connection.hold(self._broker.spawn(reading))
@@ -279,6 +280,8 @@ class Fetch:
         return False
 
     async def _read_cold(self, found: dict[Key, list[Buffer]], cold: list[tuple[Interest, Range]], budget: int) -> None:
+        if self._cancel in self._connection.on_close:
+            self._connection.on_close.remove(self._cancel)
         asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
         try:
             read = await self._broker.loop.run_in_executor(self._broker.executor, _read, asked, budget)

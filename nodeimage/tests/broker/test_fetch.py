@@ -98,3 +98,20 @@ async def test_a_partition_that_is_forgotten_while_another_request_loads_one_is_
     assert isinstance(forgotten, KafkaError), "who watched that one would wait for ever: nobody appends to it any more"
     assert forgotten.code == Code.LEADER_NOT_AVAILABLE
     assert not isinstance(loaded, KafkaError)
+
+
+async def test_a_client_that_leaves_before_its_read_from_disk_begins_leaves_nothing_behind(
+    broker: Broker, append: Append
+) -> None:
+    (topic,) = await broker.topics.resolve(["cold"], create=True)
+    assert isinstance(topic, Topic)
+    await append("cold", b"a")
+    partition = topic.partitions[0]
+    partition.container.log._tail.forget()
+    for session_epoch in (-1, 0):
+        connection = Connection(broker)
+        ask(broker, connection, (0, session_epoch), {"cold": 0})
+        assert connection.parked
+        connection.connection_lost(None)
+        assert partition.idle, "it can never be forgotten again"
+    assert not len(broker.fetch_sessions)

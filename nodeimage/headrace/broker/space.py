@@ -189,6 +189,9 @@ class Space:
                     log.warning(
                         "a step of looking after the disk failed, it is tried again", step=name, error=str(error)
                     )
+                except Exception:
+                    # A fault of ours must not end the one task that gives disk space back.
+                    log.exception("a step of looking after the disk went wrong", step=step.__name__)
 
     def _data(self) -> list[Container]:
         return [container for container in list(self._broker.containers.values()) if container.id != self.catalog_id]

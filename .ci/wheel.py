@@ -12,8 +12,8 @@ EXPECTED = ("headrace", "headrace_operator", "headrace_spark")
 def main() -> int:
     """Exit code 0 if the wheel is as it should be."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, "."]
-        subprocess.run(command, check=True)
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*pip, "-w", folder, "."], check=True)
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             names = set(archive.namelist())

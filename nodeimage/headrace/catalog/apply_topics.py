@@ -68,7 +68,8 @@ def delete_stream(connection: sqlite3.Connection, command: DeleteStream) -> Stre
     stream = require_stream(connection, command.path)
     if stream.topics and not command.force:
         raise KafkaError(
-            Code.POLICY_VIOLATION, f"stream {stream.path} holds {stream.topics} topics; delete them first, or delete all with --force"
+            Code.POLICY_VIOLATION,
+            f"stream {stream.path} holds {stream.topics} topics; delete them first, or delete all with --force",
         )
     numbers = [row[0] for row in connection.execute("SELECT number FROM topics WHERE stream = ?", (stream.number,))]
     _forget_topics(connection, numbers)

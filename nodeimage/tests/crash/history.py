@@ -128,9 +128,7 @@ def read_all(address: tuple[str, int], topic: str, partition: int) -> list[tuple
         offset = 0
         while True:
             asked = fetch.FetchPartition(partition, -1, offset, -1, -1, 1 << 20)
-            request = fetch.FetchRequest(
-                0, 1, 4 << 20, 0, 0, -1, [fetch.FetchTopic(topic, None, [asked])], [], ""
-            )
+            request = fetch.FetchRequest(0, 1, 4 << 20, 0, 0, -1, [fetch.FetchTopic(topic, None, [asked])], [], "")
             answer = fetch.decode_response(
                 connection.call(ApiKey.FETCH, FETCH_VERSION, fetch.encode_request(FETCH_VERSION, request)),
                 0,

@@ -41,8 +41,14 @@ def test_a_hundred_kills_under_load_lose_nothing_and_double_nothing(new_cluster:
         body = cold.encode_request(
             ApiKey.CREATE_TOPICS,
             5,
-            {"topics": [{"name": name, "num_partitions": 3, "replication_factor": -1, "assignments": [], "configs": []}
-                        for name in topics], "timeout_ms": 10000, "validate_only": False},
+            {
+                "topics": [
+                    {"name": name, "num_partitions": 3, "replication_factor": -1, "assignments": [], "configs": []}
+                    for name in topics
+                ],
+                "timeout_ms": 10000,
+                "validate_only": False,
+            },
         )
         connection.call(ApiKey.CREATE_TOPICS, 5, body)
     partitions = [(topic, number) for topic in topics for number in range(3)]

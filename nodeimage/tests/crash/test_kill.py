@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from headrace.wire import cold
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.client import BrokerConnection

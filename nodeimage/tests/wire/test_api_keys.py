@@ -1,7 +1,8 @@
 import kio.index
 import pytest
-from headrace.wire.api_keys import ADVERTISED, SUPPORTED, ApiKey, is_flexible
 from kio.schema.index import api_key_map
+
+from headrace.wire.api_keys import ADVERTISED, SUPPORTED, ApiKey, is_flexible
 
 KNOWN = [
     (key, version)

@@ -1,4 +1,5 @@
 import pytest
+
 from headrace.wire import cold
 from headrace.wire.api_keys import ADVERTISED, ApiKey
 from headrace.wire.api_versions import encode_response, is_known

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from headrace.errors import MalformedRequest
 from headrace.wire import cold
 from headrace.wire.api_keys import ApiKey
@@ -17,8 +20,6 @@ from headrace.wire.client import (
     encode_admin_response,
 )
 from headrace.wire.header import RequestHeader, read_request_header, response_header
-from hypothesis import given
-from hypothesis import strategies as st
 
 Answer = Callable[[RequestHeader, bytes], bytes]
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import kio.index
 import pytest
-from headrace.errors import MalformedRequest
-from headrace.wire import cold
-from headrace.wire.api_keys import ADVERTISED, ApiKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
+
+from headrace.errors import MalformedRequest
+from headrace.wire import cold
+from headrace.wire.api_keys import ADVERTISED, ApiKey
 
 HOT = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA)
 COLD = [key for key in ADVERTISED if key not in HOT]

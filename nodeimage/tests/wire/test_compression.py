@@ -2,10 +2,11 @@ import zlib
 
 import cramjam
 import pytest
-from headrace.errors import CorruptBatch, InvalidBatch
-from headrace.wire import compression as c
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.errors import CorruptBatch, InvalidBatch
+from headrace.wire import compression as c
 
 PACKED = [pytest.param(number, id=c.NAMES[number]) for number in (c.GZIP, c.SNAPPY, c.LZ4, c.ZSTD)]
 ALL = st.integers(0, 4)

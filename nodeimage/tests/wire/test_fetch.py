@@ -3,6 +3,11 @@ from typing import Any
 
 import kio.index
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest as KafkaPythonRequest
+from kio.serial import entity_reader
+
 from headrace.errors import MalformedRequest
 from headrace.wire import cold
 from headrace.wire.api_keys import ApiKey
@@ -18,10 +23,6 @@ from headrace.wire.fetch import (
     encode_request,
     encode_response,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from kafka.protocol.consumer import FetchRequest as KafkaPythonRequest
-from kio.serial import entity_reader
 
 VERSIONS = range(4, 17)
 versions = st.sampled_from(VERSIONS)

@@ -1,6 +1,15 @@
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
+from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
+from kio.schema.response_header.v0.header import ResponseHeader as KioResponse0
+from kio.schema.response_header.v1.header import ResponseHeader as KioResponse1
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i16, i32
+
 from headrace.errors import MalformedRequest
 from headrace.wire.api_keys import SUPPORTED, ApiKey, is_flexible
 from headrace.wire.header import (
@@ -10,14 +19,6 @@ from headrace.wire.header import (
     request_header,
     response_header,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
-from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
-from kio.schema.response_header.v0.header import ResponseHeader as KioResponse0
-from kio.schema.response_header.v1.header import ResponseHeader as KioResponse1
-from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import i16, i32
 
 VERSIONS = [(int(key), version) for key, (low, high) in SUPPORTED.items() for version in range(low, high + 1)]
 

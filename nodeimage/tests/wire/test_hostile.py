@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from headrace.errors import MalformedRequest
 from headrace.wire import fetch, metadata, produce
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.header import read_response_header
-from hypothesis import given
-from hypothesis import strategies as st
 
 Decode = Callable[[memoryview, int, int], Any]
 

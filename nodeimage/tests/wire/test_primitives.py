@@ -1,8 +1,9 @@
 import pytest
-from headrace.errors import MalformedRequest
-from headrace.wire import primitives as p
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headrace.errors import MalformedRequest
+from headrace.wire import primitives as p
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -4,6 +4,12 @@ from typing import Any
 
 import kio.index
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.producer import ProduceRequest as KafkaPythonRequest
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import Records, i16, i32, i32Timedelta
+
 from headrace.errors import MalformedRequest
 from headrace.wire import cold
 from headrace.wire.api_keys import ApiKey
@@ -16,11 +22,6 @@ from headrace.wire.produce import (
     encode_request,
     encode_response,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from kafka.protocol.producer import ProduceRequest as KafkaPythonRequest
-from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import Records, i16, i32, i32Timedelta
 
 versions = st.integers(0, 11)
 names = st.text(min_size=1, max_size=20)

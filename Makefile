@@ -1,10 +1,10 @@
-# make demo | make test | make install | make bench; each does all of its own set-up.
+# make demo | make test | make install | make bench | make simulate; each does all of its own set-up.
 SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install java bench lint clean
+.PHONY: demo test install java bench simulate lint clean
 
 demo: $(VENV)/.demo java
 	$(BIN)/python -m headrace_spark.demo
@@ -16,6 +16,12 @@ install: $(VENV)/.demo
 
 bench: $(VENV)/.dev java
 	$(BIN)/python -m bench.run
+
+# One seed with its trace, or many: make simulate SEED=4711 | make simulate SEEDS=0:2000 JOBS=2
+SEEDS ?= 0:200
+JOBS ?= 1
+simulate: $(VENV)/.dev
+	@PYTHONPATH=nodeimage/tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --jobs $(JOBS))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

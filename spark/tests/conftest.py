@@ -156,7 +156,7 @@ def connector_jars() -> list[Path]:
         maven = shutil.which("mvn")
         if maven is None:
             return []
-        partial = JARS.with_suffix(".partial")
+        partial = JARS.with_name(f"{JARS.name}.{os.getpid()}.partial")  # several runs may fetch them at a time
         command = [
             maven,
             "-q",
@@ -168,7 +168,12 @@ def connector_jars() -> list[Path]:
         ]
         if subprocess.run(command, capture_output=True, timeout=300, check=False).returncode != 0:
             return []
-        partial.rename(JARS)
+        try:
+            partial.rename(JARS)
+        except OSError:  # another run was faster
+            shutil.rmtree(partial)
+            if not JARS.is_dir():
+                raise
     return sorted(JARS.glob("*.jar"))
 
 

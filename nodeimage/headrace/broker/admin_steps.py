@@ -96,7 +96,7 @@ async def leaders(
 
 def replicas(broker: "Broker") -> int:
     """Replicas that a new topic's partitions get: those of the containers that take them."""
-    return max((len(container.primary.in_sync) for container in broker.space.open_containers()), default=1)
+    return max((len(record.replicas) for record in broker.cluster.open_data()), default=1)
 
 
 async def turn(index: int) -> None:
@@ -106,8 +106,8 @@ async def turn(index: int) -> None:
 
 
 def data_folder(broker: "Broker") -> Path:
-    """The folder that holds this node's containers."""
-    return next(iter(broker.containers.values())).log.folder.parent
+    """The folder that holds this node's replicas."""
+    return broker.folder
 
 
 def refusal(error: HeadraceError) -> dict[str, object]:

@@ -5,29 +5,37 @@ decoded by `wire.cold`, answered by an `async` handler with plain fields, and en
 runs, its connection starts nothing else.
 
 Owns the caches of topics and partitions, the fetch sessions, the deadlines, and all tasks that are started on behalf
-of clients.
+of clients. What changes in the cluster comes in by `container_led`, `container_left` and `records_changed`.
 """
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
 from headrace.broker import fetch, group_apis, headrace_admin, metadata, offset_apis, produce, producer_ids
 from headrace.broker.admin_apis import HANDLERS as ADMIN_HANDLERS
+from headrace.broker.cluster_link import ClusterLink, ControllerLink, StoreCall
+from headrace.broker.commits import committed_to
 from headrace.broker.config_apis import HANDLERS as CONFIG_HANDLERS
 from headrace.broker.deadlines import Deadline, Deadlines
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.groups.limits import GroupLimits
+from headrace.broker.groups.service import GroupService
+from headrace.broker.groups.takeover import Coordination
+from headrace.broker.layout import Address, Layout, NodeIdentity, NodeSettings
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.loop_lag import LoopLag
+from headrace.broker.old_reads import OldReads
 from headrace.broker.partitions import Partitions
+from headrace.broker.placing import Placing
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.redundancy import Redundancy
 from headrace.broker.rolls import Rolls
 from headrace.broker.scrub import Scrub
 from headrace.broker.space import Space
@@ -41,45 +49,21 @@ from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.api_versions import encode_response as encode_api_versions
 from headrace.wire.header import RequestHeader
 
+__all__ = ["Broker", "Counters", "Handler", "NodeIdentity", "NodeSettings"]
+
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
 MOST_PENDING_BYTES = 128 * 1024 * 1024
 """Bytes that wait for the disk; above this, producers wait."""
+SATURATED_S = 0.5
+CLOSE_S = 2.0
+"""How long a node that ends waits for followers, to answer what it has appended."""
 
 LONG_BODY_BYTES = 32 * 1024
 LONG_ANSWERS = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.LIST_GROUPS})
 """APIs whose short requests may have long answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """What an operator sets for one node. Sizes are bytes."""
-
-    chunk_bytes: int = 256 * 1024 * 1024
-    container_bytes: int = 16 * 1024 * 1024 * 1024
-    partitionlet_bytes: int = 2 * 1024 * 1024 * 1024
-    disk_quota: int = 0
-    """0: the whole disk."""
-    disk_reserve: int = 256 * 1024 * 1024
-    """Room on the disk that new chunks leave free."""
-    rebalance_delay_ms: int = 50
-    """How long a group's first rebalance waits for more members."""
-    fsync: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class NodeIdentity:
-    """Who this node is."""
-
-    node_id: NodeId
-    cluster_id: str
-    host: str
-    port: int
-    settings: NodeSettings
-    rack: str | None = None
-    started_at: float = field(default_factory=time.time)
 
 
 @dataclass(slots=True)
@@ -106,18 +90,28 @@ class Broker:
         self,
         *,
         node: NodeIdentity,
+        folder: Path,
         catalog: Catalog,
-        containers: dict[ContainerId, Container],
+        cluster: ClusterLink,
         executor: Executor,
         producer_block: Callable[[int], range],
+        store: StoreCall,
+        controller: ControllerLink,
         regroup_enabled: bool = True,
     ) -> None:
+        """`folder`: where this node's replicas lie. `producer_block` blocks, and raises StoreUnavailable."""
         self.node = node
+        self.folder = folder
         self.catalog = catalog
-        self.containers = containers
+        self.cluster = cluster
+        self.containers: Mapping[ContainerId, Container] = cluster.replicas.led
         """Every container that this node leads, the catalog's among them."""
+        self.layout = Layout(cluster, node)
         self.executor = executor
         self.producer_block = producer_block
+        self.store = store
+        self.controller = controller
+        self.redundancy = Redundancy(cluster.view)
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.connections: set[Connection] = set()
@@ -129,10 +123,13 @@ class Broker:
         self.topics = Topics(self)
         self.partitions = Partitions(self)
         self.rolls = Rolls(self, limit=node.settings.partitionlet_bytes)
+        self.old_reads = OldReads(self)
         self.producer_ids = ProducerIds(self)
+        self._placing = Placing(cluster)
+        self._led: set[Container] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
-        self.groups = group_apis.make_service(self, limits)
+        self.coordination = Coordination(self, make=lambda: group_apis.make_service(self, limits))
         self._handlers: dict[ApiKey, Handler] = {
             **producer_ids.HANDLERS,
             **offset_apis.HANDLERS,
@@ -214,6 +211,37 @@ class Broker:
         """The address by which this session's client reaches this node."""
         return self.node.host, self.node.port
 
+    def address(self, node_id: NodeId, session: Connection) -> Address | None:
+        """The address by which this session's client reaches a node; None for one that is not known."""
+        return self.layout.address(node_id, self.advertised(session))
+
+    # --- the cluster
+
+    def container_led(self, container: Container) -> None:
+        """This node leads a container from now on."""
+        if container in self._led or container.lost:
+            return
+        self._led.add(container)
+        self.layout.changed()
+        self.partitions.container_led(container)
+        self.space.container_led(container)
+        self.coordination.container_led(container)
+        self.rolls.take_up(container)
+
+    def container_left(self, container: Container) -> None:
+        """This node leads a container no more; whoever waited for it has been told."""
+        self._led.discard(container)
+        self.layout.changed()
+        self.partitions.container_left(container)
+        self.space.container_left(container)
+        self.coordination.container_left(container)
+
+    def records_changed(self, containers: Collection[ContainerId] = ()) -> None:
+        """The records of these containers have changed, or those of nodes."""
+        self.layout.changed()
+        self.partitions.records_changed()
+        self.coordination.records_changed()
+
     # --- what handlers use
 
     @property
@@ -234,7 +262,28 @@ class Broker:
     @property
     def node_count(self) -> int:
         """Storage nodes of the cluster."""
-        return 1
+        return max(1, len(self.cluster.view.nodes))
+
+    @property
+    def groups(self) -> GroupService:
+        """The group service, where this node is the coordinator. Raises KafkaError NOT_COORDINATOR."""
+        return self.coordination.present
+
+    @property
+    def catalog_container(self) -> Container | None:
+        """The catalog's container, where this node leads it."""
+        return self.cluster.catalog_container
+
+    @property
+    def coordinator(self) -> NodeId | None:
+        """The node that leads the catalog's container, as far as is known."""
+        record = self.cluster.catalog
+        return None if record is None else record.primary
+
+    @property
+    def leads_catalog_soon(self) -> bool:
+        """The cluster wants this node to lead the catalog's container, which it may not yet do."""
+        return self.coordinator == self.node_id
 
     def now(self) -> int:
         """Milliseconds since 1970."""
@@ -260,19 +309,14 @@ class Broker:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, KafkaError):
             log.error("task failed", error=repr(error), exc_info=error)
 
-    def place(self, count: int, _stream: str) -> list[tuple[ContainerId, Epoch]]:
-        """Containers for `count` new partitionlets: of two random candidates the emptier one, each time."""
-        candidates = self.space.open_containers()
-        if not candidates:
-            raise KafkaError(Code.KAFKA_STORAGE_ERROR, "no container takes new partitions: is the disk full?")
-        if len(candidates) == 1:
-            (only,) = candidates
-            return [(only.id, only.epoch)] * count
-        chosen = [
-            min(random.sample(candidates, 2), key=lambda container: container.log.end - container.log.start)
-            for _ in range(count)
-        ]
-        return [(container.id, container.epoch) for container in chosen]
+    def place(
+        self, count: int, volume: str = "default", *, avoid: ContainerId | None = None
+    ) -> list[tuple[ContainerId, Epoch]]:
+        """Containers of the whole cluster for `count` new partitionlets; `avoid` only if there is no other.
+
+        Raises KafkaError LEADER_NOT_AVAILABLE while there is none.
+        """
+        return self._placing.place(count, volume, avoid=avoid)
 
     def read_failed(self, error: Exception) -> None:
         """A read from disk failed; the client gets a storage error."""
@@ -292,30 +336,27 @@ class Broker:
         """Return when the disk has caught up."""
         while self.saturated:
             busiest = max(self.containers.values(), key=lambda container: container.log.pending_bytes)
-            waiting: asyncio.Future[None] = self.loop.create_future()
-            busiest.when_committed(busiest.log.end, _Done(waiting))
-            await waiting
+            try:
+                await committed_to(busiest, busiest.log.end, timeout_s=SATURATED_S)
+            except KafkaError:
+                await asyncio.sleep(0)  # its followers lag, or another node leads it: the disk alone counts here
 
     # --- life
 
     async def start(self) -> None:
-        """Finish what a crash interrupted, and begin the background work."""
-        taken_up = await self.rolls.finish()
-        if taken_up:
-            log.info("rolls taken up again", count=taken_up)
+        """Begin the background work, and serve what this node leads by now."""
         self.space.start()
         self.loop_lag.start()
-        self.spawn(self.groups.warm())
+        for container in list(self.containers.values()):
+            self.container_led(container)
 
     async def close(self) -> None:
         """End connections, tasks and background work."""
         await self.scrub.close()
         await self.space.close()
-        self.groups.close()
-        for container in self.containers.values():  # what has been appended is answered
-            waiting: asyncio.Future[None] = self.loop.create_future()
-            container.when_committed(container.log.end, _Done(waiting))
-            await waiting
+        self.coordination.close()
+        appended = [self._all_answered(container) for container in list(self.containers.values())]
+        await asyncio.gather(*appended)
         for connection in list(self.connections):
             connection.end()
         for task in list(self._tasks):
@@ -324,15 +365,9 @@ class Broker:
         self.loop_lag.close()
         self.deadlines.close()
 
-
-class _Done:
-    """A future as somebody who waits for a commit."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: "asyncio.Future[None]") -> None:
-        self._future = future
-
-    def committed(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+    async def _all_answered(self, container: Container) -> None:
+        """What has been appended is answered, if its followers let it."""
+        try:
+            await committed_to(container, container.log.end, timeout_s=CLOSE_S)
+        except KafkaError as error:
+            log.info("some producers get no answer", container=container.id, reason=str(error))

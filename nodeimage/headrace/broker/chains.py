@@ -1,31 +1,22 @@
-"""What is stored of a topic: its partitionlets, their bytes, and where its partitions end.
+"""What is stored of a topic: its partitionlets, their bytes, and where its partitions end, over the whole cluster.
 
 For those who look on: a partition that nobody uses is read from its container's log in a reader thread and not
-brought into memory. Figures of different partitionlets are of slightly different moments.
+brought into memory; what other nodes lead is asked of them, and left out where they do not answer. Figures of different
+partitionlets are of slightly different moments.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.replica_reads import Extent
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, TopicRow
-from headrace.container.container import Container
-from headrace.ids import ContainerId, Offset, PartitionletId
+from headrace.ids import Offset, PartitionletId
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-_AT_ONCE = 500
-"""Partitionlets that one visit to a reader thread looks at, so that fetches get their turn in between."""
-
 STATES = ("intended", "open", "sealed")
-
-
-class Extent(NamedTuple):
-    """A partitionlet in its container's log: bytes stored, and the offset after its last record."""
-
-    size: int
-    end: int
 
 
 class PartitionState(NamedTuple):
@@ -49,31 +40,8 @@ def chains_of(
 
 
 async def extents(broker: "Broker", rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:
-    """What the logs of this node hold of these partitionlets; nothing for those that lie elsewhere."""
-    wanted = [row for row in rows if row.state != INTENDED]
-    found: dict[PartitionletId, Extent] = {}
-    for start in range(0, len(wanted), _AT_ONCE):
-        part = wanted[start : start + _AT_ONCE]
-        found |= await broker.loop.run_in_executor(broker.executor, _extents, dict(broker.containers), part)
-    return found
-
-
-def _extents(
-    containers: Mapping[ContainerId, Container], rows: Sequence[PartitionletRow]
-) -> dict[PartitionletId, Extent]:
-    """[blocking] A sealed partitionlet's end is known; an open one's is its last frame's."""
-    found: dict[PartitionletId, Extent] = {}
-    for row in rows:
-        container = containers.get(row.container)
-        if container is None:
-            continue
-        if row.state == OPEN:
-            state = container.log.load(row.id)
-            end = row.first if state.next_offset is None else max(row.first, state.next_offset)
-            found[row.id] = Extent(state.bytes, end)
-        else:
-            found[row.id] = Extent(container.log.size(row.id), row.end)
-    return found
+    """What the cluster holds of these partitionlets; nothing for those whose container's leader does not answer."""
+    return await broker.old_reads.extents(rows)
 
 
 async def partition_states(broker: "Broker", topic: TopicRow) -> list[PartitionState]:
@@ -110,7 +78,7 @@ def _state(
     stored = sizes.get(last.id)
     end = committed_end(broker, topic.topic_id, last.partition)
     if end is None:
-        end = stored.end if stored is not None else last.first
+        end = max(log_start, stored.end if stored is not None else last.first)
     return PartitionState(
         partition=last.partition,
         log_start=log_start,
@@ -122,7 +90,7 @@ def _state(
 
 
 def committed_end(broker: "Broker", topic_id: bytes, partition: int) -> int | None:
-    """The high watermark of a partition that is in memory; None for one that is not (all it has is committed)."""
+    """The high watermark of a partition that is in memory here; None for one that is not, or lies elsewhere."""
     topic = broker.topics.cached_id(topic_id)
     held = topic.partitions.get(partition) if topic is not None else None
     return held.high_watermark if held is not None else None
@@ -130,13 +98,13 @@ def committed_end(broker: "Broker", topic_id: bytes, partition: int) -> int | No
 
 def leader_epoch_now(broker: "Broker", row: PartitionletRow) -> int:
     """The leader epoch of an open partitionlet now, of a sealed one as it was at its end (invariant 10)."""
-    if row.state == OPEN and (container := broker.containers.get(row.container)) is not None:
-        return row.current_leader_epoch(container.epoch)
+    if row.state == OPEN and (leader := broker.cluster.leader(row.container)) is not None:
+        return row.current_leader_epoch(leader[1])
     return row.epochs[-1][0] if row.epochs else row.leader_epoch
 
 
 async def ends(broker: "Broker", wanted: Iterable[tuple[bytes, int]]) -> dict[tuple[bytes, int], int]:
-    """The high watermarks of these (topic id, partition); nothing for those that do not exist."""
+    """The high watermarks of these (topic id, partition); nothing for those that do not exist, or are out of reach."""
     asked = set(wanted)
     found = {key: end for key in asked if (end := committed_end(broker, key[0], key[1])) is not None}
     missing = asked - found.keys()

@@ -5,17 +5,19 @@ threads; a topic that nobody uses is not brought into memory for them.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.admin_steps import Handler, data_folder, topic_rows, turn
-from headrace.broker.chains import chains_of, extents
+from headrace.broker.chains import chains_of
 from headrace.broker.listener import Connection
+from headrace.broker.old_reads import extents_of, replica_of
+from headrace.broker.replica_reads import Extent
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import TopicRow
+from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.errors import Code
-from headrace.ids import StreamNumber
+from headrace.ids import ContainerId, PartitionletId, StreamNumber
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.cold import field
 
@@ -39,14 +41,16 @@ async def describe_cluster(broker: "Broker", request: Any, session: Connection) 
             "error_message": "this is a broker's address; there are no controllers to connect to",
             "endpoint_type": BROKERS,
         }
-    host, port = broker.advertised(session)
     return {
         "error_code": 0,
         "error_message": None,
         "endpoint_type": BROKERS,
         "cluster_id": broker.node.cluster_id,
         "controller_id": broker.node.node_id,
-        "brokers": [{"broker_id": broker.node.node_id, "host": host, "port": port, "rack": broker.node.rack}],
+        "brokers": [
+            {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+            for each in broker.layout.addresses(broker.advertised(session))
+        ],
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
         ),
@@ -62,7 +66,8 @@ async def list_partition_reassignments(broker: "Broker", request: Any, session: 
 
 
 async def describe_log_dirs(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeLogDirs 1-4: this node's data folder, with the bytes of each partition."""
+    """DescribeLogDirs 1-4: this node's data folder, with the bytes that it stores of each partition, replicas of
+    containers that others lead among them. Clients ask every node."""
     topics = (
         await _all_sizes(broker)
         if request.topics is None
@@ -116,24 +121,35 @@ async def _sizes_of(broker: "Broker", wanted: Mapping[str, set[int]]) -> list[di
 
 async def _described(broker: "Broker", topics: Sequence[tuple[str, TopicRow]]) -> list[dict[str, Any]]:
     chains = await broker.catalog.query(lambda reader: chains_of(reader, [row for _, row in topics]))
-    stored = await extents(broker, (row for chain in chains.values() for row in chain))
+    stored = await _stored(broker, [row for chain in chains.values() for row in chain])
     described: list[dict[str, Any]] = []
     for index, (name, topic) in enumerate(topics):
-        sizes = dict.fromkeys(range(topic.partitions), 0)
+        sizes: dict[int, int] = {}
         for row in chains[topic.number]:
-            if row.id in stored and row.partition in sizes:
-                sizes[row.partition] += stored[row.id].size
-        described.append(
-            {
-                "name": name,
-                "partitions": [
-                    {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": False}
-                    for partition, size in sizes.items()
-                ],
-            }
-        )
+            if row.id in stored:
+                sizes[row.partition] = sizes.get(row.partition, 0) + stored[row.id].size
+        if sizes:
+            partitions = [
+                {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+                for partition, size in sizes.items()
+            ]
+            described.append({"name": name, "partitions": partitions})
         await turn(index)
     return described
+
+
+async def _stored(broker: "Broker", rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:
+    """What this node's replicas hold of these partitionlets, whoever leads them."""
+    by_container: dict[ContainerId, list[PartitionletId]] = {}
+    for row in rows:
+        if row.state != INTENDED:
+            by_container.setdefault(row.container, []).append(row.id)
+    found: dict[PartitionletId, Extent] = {}
+    for container, wanted in by_container.items():
+        replica = replica_of(broker, container)
+        if replica is not None:
+            found |= await extents_of(broker, replica, wanted, set())
+    return found
 
 
 HANDLERS: Final[Mapping[ApiKey, Handler]] = {

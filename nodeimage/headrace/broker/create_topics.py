@@ -230,12 +230,14 @@ async def _make(
 def _places(broker: "Broker", wanted: Sequence[_Wanted]) -> dict[str, _Places | HeadraceError]:
     """By stream, containers for all of its new partitions, or why there are none."""
     partitions: Counter[str] = Counter()
+    volumes: dict[str, str] = {}
     for topic in wanted:
         partitions[topic.name.stream] += topic.partitions
+        volumes[topic.name.stream] = topic.policy.volume
     found: dict[str, _Places | HeadraceError] = {}
     for stream, count in partitions.items():
         try:
-            found[stream] = iter(broker.place(count, stream))
+            found[stream] = iter(broker.place(count, volumes[stream]))
         except HeadraceError as error:
             found[stream] = error
     return found
@@ -302,7 +304,10 @@ def _check_growth(topic: Any, row: TopicRow, *, nodes: int) -> None:
 
 async def _grow(broker: "Broker", row: TopicRow, *, count: int, timeout_ms: int) -> None:
     """Add partitions up to `count`. Raises HeadraceError."""
-    places = broker.place(count - row.partitions, row.stream)
+    stream = await broker.catalog.query(lambda reader: reader.stream(row.stream))
+    if stream is None:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {row.full_name}")
+    places = broker.place(count - row.partitions, stream.policy.volume)
     command = CreatePartitions(
         topic_id=row.topic_id,
         count=count,

@@ -1,23 +1,24 @@
 """Fetch: what the client's partitions hold from its offsets on, now or as soon as there is enough.
 
 A fetch that finds less than `min_bytes` waits: its partitions wake it (`fetch_sessions.Interest`) when something is
-committed, or the node's one timer when `max_wait` is over. Batches come from the log's tail in memory, or from disk in
-a reader thread; the loop never reads a file. Records above the high watermark are never given out (invariant 2).
+committed, or the node's one timer when `max_wait` is over. Batches come from the log's tail in memory, from disk in a
+reader thread (the loop never reads a file), or, of partitionlets that lie in other nodes' containers, by `old_reads`.
+Records above the high watermark are never given out (invariant 2).
+
+What a node cannot answer is the error of that partition alone. A partition that this node leads no more wakes its
+fetches, which answer NOT_LEADER_OR_FOLLOWER; the client's next fetch looks it up anew.
 
 A waiting fetch is answered early when another request of its client waits behind it: answers go out in order.
 """
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from headrace.broker.cold_reads import Range, locate, read_all
 from headrace.broker.deadlines import Deadline
 from headrace.broker.fetch_sessions import FetchSession, Interest, Key
 from headrace.broker.listener import Buffer, Connection, Slot
-from headrace.broker.partition import Partition
-from headrace.container.container import Container
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Offset, PartitionletId
+from headrace.errors import Code, KafkaError
 from headrace.wire.fetch import FetchRequest, FetchResult, FetchTopicResult, decode_request, encode_response
 from headrace.wire.header import RequestHeader
 
@@ -28,36 +29,23 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Whatever a client asks for, one answer holds no more than this (and one batch)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Where a partition's records from an offset on lie: in one partitionlet, below `limit`."""
-
-    container: Container
-    partitionlet: PartitionletId
-    offset: int
-    limit: int
-
-
-def locate(broker: "Broker", partition: Partition, offset: int) -> Range:
-    """The partitionlet that holds `offset`, or the one after it where `offset` is in none.
-
-    Raises `KafkaError` NOT_LEADER_OR_FOLLOWER if this node has no replica of it.
-    """
-    high_watermark = partition.high_watermark
-    row = partition.chain[-1]
-    if offset < row.first:
-        for older in reversed(partition.chain[:-1]):
-            if offset >= older.first:
-                row = older
-                break
-        else:
-            row = partition.chain[0]
-    if row.id == partition.open:
-        return Range(partition.container, row.id, offset, high_watermark)
-    container = broker.containers.get(row.container)
-    if container is None:
-        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"container {row.container} is not on this node")
-    return Range(container, row.id, max(offset, row.first), min(row.end, high_watermark))
+_ANSWERED: Final = frozenset(
+    {
+        Code.OFFSET_OUT_OF_RANGE,
+        Code.CORRUPT_MESSAGE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INVALID_TOPIC_EXCEPTION,
+    }
+)
+"""What clients understand in an answer to Fetch; Java's consumer ends at any other code. For those that pass they get
+NOT_LEADER_OR_FOLLOWER, and come again."""
 
 
 def handle(broker: "Broker", connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
@@ -248,14 +236,11 @@ class Fetch:
                 continue
             if total >= budget:
                 continue
-            try:
-                where = locate(self._broker, partition, interest.asked.offset)
-            except KafkaError as missing:
-                interest.error = missing
-                failed = True
-                continue
+            where = locate(self._broker, partition, interest.asked.offset)
             most = min(interest.asked.max_bytes, budget - total)
-            batches = where.container.read_tail(where.partitionlet, where.offset, limit=where.limit, max_bytes=most)
+            batches = None
+            if where.container is not None:
+                batches = where.container.read_tail(where.row.id, where.offset, limit=where.limit, max_bytes=most)
             if batches is None:
                 cold.append((interest, where))
                 continue
@@ -282,9 +267,10 @@ class Fetch:
     async def _read_cold(self, found: dict[Key, list[Buffer]], cold: list[tuple[Interest, Range]], budget: int) -> None:
         if self._cancel in self._connection.on_close:
             self._connection.on_close.remove(self._cancel)
-        asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
         try:
-            read = await self._broker.loop.run_in_executor(self._broker.executor, _read, asked, budget)
+            read = await read_all(
+                self._broker, [(interest.key, where, interest.asked.max_bytes) for interest, where in cold], budget
+            )
         except asyncio.CancelledError:
             self._cancel()
             raise
@@ -294,9 +280,14 @@ class Fetch:
                     pass  # the others took all the room
                 case list(batches):
                     found[interest.key] = batches
+                case KafkaError() as refused:
+                    interest.error = refused
                 case error:  # of this partition alone: the others are served
                     self._broker.read_failed(error)
                     interest.error = KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
+            partition = interest.partition
+            if partition is not None and partition.left and interest.key not in found and interest.error is None:
+                interest.error = _left()
         self._session.waiting = None
         if self._connection.closed:
             self._cancel()
@@ -312,6 +303,9 @@ class Fetch:
             interest.error = KafkaError(
                 Code.UNKNOWN_TOPIC_OR_PARTITION if isinstance(interest.key[0], str) else Code.UNKNOWN_TOPIC_ID
             )
+            return interest.error
+        if partition.left:
+            interest.error = _left()
             return interest.error
         interest.error = None
         epoch = interest.asked.current_leader_epoch
@@ -364,10 +358,11 @@ class Fetch:
         partition = interest.partition
         error = interest.error
         if partition is None or error is not None:
-            known = partition is not None and not partition.deleted
+            known = partition is not None and not partition.deleted and not partition.left
+            code = error.code if error is not None else Code.UNKNOWN_TOPIC_OR_PARTITION
             return FetchResult(
                 partition=interest.key[1],
-                error=error.code if error is not None else Code.UNKNOWN_TOPIC_OR_PARTITION,
+                error=code if code in _ANSWERED else Code.NOT_LEADER_OR_FOLLOWER,
                 high_watermark=partition.high_watermark if known and partition is not None else -1,
                 last_stable=-1,
                 log_start=partition.log_start if known and partition is not None else -1,
@@ -387,22 +382,5 @@ def _nothing() -> None:
     """What a wake-up does while an answer is being read."""
 
 
-def _read(asked: list[tuple[Key, Range, int]], budget: int) -> dict[Key, list[Buffer] | Exception]:
-    """[blocking] Read each range, or why it cannot be read, as far as `budget` bytes go; at least one batch in all."""
-    found: dict[Key, list[Buffer] | Exception] = {}
-    for key, where, max_bytes in asked:
-        if budget <= 0 and found:
-            break
-        try:
-            batches = where.container.log.read(
-                where.partitionlet,
-                Offset(where.offset),
-                limit=Offset(where.limit),
-                max_bytes=min(max_bytes, max(budget, 1)),
-            )
-        except (HeadraceError, OSError) as error:
-            found[key] = error
-            continue
-        found[key] = list(batches)
-        budget -= sum(map(len, batches))
-    return found
+def _left() -> KafkaError:
+    return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")

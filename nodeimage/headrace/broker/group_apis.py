@@ -33,7 +33,7 @@ def make_service(host: GroupHost, limits: GroupLimits | None = None) -> GroupSer
 
 
 async def find_coordinator(host: Host, request: Any, session: Session) -> Mapping[str, object]:
-    """FindCoordinator 0-4: this node, for every group."""
+    """FindCoordinator 0-4: the node that leads the catalog, for every group."""
     key_type = field(request, "key_type", _GROUP)
     keys = field(request, "coordinator_keys", None)
     found = [_coordinator(host, session, key, key_type) for key in ([request.key] if keys is None else keys)]
@@ -42,16 +42,19 @@ async def find_coordinator(host: Host, request: Any, session: Session) -> Mappin
 
 def _coordinator(host: Host, session: Session, key: str, key_type: int) -> dict[str, object]:
     if key_type == _GROUP:
-        address, port = host.advertised(session)
-        return {
-            "key": key,
-            "node_id": host.node_id,
-            "host": address,
-            "port": port,
-            "error_code": int(Code.NONE),
-            "error_message": None,
-        }
-    if key_type == _TRANSACTION:
+        node_id = host.coordinator
+        address = None if node_id is None else host.address(node_id, session)
+        if address is not None:
+            return {
+                "key": key,
+                "node_id": address.node_id,
+                "host": address.host,
+                "port": address.port,
+                "error_code": int(Code.NONE),
+                "error_message": None,
+            }
+        code, message = Code.COORDINATOR_NOT_AVAILABLE, "no node leads the catalog at the moment"
+    elif key_type == _TRANSACTION:
         code, message = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported yet"
     else:
         code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
@@ -82,7 +85,7 @@ async def join_group(host: Host, request: Any, session: Session) -> Mapping[str,
     )
     try:
         check_group_id(join.group_id)
-        result = await host.groups.join(join)
+        result = await (await host.coordination.service()).join(join)
     except HeadraceError as error:
         result = JoinResult(code=error.code, member_id=join.member_id)
     return {
@@ -115,7 +118,7 @@ async def sync_group(host: Host, request: Any, _session: Session) -> Mapping[str
         check_group_id(sync.group_id)
         if request.__version__ >= 5 and (sync.protocol_type is None or sync.protocol_name is None):
             raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup 5 names the protocol")  # KIP-559
-        result = await host.groups.sync(sync)
+        result = await (await host.coordination.service()).sync(sync)
     except HeadraceError as error:
         result = SyncResult(code=error.code)
     return {
@@ -130,7 +133,8 @@ async def heartbeat(host: Host, request: Any, _session: Session) -> Mapping[str,
     """Heartbeat 0-4."""
     try:
         check_group_id(request.group_id)
-        code = await host.groups.heartbeat(
+        groups = await host.coordination.service()
+        code = await groups.heartbeat(
             request.group_id, request.member_id, field(request, "group_instance_id", None), request.generation_id
         )
     except HeadraceError as error:
@@ -150,7 +154,7 @@ async def leave_group(host: Host, request: Any, _session: Session) -> Mapping[st
         ]
     try:
         check_group_id(request.group_id)
-        codes = await host.groups.leave(request.group_id, departures)
+        codes = await (await host.coordination.service()).leave(request.group_id, departures)
     except HeadraceError as error:
         return {"error_code": int(error.code), "members": []}
     return {
@@ -166,10 +170,10 @@ async def leave_group(host: Host, request: Any, _session: Session) -> Mapping[st
 
 
 async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """ListGroups 0-4, of these states or of all."""
+    """ListGroups 0-4, of these states or of all. Clients ask every node: one that does not coordinate has none."""
     states = {state.lower() for state in field(request, "states_filter", ())}
     try:
-        groups = await host.groups.listing()
+        groups = [] if host.coordination.elsewhere else await (await host.coordination.service()).listing()
     except HeadraceError as error:
         return {"error_code": int(error.code), "groups": []}
     return {
@@ -184,10 +188,14 @@ async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[st
 
 async def describe_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
     """DescribeGroups 0-5. A group that does not exist is Dead."""
-    described = []
+    described: list[Mapping[str, object]] = []
+    try:
+        groups = await host.coordination.service()
+    except HeadraceError as error:
+        return {"groups": [{"error_code": int(error.code), "group_id": group_id} for group_id in request.groups]}
     for group_id in request.groups:
         try:
-            described.append(_described(await host.groups.describe(group_id)))
+            described.append(_described(await groups.describe(group_id)))
         except HeadraceError as error:
             described.append({"error_code": int(error.code), "group_id": group_id})
     return {"groups": described}
@@ -219,7 +227,7 @@ async def delete_groups(host: Host, request: Any, _session: Session) -> Mapping[
     """DeleteGroups 0-2: groups without members, with their cursors."""
     names = list(dict.fromkeys(request.groups_names))
     try:
-        codes = await host.groups.delete(names)
+        codes = await (await host.coordination.service()).delete(names)
     except HeadraceError as error:
         codes = [error.code] * len(names)
     return {

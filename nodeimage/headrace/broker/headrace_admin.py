@@ -5,7 +5,9 @@
 
 Responsible for the envelope and the table of methods: parameters are checked against a struct per method (an unknown
 one, or one of a wrong type, is an INVALID_REQUEST that names it), errors become codes with a line that says what to
-do. The methods on streams and topics are here; `node_status`, `group_lag` and `chains` have the others' contents.
+do. The methods on streams and topics are here, those on the cluster in `cluster_admin`; `node_status`, `group_lag` and
+`chains` have the others' contents. A method that only one node can answer refuses with NOT_COORDINATOR (groups) or
+NOT_LEADER_OR_FOLLOWER (roll) elsewhere.
 """
 
 import base64
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
+from headrace.broker import cluster_admin
+from headrace.broker.admin_params import NoParams, Params
 from headrace.broker.admin_steps import now, submitted, topic_rows
 from headrace.broker.chains import STATES, committed_end, extents, leader_epoch_now, partition_states
 from headrace.broker.create_topics import MAX_PARTITIONS
@@ -24,11 +28,13 @@ from headrace.broker.listener import Connection
 from headrace.broker.node_status import node_status, scrub_shown
 from headrace.broker.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
 from headrace.broker.topic_configs import effective
+from headrace.broker.volume_admin import stream_warning, volume_for_stream
 from headrace.catalog.commands import AlterStream, CreateStream, DeleteStream
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import OPEN, PartitionletRow, StreamOutcome, StreamRow, TopicRow
+from headrace.catalog.rows import INTENDED, OPEN, StreamOutcome, StreamRow, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import ContainerId, NodeId
 from headrace.wire.client import decode_admin_request, encode_admin_response
 
 if TYPE_CHECKING:
@@ -63,38 +69,30 @@ def _params(name: str, method: "_Method", given: Mapping[str, Any]) -> Any:
         raise KafkaError(Code.INVALID_REQUEST, f"{name}: {error}") from None
 
 
-class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A method's parameters."""
-
-
-class NoParams(_Params, frozen=True):
-    """None."""
-
-
 # --- streams
 
 
-class StreamPath(_Params, frozen=True):
+class StreamPath(Params, frozen=True):
     path: str
 
 
-class NewStream(_Params, frozen=True):
+class NewStream(Params, frozen=True):
     path: str
     policy: PolicyFields = PolicyFields()
     if_not_exists: bool = False
 
 
-class StreamChange(_Params, frozen=True):
+class StreamChange(Params, frozen=True):
     path: str
     changes: PolicyFields
 
 
-class StreamEnd(_Params, frozen=True):
+class StreamEnd(Params, frozen=True):
     path: str
     force: bool = False
 
 
-class Page(_Params, frozen=True):
+class Page(Params, frozen=True):
     after: str = ""
     limit: int = -1
 
@@ -102,7 +100,10 @@ class Page(_Params, frozen=True):
 async def stream_create(broker: "Broker", params: NewStream) -> dict[str, object]:
     """The stream as made. TOPIC_ALREADY_EXISTS for a path that is taken, unless `if_not_exists`."""
     check_stream(params.path)
-    command = CreateStream(path=params.path, policy=policy_from(params.policy), now=now())
+    policy = policy_from(params.policy)
+    if params.policy.volume is not None:
+        await volume_for_stream(broker, params.policy.volume)
+    command = CreateStream(path=params.path, policy=policy, now=now())
     outcome: StreamOutcome = await submitted(broker, command, timeout_ms=0)
     if not outcome.changed and not params.if_not_exists:
         raise KafkaError(
@@ -119,14 +120,21 @@ async def stream_list(broker: "Broker", params: Page) -> list[dict[str, object]]
 
 
 async def stream_show(broker: "Broker", params: StreamPath) -> dict[str, object]:
-    """One stream: its policy, and how much is in it."""
-    return stream_shown(await _stream(broker, params.path))
+    """One stream: its policy, how much is in it, and (`problem`) why no topics can be made in it at present."""
+    row = await _stream(broker, params.path)
+    return {**stream_shown(row), "problem": stream_warning(broker, row)}
 
 
 async def stream_alter(broker: "Broker", params: StreamChange) -> dict[str, object]:
-    """The stream as changed. Topics follow at once, but for what they set themselves."""
+    """The stream as changed. Topics follow at once, but for what they set themselves.
+
+    A new volume takes what a partition writes from its next roll on.
+    """
     await _stream(broker, params.path)
-    command = AlterStream(path=params.path, changes=changes_from(params.changes))
+    changes = changes_from(params.changes)
+    if changes.volume is not None:
+        await volume_for_stream(broker, changes.volume)
+    command = AlterStream(path=params.path, changes=changes)
     outcome: StreamOutcome = await submitted(broker, command, timeout_ms=0)
     return stream_shown(outcome.stream)
 
@@ -159,18 +167,18 @@ async def _stream(broker: "Broker", path: str) -> StreamRow:
 # --- topics
 
 
-class TopicPage(_Params, frozen=True):
+class TopicPage(Params, frozen=True):
     stream: str
     prefix: str = ""
     after: str = ""
     limit: int = 1000
 
 
-class OneTopic(_Params, frozen=True):
+class OneTopic(Params, frozen=True):
     topic: str
 
 
-class OnePartition(_Params, frozen=True):
+class OnePartition(Params, frozen=True):
     topic: str
     partition: int | None = None
 
@@ -211,6 +219,8 @@ async def topic_show(broker: "Broker", params: OneTopic) -> dict[str, object]:
     stream = await _stream(broker, row.stream)
     policy = effective(stream.policy, row.configs)
     partitions = await partition_states(broker, row)
+    opened = await broker.catalog.query(lambda reader: reader.open_partitionlets([row.number]))
+    containers = {each.partition: each.container for each in opened.get(row.number, [])}
     return {
         "topic": row.full_name,
         "topic_id": shown_id(row.topic_id),
@@ -224,7 +234,7 @@ async def topic_show(broker: "Broker", params: OneTopic) -> dict[str, object]:
         "partitions": [
             {
                 "partition": each.partition,
-                "leader": broker.node.node_id,
+                "leader": _leader(broker, containers.get(each.partition)),
                 "leader_epoch": each.leader_epoch,
                 "first": each.log_start,
                 "end": each.end,
@@ -257,11 +267,17 @@ async def chain(broker: "Broker", params: OnePartition) -> list[dict[str, object
                 "end": end,
                 "bytes": extent.size if extent is not None else None,
                 "container": each.container,
-                "node": broker.node.node_id if each.container in broker.containers else None,
+                "node": _leader(broker, each.container),
                 "leader_epoch": leader_epoch_now(broker, each),
             }
         )
     return shown
+
+
+def _leader(broker: "Broker", container: ContainerId | None) -> NodeId | None:
+    """The node that leads a container."""
+    found = None if container is None else broker.cluster.leader(container)
+    return None if found is None else found[0]
 
 
 async def roll(broker: "Broker", params: OnePartition) -> dict[str, object]:
@@ -272,16 +288,16 @@ async def roll(broker: "Broker", params: OnePartition) -> dict[str, object]:
     if isinstance(topic, KafkaError):
         raise topic
     partition = await broker.partitions.leader(topic, index)
-    await broker.rolls.roll(partition)
-    opened: PartitionletRow = partition.chain[-1]
+    opened = await broker.rolls.roll(partition)
+    rows = await broker.catalog.query(lambda reader: reader.chain(row.number, index))
     return {
         "topic": row.full_name,
         "partition": index,
         "id": opened.id,
         "first": opened.first,
         "container": opened.container,
-        "leader_epoch": partition.leader_epoch,
-        "partitionlets": len(partition.chain),
+        "leader_epoch": leader_epoch_now(broker, opened),
+        "partitionlets": sum(each.state != INTENDED for each in rows),
     }
 
 
@@ -306,7 +322,7 @@ def shown_id(topic_id: bytes) -> str:
 # --- the node, groups
 
 
-class OneGroup(_Params, frozen=True):
+class OneGroup(Params, frozen=True):
     group: str
 
 
@@ -344,7 +360,7 @@ async def groups_show(broker: "Broker", params: OneGroup) -> dict[str, object]:
 class _Method(NamedTuple):
     """A method: what it takes, and what runs it."""
 
-    params: type[_Params]
+    params: type[Params]
     run: Callable[["Broker", Any], Awaitable[object]]
 
 
@@ -364,4 +380,5 @@ METHODS: Final[Mapping[str, _Method]] = {
     "scrub.status": _Method(NoParams, scrub_status),
     "groups.list": _Method(NoParams, groups_list),
     "groups.show": _Method(OneGroup, groups_show),
+    **{name: _Method(params, run) for name, (params, run) in cluster_admin.METHODS.items()},
 }

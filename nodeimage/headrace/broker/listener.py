@@ -22,9 +22,10 @@ from typing import Any, Protocol, cast
 
 import structlog
 
+from headrace.broker.refusals import Refusals
 from headrace.errors import HeadraceError, MalformedRequest
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.header import RequestHeader, read_request_header, response_header
+from headrace.wire.header import RequestHeader, framed_response_header, read_request_header
 
 log = structlog.get_logger()
 
@@ -58,7 +59,7 @@ class Handler(Protocol):
 class Slot:
     """The place of one answer in its connection's queue."""
 
-    __slots__ = ("_connection", "answer_pieces", "api_key", "correlation_id", "done", "version")
+    __slots__ = ("_connection", "answer_bytes", "answer_pieces", "api_key", "correlation_id", "done", "version")
 
     def __init__(self, connection: "Connection", header: RequestHeader) -> None:
         self._connection = connection
@@ -67,26 +68,34 @@ class Slot:
         self.correlation_id = header.correlation_id
         self.done = False
         self.answer_pieces: list[Buffer] = []
+        self.answer_bytes = 0
 
     def answer(self, body: Sequence[Buffer], *, header_version: int | None = None) -> None:
         """Answer with `body`, as soon as all earlier requests are answered."""
         if self.done:
             return
-        head = response_header(
-            self.api_key, self.version if header_version is None else header_version, self.correlation_id
-        )
-        length = len(head)
+        length = 0
         for piece in body:
             length += len(piece)
-        self.answer_pieces = [_LENGTH.pack(length) + head, *body]
-        self._connection.answered += _LENGTH.size + length
+        head = framed_response_header(
+            self.api_key, self.version if header_version is None else header_version, self.correlation_id, length
+        )
+        self.answer_pieces = [head, *body]
+        self.answer_bytes = length = len(head) + length
         self.done = True
-        self._connection.flush()
+        connection = self._connection
+        connection.answered += length
+        if not connection.flushing:
+            connection.flush()
 
     def no_answer(self) -> None:
         """The client expects none (Produce with acks=0)."""
         self.done = True
         self._connection.flush()
+
+    def lose(self) -> None:
+        """Nobody knows what came of the request: the client must find out, and so it is cut off without an answer."""
+        self._connection.drop()
 
     @property
     def is_followed(self) -> bool:
@@ -114,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused_reading = False
         self._client_reads = True
         self._processing = False
-        self._flushing = False
+        self.flushing = False
         self._finishing = False
         self._ended = False
         self.slots: deque[Slot] = deque()
@@ -128,6 +137,8 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes of answers that are not written yet."""
         self.waiting_fetches: list[Callable[[], None]] = []
         """Each answers a fetch that waits on this connection; called when another request comes behind them."""
+        self.refusals: Refusals | None = None
+        """Batches that were refused for the moment; None while there has been none."""
         self._held: set[asyncio.Task[None]] = set()
         self._delayed: tuple[RequestHeader, memoryview, Slot] | None = None
         """The request behind a waiting fetch that has to read from disk first."""
@@ -242,6 +253,11 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection; the reason goes to the log."""
         if not self.closed:
             log.warning("connection closed", peer=self.peer, client=self.client_id, reason=reason)
+            self.drop()
+
+    def drop(self) -> None:
+        """End the connection at once: what is not answered by now never is."""
+        if not self.closed:
             self.closed = True
             if self._transport is not None:
                 self._transport.abort()
@@ -253,21 +269,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Write what is ready at the head of the queue, at the end of this turn of the loop: many answers at once."""
-        if not self._flushing:
-            self._flushing = True
+        if not self.flushing:
+            self.flushing = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
+        self.flushing = False
         if self.closed or self._transport is None:
             return
         slots = self.slots
         pieces: list[Buffer] = []
         size = 0
         while slots and slots[0].done:
-            for piece in slots.popleft().answer_pieces:
-                pieces.append(piece)
-                size += len(piece)
+            slot = slots.popleft()
+            pieces += slot.answer_pieces
+            size += slot.answer_bytes
         self.answered -= size
         if size > _JOINED:
             self._transport.writelines(pieces)
@@ -275,7 +291,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(pieces))
         if self._end > self._start or self._paused_reading or self._delayed is not None:
             self._process()  # a request that came while too many were under way
-        self._end_if_done()
+        if self._ended:
+            self._end_if_done()
 
     def _end_if_done(self) -> None:
         if self._ended and self._is_done() and not self.closed:
@@ -291,6 +308,8 @@ class Connection(asyncio.BufferedProtocol):
                     delayed, self._delayed = self._delayed, None
                     self._handler.handle(self, *delayed)
                     continue
+                if self._end == self._start and self._large is None:
+                    break
                 request = self._next_request()
                 if request is None:
                     break
@@ -302,7 +321,8 @@ class Connection(asyncio.BufferedProtocol):
             self.fail("internal error")
         finally:
             self._processing = False
-        self._pace_reading()
+        if self._end > self._start or self._paused_reading or self._large is not None:
+            self._pace_reading()
 
     def _may_start(self) -> bool:
         return (

@@ -1,8 +1,9 @@
 """Metadata: which brokers there are, which topics, who leads their partitions.
 
-Answered from memory for topics in use; others are looked up in one go. Topics that a client names are made where it
-allows that and their stream's policy does too. A listing of all topics (`topics` null) shows those of the default
-stream by their bare names and all others by their full names.
+Answered from memory for topics in use; others are looked up in one go. Who leads a partition is who leads the container
+of its open partitionlet, as this node last saw it; whoever does not lead says so when it is asked for records. Topics
+that a client names are made where it allows that and their stream's policy does too. A listing of all topics (`topics`
+null) shows those of the default stream by their bare names and all others by their full names.
 """
 
 from typing import TYPE_CHECKING
@@ -40,11 +41,10 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
 
 async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
     topics = await _all(broker) if asked.topics is None else await _named(broker, session, asked, version)
-    host, port = broker.advertised(session)
     body = encode_response(
         version,
         throttle_ms=0,
-        brokers=[BrokerMeta(broker.node.node_id, host, port, broker.node.rack)],
+        brokers=[BrokerMeta(*address) for address in broker.layout.addresses(broker.advertised(session))],
         cluster_id=broker.node.cluster_id,
         controller_id=broker.node.node_id,
         topics=topics,
@@ -71,28 +71,42 @@ async def _named(
         for name, _, topic in found
         if isinstance(topic, Topic)
     ]
-    leaders = await _leaders(broker, [topic for topic, name in shown if (version, name) not in (topic.encoded or ())])
+    kept = {topic.row.number: _kept(broker, topic) for topic, _ in shown}
+    leaders = await _leaders(broker, [topic for topic, name in shown if (version, name) not in kept[topic.row.number]])
     entries: list[TopicMeta | bytes] = []
     named = iter(shown)
     for name, topic_id, topic in found:
         if isinstance(topic, KafkaError):
             entries.append(TopicMeta(topic.code, name, topic_id or NO_TOPIC_ID, False, []))
         else:
-            entries.append(_entry(topic, next(named)[1], version, leaders))
+            entries.append(_entry(topic, next(named)[1], version, leaders, kept[topic.row.number]))
     return entries
 
 
-def _entry(topic: Topic, name: str, version: int, leaders: dict[int, list[PartitionMeta]]) -> bytes:
+def _kept(broker: "Broker", topic: Topic) -> dict[tuple[int, str], bytes]:
+    """A topic's entries as they were made since the last change of leaders.
+
+    A change puts another dict in its place, so what is looked up meanwhile, and may be older, is not kept.
+    """
+    if topic.encoded is None or topic.encoded_at != broker.layout.version:
+        topic.encoded, topic.encoded_at = {}, broker.layout.version
+    return topic.encoded
+
+
+def _entry(
+    topic: Topic,
+    name: str,
+    version: int,
+    leaders: dict[int, list[PartitionMeta]],
+    kept: dict[tuple[int, str], bytes],
+) -> bytes:
     """A topic's entry, kept for the next request unless a leader is missing."""
-    kept = topic.encoded
-    entry = kept.get((version, name)) if kept is not None else None
+    entry = kept.get((version, name))
     if entry is None:
         partitions = leaders[topic.row.number]
         entry = encode_topic(version, TopicMeta(0, name, topic.topic_id, False, partitions))
         if all(partition.error == 0 for partition in partitions):
-            if topic.encoded is None:
-                topic.encoded = {}
-            topic.encoded[version, name] = entry
+            kept[version, name] = entry
     return entry
 
 
@@ -139,10 +153,15 @@ def _page(reader: Reader, after: tuple[int, str]) -> tuple[list[TopicRow], dict[
 
 
 def _meta(broker: "Broker", row: PartitionletRow) -> PartitionMeta:
-    container = broker.containers.get(row.container)
-    if container is None:
+    shown = broker.layout.placed(row.container)
+    if shown is None:
         return PartitionMeta(Code.LEADER_NOT_AVAILABLE, row.partition, -1, -1, [], [], [])
-    node = [broker.node.node_id]
     return PartitionMeta(
-        0, row.partition, broker.node.node_id, row.current_leader_epoch(container.epoch), node, node, []
+        0,
+        row.partition,
+        shown.leader,
+        row.current_leader_epoch(shown.epoch),
+        shown.replicas,
+        shown.in_sync,
+        shown.away,
     )

@@ -1,4 +1,4 @@
-"""What `headrace status` shows: the node, its containers, what it stores and what it is doing.
+"""What a node tells of itself: its replicas, what it stores and what it is doing.
 
 Figures come from memory; sizes on disk and the process's memory are read in a reader thread.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace import __version__
-from headrace.broker.admin_steps import data_folder
+from headrace.container.local_replica import LocalReplica
 from headrace.ids import ContainerId
 
 if TYPE_CHECKING:
@@ -34,9 +34,8 @@ class _OnDisk(NamedTuple):
 async def node_status(broker: "Broker") -> dict[str, object]:
     """The status as plain fields; names end in their unit."""
     streams, topics, partitions = await broker.catalog.query(lambda reader: reader.totals())
-    folder = data_folder(broker)
-    paths = {container.id: [chunk.path for chunk in container.log.chunks()] for container in broker.containers.values()}
-    disk = await broker.loop.run_in_executor(broker.executor, _on_disk, folder, paths)
+    replicas = broker.cluster.replicas.all()
+    disk = await _measured(broker)
     uptime_s = max(time.time() - broker.node.started_at, 0.001)
     counters = broker.counters
     return {
@@ -64,8 +63,8 @@ async def node_status(broker: "Broker") -> dict[str, object]:
             "free_bytes": disk.free,
             "total_bytes": disk.total,
             "stored_bytes": sum(disk.containers.values()),
-            "waiting_bytes": sum(container.log.pending_bytes for container in broker.containers.values()),
-            "scanned_at_start_bytes": sum(container.log.scanned_bytes for container in broker.containers.values()),
+            "waiting_bytes": sum(replica.log.pending_bytes for replica in replicas),
+            "scanned_at_start_bytes": sum(replica.log.scanned_bytes for replica in replicas),
         },
         "maintenance": {
             "chunks_regrouped_since_start": broker.space.regrouped,
@@ -93,21 +92,41 @@ def scrub_shown(broker: "Broker") -> dict[str, object]:
 
 def _containers(broker: "Broker", sizes: Mapping[ContainerId, int]) -> list[dict[str, object]]:
     return [
-        {
-            "id": container.id,
-            "kind": "catalog" if container.id == broker.space.catalog_id else "data",
-            "state": "closed" if container.closing else "open",
-            "primary": broker.node.node_id,
-            "epoch": container.epoch,
-            "in_sync": ",".join(str(member.node) for member in container.primary.in_sync),
-            "start": container.log.start,
-            "end": container.log.end,
-            "committed": container.committed,
-            "on_disk_bytes": sizes.get(container.id, 0),
-            "chunks": len(container.log.chunks()),
-        }
-        for _, container in sorted(broker.containers.items())
+        _replica_shown(broker, replica, sizes.get(replica.id, 0))
+        for replica in sorted(broker.cluster.replicas.all(), key=lambda each: each.id)
     ]
+
+
+def _replica_shown(broker: "Broker", replica: LocalReplica, size: int) -> dict[str, object]:
+    """A replica: what the record says of its container, and what its log has here."""
+    record = broker.cluster.record(replica.id)
+    return {
+        "id": replica.id,
+        "kind": replica.kind,
+        "state": record.state if record is not None else None,
+        "role": "primary" if replica.container is not None else "follower",
+        "primary": record.primary if record is not None else None,
+        "epoch": record.epoch if record is not None else None,
+        "in_sync": ",".join(str(node) for node, _ in record.in_sync) if record is not None else "",
+        "start": replica.log.start,
+        "end": replica.log.end,
+        "committed": replica.committed,
+        "on_disk_bytes": size,
+        "chunks": len(replica.log.chunks()),
+    }
+
+
+async def bytes_on_disk(broker: "Broker") -> Mapping[ContainerId, int]:
+    """What this node's replicas occupy, by container."""
+    return (await _measured(broker)).containers
+
+
+async def _measured(broker: "Broker") -> _OnDisk:
+    replicas = broker.cluster.replicas.all()
+    paths = {replica.id: [chunk.path for chunk in replica.log.chunks()] for replica in replicas}
+    # Every node has a replica of the catalog.
+    folder = replicas[0].folder.parent
+    return await broker.loop.run_in_executor(broker.executor, _on_disk, folder, paths)
 
 
 def _on_disk(folder: Path, paths: dict[ContainerId, list[Path]]) -> _OnDisk:

@@ -1,23 +1,28 @@
 """ListOffsets and OffsetForLeaderEpoch: from an offset's meaning to the offset.
 
 Earliest and latest come from the partition in memory. A look-up by time finds the batch through the log's index, in a
-reader thread, then the record inside it. Spark's Kafka source asks ListOffsets twice a poll: the common kinds touch
-nothing but memory.
+reader thread or on another node, then the record inside it. Spark's Kafka source asks ListOffsets twice a poll: the
+common kinds touch nothing but memory.
+
+Only the partition's leader answers. One that is out of touch with its followers may have been replaced without knowing
+it, so it gives no latest offset (invariant 16); what it knows to be committed stays true.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.fetch import Range, locate
+from headrace.broker.commits import back_in_touch
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
 from headrace.broker.rolls import leader_epochs
 from headrace.broker.topics import Topic
+from headrace.catalog.rows import PartitionletRow
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Offset
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import find_by_time, find_max_time, iter_records
 from headrace.wire.cold import field
+from headrace.wire.primitives import Buffer
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -27,6 +32,8 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+
+SCANNED_AT_ONCE = 1 << 20
 
 Found = tuple[int, int, int]
 """(offset, timestamp, leader epoch); -1 for what there is none of."""
@@ -111,22 +118,19 @@ def _millis(timestamp: Any) -> int:
 async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found:
     match timestamp:
         case -1:
+            if not partition.container.in_touch and not await back_in_touch(partition.container):
+                raise KafkaError(Code.LEADER_NOT_AVAILABLE, "this node has not heard of its followers for a moment")
             return partition.high_watermark, -1, partition.leader_epoch
         case -2 | -4:
             return partition.log_start, -1, _epoch_at_start(partition)
         case -5:
             return -1, -1, -1
-        case -3:
-            return await _run(broker, _newest, partition)
-        case _ if timestamp < 0:
+        case _ if timestamp < MAX_TIMESTAMP:
             raise KafkaError(Code.UNSUPPORTED_VERSION, f"ListOffsets with timestamp {timestamp}")
-        case _:
-            return await _run(broker, _at_or_after, partition, timestamp)
-
-
-async def _run(broker: "Broker", look: Callable[..., Found], *args: Any) -> Found:
     try:
-        return await broker.loop.run_in_executor(broker.executor, look, broker, *args)
+        if timestamp == MAX_TIMESTAMP:
+            return await _newest(broker, partition)
+        return await _at_or_after(broker, partition, timestamp)
     except KafkaError:
         raise
     except (HeadraceError, OSError) as error:
@@ -139,51 +143,90 @@ def _epoch_at_start(partition: Partition) -> int:
     return row.epochs[0][0] if row.epochs else row.leader_epoch
 
 
-def _at_or_after(broker: "Broker", partition: Partition, timestamp: int) -> Found:
-    """[blocking] The first record whose time is `timestamp` or later."""
+def _live(partition: Partition) -> Iterator[tuple[PartitionletRow, int, int]]:
+    """The partition's partitionlets, in order, each with the first of its offsets that counts and the end of these."""
     for row in partition.chain:
-        where = locate(broker, partition, max(row.first, partition.log_start))
-        if where.partitionlet != row.id:
-            continue
-        batch = where.container.log.find_timestamp(row.id, timestamp, limit=Offset(where.limit))
+        first = max(row.first, partition.log_start)
+        end = partition.high_watermark if row.id == partition.open else min(row.end, partition.high_watermark)
+        if first < end:
+            yield row, first, end
+
+
+async def _at_or_after(broker: "Broker", partition: Partition, timestamp: int) -> Found:
+    """The first record whose time is `timestamp` or later."""
+    for row, first, end in _live(partition):
+        batch = await _batch_by_time(broker, partition, row, timestamp=timestamp, limit=end)
         found = find_by_time(memoryview(batch), timestamp) if batch is not None else None
         if found is not None and found[0] < partition.log_start:
-            found = _scan(where, timestamp)
+            found = await _scan(broker, partition, row, first=first, end=end, timestamp=timestamp)
         if found is not None:
             return found[0], found[1], partition.leader_epoch
     return -1, -1, -1
 
 
-def _scan(where: Range, timestamp: int) -> tuple[int, int] | None:
-    """[blocking] The first record from `where.offset` on, for a log start in the middle of a batch."""
-    offset = where.offset
-    while offset < where.limit:
-        batches = where.container.log.read(
-            where.partitionlet, Offset(offset), limit=Offset(where.limit), max_bytes=1 << 20
-        )
-        for batch in batches:
-            for record in iter_records(memoryview(batch)):
-                if record.offset >= where.offset and record.timestamp >= timestamp:
-                    return record.offset, record.timestamp
-                offset = record.offset + 1
-        if not batches:
-            return None
-    return None
-
-
-def _newest(broker: "Broker", partition: Partition) -> Found:
-    """[blocking] The record with the largest time (KIP-734)."""
+async def _newest(broker: "Broker", partition: Partition) -> Found:
+    """The record with the largest time (KIP-734)."""
     newest: Found = (-1, -1, -1)
-    for row in partition.chain:
-        where = locate(broker, partition, max(row.first, partition.log_start))
-        if where.partitionlet != row.id:
-            continue
-        batch = where.container.log.find_max_timestamp(row.id, limit=Offset(where.limit))
+    for row, _first, end in _live(partition):
+        batch = await _batch_by_time(broker, partition, row, timestamp=-1, limit=end)
         if batch is not None:
             offset, timestamp = find_max_time(memoryview(batch))
             if timestamp > newest[1]:
                 newest = (offset, timestamp, partition.leader_epoch)
     return newest
+
+
+async def _batch_by_time(
+    broker: "Broker", partition: Partition, row: PartitionletRow, *, timestamp: int, limit: int
+) -> bytes | None:
+    """The first batch below `limit` with a record of `timestamp` or later; -1: the one with the largest."""
+    if row.id != partition.open:
+        return await broker.old_reads.find_time(row, timestamp, limit)
+    container_log = partition.container.log
+
+    def look() -> bytes | None:
+        if timestamp == -1:
+            return container_log.find_max_timestamp(row.id, limit=limit)
+        return container_log.find_timestamp(row.id, timestamp, limit=limit)
+
+    return await broker.loop.run_in_executor(broker.executor, look)
+
+
+async def _scan(
+    broker: "Broker", partition: Partition, row: PartitionletRow, *, first: int, end: int, timestamp: int
+) -> tuple[int, int] | None:
+    """The first record from `first` on, for a log start in the middle of a batch."""
+    container_log = partition.container.log
+    offset = first
+    while offset < end:
+        batches: Sequence[Buffer]
+        if row.id == partition.open:
+            batches = await broker.loop.run_in_executor(
+                broker.executor,
+                partial(container_log.read, row.id, offset, limit=end, max_bytes=SCANNED_AT_ONCE),
+            )
+        else:
+            batches = await broker.old_reads.read(row, offset=offset, limit=end, max_bytes=SCANNED_AT_ONCE)
+        if not batches:
+            return None
+        found, offset = await broker.loop.run_in_executor(
+            broker.executor, partial(_scan_batches, batches, first=first, timestamp=timestamp, offset=offset)
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _scan_batches(
+    batches: "Sequence[Buffer]", *, first: int, timestamp: int, offset: int
+) -> tuple[tuple[int, int] | None, int]:
+    """[blocking] The first record from `first` on that is of `timestamp` or later, and the offset to go on at."""
+    for batch in batches:
+        for record in iter_records(memoryview(batch)):
+            if record.offset >= first and record.timestamp >= timestamp:
+                return (record.offset, record.timestamp), offset
+            offset = record.offset + 1
+    return None, offset
 
 
 async def _end_of_epoch(broker: "Broker", partition: Partition, asked: int) -> tuple[int, int]:

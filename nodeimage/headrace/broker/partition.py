@@ -4,11 +4,13 @@ Responsible for numbering record batches (base offset, leader epoch), for the ch
 (idempotence, invariant 11), and for waking fetches when `high_watermark` moves (invariant 2). A `Partition` is made
 when a client asks for it and forgotten when it is idle: nothing in memory belongs to a topic that nobody uses.
 
-Knows nothing of requests and of the disk: it appends to a `Container` and is told what is committed.
+Knows nothing of requests and of the disk: it appends to a `Container` and is told what is committed. When this node
+ceases to lead its container, or it goes on in a container elsewhere, it has `left`: whoever holds it looks it up anew.
 """
 
 from typing import Protocol
 
+from headrace.broker.roll_frames import Seal
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.container import Container, Waiting
 from headrace.container.producers import KnownBatch, Producers
@@ -37,6 +39,10 @@ class Append:
         self._partition.advance(self._next_offset)
         self._request.committed()
 
+    def lost(self) -> None:
+        """This node leads the container no more; the next primary says what became of the batch."""
+        self._request.lost()
+
 
 class Partition:
     """The leader's state of one partition."""
@@ -49,11 +55,13 @@ class Partition:
         "high_watermark",
         "index",
         "leader_epoch",
+        "left",
         "log_start",
         "next_offset",
         "open",
         "producers",
         "rolling",
+        "seal",
         "topic_id",
         "watchers",
     )
@@ -69,17 +77,23 @@ class Partition:
         log_start: int,
         producers: Producers,
         size: int,
+        seal: Seal | None = None,
     ) -> None:
         self.topic_id = topic_id
         self.index = index
         self.log_start = log_start
         self.deleted = False
+        self.left = False
+        """This node leads it no more: NOT_LEADER_OR_FOLLOWER, and whoever waits looks it up anew."""
         self.rolling = False
         """True while its open partitionlet is being sealed and the next one opened: appends wait."""
         self.watchers: set[Watcher] | None = None
         """None while there has been none: most partitions are written to and not waited for."""
         self.adopt(chain=chain, container=container, next_offset=next_offset, producers=producers, size=size)
         self.high_watermark = next_offset
+        self.seal = seal
+        """The seal that the open partitionlet has in its container's log already, by a roll that was broken off: it
+        takes no batch any more, and that roll has to be finished."""
 
     def adopt(
         self,
@@ -98,6 +112,7 @@ class Partition:
         self.next_offset = next_offset
         self.producers = producers
         self.bytes = size
+        self.seal = None
 
     @property
     def idle(self) -> bool:
@@ -165,8 +180,13 @@ class Partition:
 
     def wake_all(self) -> None:
         """Something else changed that a waiting fetch must see: the log's start moved, the topic is gone."""
-        for watcher in self.watchers or ():
+        for watcher in tuple(self.watchers or ()):
             watcher.wake()
+
+    def leave(self) -> None:
+        """This node leads it no more."""
+        self.left = True
+        self.wake_all()
 
     def watch(self, watcher: Watcher) -> None:
         """Wake `watcher` from now on."""

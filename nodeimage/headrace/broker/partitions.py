@@ -1,48 +1,36 @@
 """The partitions that this node leads, brought into memory when a client asks.
 
-Responsible for loading: the chain from the catalog, the end, the idempotent producers and the size of the open
-partitionlet from its container's log, in reader threads; many partitions in one go. While a partition is not in
-memory nothing can be appended to it, so what a load finds stays true until it ends.
+Responsible for loading, by reads in threads (tails.py), many partitions in one go. While a partition is not in memory
+nothing can be appended to it, so what a load finds stays true until it ends.
+
+Responsible for forgetting, too: what lies in a container that this node leads no more leaves memory at once. After a
+promotion the log may hold more than is committed: nothing is loaded before the container serves (invariants 2, 8). The
+catalog here may lag behind the log: a partitionlet that has a seal there takes no batch, whatever the catalog says.
 """
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from headrace.broker.commits import committed_to
 from headrace.broker.partition import Partition
-from headrace.broker.roll_frames import Carried, Open
+from headrace.broker.tails import Chain, Key, Tail, read_chain, read_chains, read_tail, read_tails
 from headrace.broker.topics import Topic
-from headrace.catalog.reader import Reader
-from headrace.catalog.rows import INTENDED, PartitionletRow
+from headrace.catalog.rows import PartitionletRow
 from headrace.container.container import Container
-from headrace.container.producers import KnownBatch, Producer, Producers
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Offset, PartitionletId, Position
-from headrace.log.frames import FrameType
+from headrace.container.producers import Producers
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, PartitionletId
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-Key = tuple[bytes, int]
-NOTHING = Position(0)
+__all__ = ["Chain", "Partitions", "Tail", "read_chain", "read_tail"]
 
-
-class Chain(NamedTuple):
-    """A partition as the catalog has it."""
-
-    rows: tuple[PartitionletRow, ...]
-    log_start: int
-
-
-class Tail(NamedTuple):
-    """Where an open partitionlet stands, as its container's log has it."""
-
-    next_offset: int
-    producers: Producers
-    size: int
+SERVES_S = 5.0
+"""How long whoever needs a container that this node takes over waits for it, rather than be told to come again: until
+it is led here, and from then on until it serves."""
 
 
 class Partitions:
@@ -52,7 +40,19 @@ class Partitions:
         self._broker = broker
         self._loading: dict[Key, asyncio.Future[Partition | KafkaError]] = {}
         self._moved: set[Key] = set()
-        """Partitions whose log start moved while they were being loaded: what was read of them is no longer true."""
+        """Partitions whose log start or chain changed while they were being loaded: what was read of them is no longer
+        true."""
+        self._looks: list[set[Key]] = []
+        """Of each look at what is in memory, the partitions that changed meanwhile."""
+        self._moved_away: dict[ContainerId, set[PartitionletId]] = {}
+        """Partitionlets made in this epoch of containers that are led here, of partitions that left memory: they may
+        have been written to."""
+        self._led_at: dict[ContainerId, float] = {}
+        """Loop time at which each container that this node leads was taken over."""
+        self._awaited: dict[ContainerId, float] = {}
+        """Containers that this node is about to lead, and the loop time at which somebody first asked for them."""
+        self._changes = asyncio.Event()
+        """Set, and replaced, whenever who leads what changes."""
 
     async def leader(self, topic: Topic, index: int) -> Partition:
         """The leader's state of one partition. Raises `KafkaError`."""
@@ -93,7 +93,9 @@ class Partitions:
             if not self._in_memory(topic):
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic.deleted else Code.LEADER_NOT_AVAILABLE
                 outcome = KafkaError(code)
-            found.append(outcome or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION))
+            elif outcome is None or (isinstance(outcome, Partition) and outcome.left):
+                outcome = KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
+            found.append(outcome)
         return found
 
     def _in_memory(self, topic: Topic) -> bool:
@@ -101,9 +103,117 @@ class Partitions:
 
     def log_start_moved(self, topic_id: bytes, index: int) -> None:
         """A log start has moved by a committed command; bytes below may go from now on."""
+        self.chain_changed(topic_id, index)
+
+    def chain_changed(self, topic_id: bytes, index: int) -> None:
+        """The catalog has something else of this partition than before: what is being read of it is read again."""
         key = (topic_id, index)
         if key in self._loading:
             self._moved.add(key)
+        for changed in self._looks:
+            changed.add(key)
+
+    # --- who leads
+
+    def container_led(self, container: Container) -> None:
+        """This node leads a container from now on."""
+        self._led_at[container.id] = self._broker.loop.time()
+        self._awaited.pop(container.id, None)
+        self.records_changed()
+
+    def records_changed(self) -> None:
+        """Somebody else may be about to lead what was awaited here."""
+        self._changes.set()
+        self._changes = asyncio.Event()
+
+    def container_left(self, container: Container) -> None:
+        """This node leads it no more: what is in memory of its partitions is not true any longer."""
+        self._led_at.pop(container.id, None)
+        self._moved_away.pop(container.id, None)
+        for topic in self._broker.topics.all():
+            gone = [index for index, partition in topic.partitions.items() if partition.container is container]
+            for index in gone:
+                topic.partitions.pop(index).leave()
+
+    def moved_away(self, topic: Topic, index: int) -> None:
+        """The partition goes on in a container that another node leads, or may: it is looked up anew."""
+        topic.encoded = None
+        partition = topic.partitions.pop(index, None)
+        if partition is not None:
+            if partition.chain[-1].container_epoch == partition.container.epoch:
+                self._moved_away.setdefault(partition.container.id, set()).add(partition.open)
+            partition.leave()
+        self.chain_changed(topic.topic_id, index)
+
+    def elsewhere(self, container_id: ContainerId) -> KafkaError:
+        """What a client gets for a partition that lies in a container which this node does not lead."""
+        leader = self._broker.cluster.leader(container_id)
+        if leader is None:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"nobody leads container {container_id}")
+        if leader[0] == self._broker.node_id:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"this node is about to lead container {container_id}")
+        return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"node {leader[0]} leads container {container_id}")
+
+    async def _taken_over(self, containers: Collection[ContainerId]) -> None:
+        """Return when this node leads those of the containers that it is about to lead, or when that takes too long."""
+        loop = self._broker.loop
+        while soon := [each for each in containers if self._is_about_to_lead(each)]:
+            deadline = min(self._awaited.setdefault(each, loop.time()) for each in soon) + SERVES_S
+            if deadline <= loop.time():
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._changes.wait()
+
+    def _is_about_to_lead(self, container_id: ContainerId) -> bool:
+        if container_id in self._broker.containers:
+            return False
+        leader = self._broker.cluster.leader(container_id)
+        if leader is None or leader[0] != self._broker.node_id:
+            self._awaited.pop(container_id, None)
+            return False
+        return True
+
+    async def look_again(self, topics: Sequence[Topic]) -> None:
+        """Make what is in memory of these topics' partitions true again, after the catalog's rows were replaced."""
+        changed: set[Key] = set()
+        self._looks.append(changed)
+        try:
+            wanted = [(topic, index) for topic in topics for index in topic.partitions]
+            chains = await self._broker.catalog.query(lambda reader: read_chains(reader, wanted))
+        finally:
+            self._looks = [each for each in self._looks if each is not changed]
+        for topic, index in wanted:
+            key = (topic.topic_id, index)
+            partition = topic.partitions.get(index)
+            if partition is None or partition.rolling or key in changed:
+                continue
+            chain = chains.get(key)
+            if chain is None or chain.rows[-1].id != partition.open:
+                self.moved_away(topic, index)
+                continue
+            partition.chain = chain.rows
+            partition.log_start = max(partition.log_start, chain.log_start)
+            partition.wake_all()
+
+    async def _serving(self, containers: Collection[Container]) -> dict[Container, KafkaError]:
+        """Wait until these containers serve (invariant 8); why not, for those that do not."""
+        refused: dict[Container, KafkaError] = {}
+
+        async def served(container: Container) -> None:
+            led_at = self._led_at.get(container.id, 0.0)
+            left_s = max(0.0, led_at + SERVES_S - self._broker.loop.time())
+            try:
+                await committed_to(container, container.primary.epoch_start, timeout_s=left_s)
+            except KafkaError as error:
+                refused[container] = error
+
+        waiting = [container for container in containers if not container.serves]
+        if waiting:
+            await asyncio.gather(*map(served, waiting))
+        return refused
+
+    # --- loading
 
     def adopt_fresh(self, topic: Topic, row: PartitionletRow) -> None:
         """Bring a partition into memory without asking the disk, if that is possible."""
@@ -119,6 +229,7 @@ class Partitions:
             container is None
             or row.first != 0
             or row.container_epoch != container.epoch
+            or row.id in self._moved_away.get(container.id, ())
             or self._broker.topics.forgot
             or topic.deleted
         ):
@@ -150,6 +261,8 @@ class Partitions:
                 if not self._in_memory(topic) and not topic.deleted:
                     outcomes.pop(key, None)
                 outcome = outcomes.get(key) or KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition was not loaded")
+                if isinstance(outcome, Partition) and outcome.container.lost:
+                    outcome = self.elsewhere(outcome.container.id)
                 if isinstance(outcome, Partition):
                     if topic.deleted:
                         outcome.deleted = True
@@ -161,6 +274,8 @@ class Partitions:
         numbers = {topic.row.number for topic, _ in wanted}
         opened = await self._broker.catalog.query(lambda reader: reader.open_partitionlets(numbers))
         rows = {(row.topic, row.partition): row for found in opened.values() for row in found}
+        asked = [rows.get((topic.row.number, index)) for topic, index in wanted]
+        await self._taken_over({row.container for row in asked if row is not None})
         older: list[tuple[Topic, int]] = []
         for topic, index in wanted:
             row = rows.get((topic.row.number, index))
@@ -174,7 +289,7 @@ class Partitions:
         return outcomes
 
     async def _read_older(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
-        chains = await self._broker.catalog.query(lambda reader: _chains(reader, wanted))
+        chains = await self._broker.catalog.query(lambda reader: read_chains(reader, wanted))
         outcomes: dict[Key, Partition | KafkaError] = {}
         asked: list[tuple[Key, Chain, Container]] = []
         for topic, index in wanted:
@@ -185,13 +300,20 @@ class Partitions:
                 continue
             container = self._broker.containers.get(chain.rows[-1].container)
             if container is None:
-                outcomes[key] = KafkaError(Code.LEADER_NOT_AVAILABLE)
+                outcomes[key] = self.elsewhere(chain.rows[-1].container)
                 continue
             asked.append((key, chain, container))
-        tails = await self._broker.loop.run_in_executor(self._broker.executor, _tails, asked)
+        refused = await self._serving({container for _, _, container in asked})
+        if refused:
+            outcomes |= {key: refused[container] for key, _, container in asked if container in refused}
+            asked = [each for each in asked if each[2] not in refused]
+        tails = await self._broker.loop.run_in_executor(self._broker.executor, read_tails, asked)
         for key, chain, container in asked:
             tail = tails[key]
             if not isinstance(tail, Tail):
+                if container.lost:  # its log may have been cut or closed under the reader
+                    outcomes[key] = self.elsewhere(container.id)
+                    continue
                 self._broker.read_failed(tail)
                 outcomes[key] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(tail))
                 continue
@@ -204,66 +326,6 @@ class Partitions:
                 log_start=chain.log_start,
                 producers=tail.producers,
                 size=tail.size,
+                seal=tail.seal,
             )
         return outcomes
-
-
-def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
-    """[blocking] The open and sealed partitionlets of one partition of a topic's number, in order."""
-    rows = tuple(row for row in reader.chain(topic, partition) if row.state != INTENDED)
-    if not rows:
-        return None
-    return Chain(rows, reader.log_starts([topic]).get((topic, partition), Offset(0)))
-
-
-def read_tail(container: Container, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:
-    """[blocking] Where an open partitionlet stands that ends at `first` or later; its frames lie behind `since`."""
-    state = container.log.load(partitionlet, since=since)
-    known: dict[int, Producer] = {}
-    now = int(time.time() * 1000)
-    for frame in container.log.controls_of(partitionlet):
-        match frame.type:
-            case FrameType.OPEN:
-                (opened,) = msgspec.msgpack.decode(frame.payload, type=list[Open])
-                entries = opened.producers
-            case FrameType.PRODUCERS:
-                entries = msgspec.msgpack.decode(frame.payload, type=list[Carried])
-            case _:
-                continue
-        for entry in entries:
-            known[entry.producer_id] = Producer(entry.epoch, [KnownBatch(*batch) for batch in entry.batches], seen=now)
-    for producer_id, found in state.producers.items():
-        batches = [KnownBatch(*batch) for batch in found.batches]
-        carried_over = known.get(producer_id)
-        if carried_over is not None and carried_over.epoch == found.epoch:
-            oldest = batches[0].base_offset if batches else 0
-            batches = [batch for batch in carried_over.batches if batch.base_offset < oldest] + batches
-        if carried_over is None or found.epoch >= carried_over.epoch:
-            known[producer_id] = Producer(found.epoch, batches, seen=now)
-    next_offset = first if state.next_offset is None else max(first, state.next_offset)
-    return Tail(next_offset, Producers(known), state.bytes)
-
-
-def _chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key, Chain]:
-    """[blocking]"""
-    found = {}
-    for topic, index in wanted:
-        chain = read_chain(reader, topic.row.number, index)
-        if chain is not None:
-            found[topic.topic_id, index] = chain
-    return found
-
-
-def _tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail | Exception]:
-    """[blocking] Each partition's tail, or why it cannot be read: damage harms those alone whom it meets."""
-    tails: dict[Key, Tail | Exception] = {}
-    for key, chain, container in asked:
-        row = chain.rows[-1]
-        # What was opened in this run has its frames behind this run's start.
-        since = container.opened_at if row.container_epoch == container.epoch else NOTHING
-        # The log start is never above the end, and tells it where all records have expired.
-        try:
-            tails[key] = read_tail(container, row.id, max(row.first, chain.log_start), since=since)
-        except (HeadraceError, OSError) as error:
-            tails[key] = error
-    return tails

@@ -3,21 +3,28 @@
 A request starts when all of its partitions are in memory, none of them is rolling, and their containers have room;
 until then it parks its connection, so that a producer's requests keep their order. Then it is handled in one go.
 
-Errors are per partition (KIP-467 message in versions 8 and above): a batch is refused whole or stored whole.
+Errors are per partition (KIP-467 message in versions 8 and above): a batch is refused whole or stored whole. A batch
+behind one that was refused for the moment shares its refusal (refusals.py).
+
+What happens when this node ceases to lead while a batch waits for its commit: the producer's connection is closed, for
+the batch may be committed by the next primary or be gone. An answer NOT_LEADER_OR_FOLLOWER would say that it is not
+stored. The producer sends it again, and a repeat is recognised where it leads then (invariant 11).
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partition import Partition
+from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told
 from headrace.broker.topics import Topic
 from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
 from headrace.log.frames import HEADER_BYTES
-from headrace.wire.batch import read_batch
+from headrace.wire.batch import TRANSACTIONAL_BIT, read_batch
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request, encode_response
 
@@ -27,6 +34,9 @@ if TYPE_CHECKING:
 TOKEN_BATCH_BYTES = 80 * 1024 * 1024
 """A task's rows go into one batch (DESIGN section 12), whatever the topic's limit for other batches."""
 MAX_TRIES = 100
+LEAST_WAIT_S = 3.0
+MOST_WAIT_S = 10.0
+"""How long a request waits until it can start: half of the limit that it sets itself, within these bounds."""
 
 
 class Produce:
@@ -47,6 +57,10 @@ class Produce:
         if settled:
             self.committed()
 
+    def lost(self) -> None:
+        """What came of a partition's batch is not known."""
+        self._slot.lose()
+
     def committed(self) -> None:
         """One more partition is settled."""
         self._remaining -= 1
@@ -61,16 +75,24 @@ class Produce:
 def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
     """Start to answer a Produce request. Raises `MalformedRequest`."""
     produce = decode_request(request, header.body, header.api_version)
-    if len(produce.partitions) == 1 and _start_one(broker, produce, header.api_version, slot):
+    if session.refusals is not None:
+        session.refusals.expire()
+        if not session.refusals:
+            session.refusals = None
+    if (
+        len(produce.partitions) == 1
+        and session.refusals is None
+        and _start_one(broker, produce, header.api_version, slot, session)
+    ):
         return
     partitions = _ready(broker, produce)
     if partitions is None or broker.saturated:
         session.park(_start_later(broker, produce, header.api_version, slot, session), finish=True)
     else:
-        _start(broker, produce, partitions, header.api_version, slot)
+        _start(broker, produce, partitions, header.api_version, slot, session)
 
 
-def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Slot) -> bool:
+def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection) -> bool:
     """Start a request for one partition (librdkafka sends no others) if nothing stands in its way."""
     (part,) = produce.partitions
     topic = broker.topics.cached(part.topic)
@@ -89,7 +111,7 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
     try:
         _append(pending, part, topic, partition, now=int(time.time() * 1000))
     except HeadraceError as error:
-        pending.add(_refused(part, error, partition.log_start), settled=True)
+        pending.add(_refused(session, part, error, partition.log_start), settled=True)
     broker.counters.produce_requests += 1
     return True
 
@@ -132,22 +154,36 @@ def _lengths(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | 
 async def _start_later(
     broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection
 ) -> None:
-    """Get everything ready, then start the request; partitions that cannot be got ready are refused."""
+    """Get everything ready, then start the request; partitions that cannot be got ready in time are refused."""
     refused: dict[int, KafkaError] = {}
     partitions: list[tuple[Topic, Partition] | None] | None = None
-    await broker.not_saturated()
-    for _ in range(MAX_TRIES):
-        await _prepare(broker, produce, refused, session)
+    try:
+        async with asyncio.timeout(min(MOST_WAIT_S, max(LEAST_WAIT_S, produce.timeout_ms / 2000))):
+            await broker.not_saturated()
+            for _ in range(MAX_TRIES):
+                await _prepare(broker, produce, refused, session)
+                kept = [part for index, part in enumerate(produce.partitions) if index not in refused]
+                partitions = _ready(broker, produce._replace(partitions=kept))
+                if partitions is not None:
+                    break
+    except TimeoutError:
+        late = KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is not ready to be written to; try again")
+        for index, part in enumerate(produce.partitions):
+            if index not in refused and _ready(broker, produce._replace(partitions=[part])) is None:
+                refused[index] = late
         kept = [part for index, part in enumerate(produce.partitions) if index not in refused]
         partitions = _ready(broker, produce._replace(partitions=kept))
-        if partitions is not None:
-            break
-    else:
-        refused = dict.fromkeys(range(len(produce.partitions)), KafkaError(Code.REQUEST_TIMED_OUT, "still not ready"))
+    except HeadraceError as error:  # the catalog's: nothing could be looked up
+        refused = dict.fromkeys(range(len(produce.partitions)), told(error))
+        partitions = []
+    if partitions is None:
+        refused = dict.fromkeys(
+            range(len(produce.partitions)), KafkaError(Code.LEADER_NOT_AVAILABLE, "still not ready; try again")
+        )
         partitions = []
     rest = iter(partitions)
     merged = [None if index in refused else next(rest) for index in range(len(produce.partitions))]
-    _start(broker, produce, merged, version, slot, refused)
+    _start(broker, produce, merged, version, slot, session, refused)
 
 
 async def _prepare(
@@ -172,7 +208,7 @@ async def _prepare(
             await broker.rolls.settle(partition)
             found[index] = (topic, partition)
         except HeadraceError as error:
-            refused[index] = KafkaError(error.code, str(error))
+            refused[index] = told(error)
     for container, length in _lengths(produce, found).items():
         try:
             if not container.has_room(length):
@@ -189,6 +225,7 @@ def _start(
     partitions: list[tuple[Topic, Partition] | None],
     version: int,
     slot: Slot,
+    session: Connection,
     refused: dict[int, KafkaError] | None = None,
 ) -> None:
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=len(produce.partitions) + 1)
@@ -200,10 +237,15 @@ def _start(
             if found is None:
                 error = (refused or {}).get(index)
                 raise error or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{part.topic} has no such partition")
+            if (
+                session.refusals is not None
+                and (shared := session.refusals.stands(part, found[1].producers)) is not None
+            ):
+                raise shared
             _append(pending, part, *found, now=now)
         except HeadraceError as error:
             log_start = found[1].log_start if found is not None else -1
-            pending.add(_refused(part, error, log_start), settled=True)
+            pending.add(_refused(session, part, error, log_start), settled=True)
     broker.counters.produce_requests += 1
     pending.committed()
 
@@ -221,19 +263,26 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
             Code.MESSAGE_TOO_LARGE,
             f"a batch of {header.length} bytes; {part.topic} takes {limit} at most (max.message.bytes)",
         )
-    if header.transactional:
+    if header.attributes & TRANSACTIONAL_BIT:
         raise KafkaError(Code.INVALID_RECORD, "transactions are not supported yet")
-    if not partition.container.has_room(len(batch)):
+    container = partition.container
+    if container.lost:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
+    if partition.seal is not None:
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
+    if not container.has_room(len(batch)):
         raise StorageFull("no chunk is ready for this batch")
-    known = partition.known(header, append_time=topic.policy.append_time)
+    known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)
     if known is not None:
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         pending.add(_result(part, known.base_offset, -1, partition), settled=False)
         if partition.high_watermark > known.base_offset:
             pending.committed()
         else:
-            partition.container.when_committed(Position(partition.container.log.end), pending)
+            container.when_committed(Position(container.log.end), pending)
         return
+    if container.primary.stalled:  # invariant 6: it would wait until a follower comes back
+        raise KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} has too few replicas in sync")
     append_time = now if topic.policy.append_time else None
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset
@@ -241,7 +290,11 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
     partition.append(batch, header, append_time=append_time, now=now, request=pending)
 
 
-def _refused(part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:
+def _refused(session: Connection, part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:
+    if error.code in FOR_THE_MOMENT:
+        if session.refusals is None:
+            session.refusals = Refusals()
+        session.refusals.note(part, error)
     return ProduceResult(
         topic=part.topic, partition=part.partition, error=error.code, log_start=log_start, message=str(error)
     )

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.container.container import Container
-from headrace.ids import ContainerId
+from headrace.broker.upkeep import ChunkKey, Held
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -22,9 +21,6 @@ log = structlog.get_logger()
 
 REGROUP_RETRY_S = 60.0
 """How long a chunk is left alone after its regrouping failed."""
-
-ChunkKey = tuple[ContainerId, int]
-"""A container, and the position at which a chunk of it starts."""
 
 
 class Regrouping:
@@ -39,14 +35,14 @@ class Regrouping:
         """When a chunk may be looked at again."""
         self.regrouped = 0
 
-    async def step(self, containers: Iterable[Container]) -> None:
-        """Regroup one chunk of each container that has one to regroup."""
-        for container in containers:
-            await self._regroup_one(container)
+    async def step(self, replicas: Iterable[Held]) -> None:
+        """Regroup one chunk of each replica that has one to regroup."""
+        for held in replicas:
+            await self._regroup_one(held)
 
-    def forget(self, container: ContainerId) -> None:
-        """A container is gone."""
-        for key in [key for key in self._again_at if key[0] == container]:
+    def forget(self, keys: Callable[[ChunkKey], bool]) -> None:
+        """These chunks are gone."""
+        for key in [key for key in self._again_at if keys(key)]:
             del self._again_at[key]
 
     async def close(self) -> None:
@@ -56,29 +52,29 @@ class Regrouping:
             helper.kill()
             await helper.wait()
 
-    async def _regroup_one(self, container: Container) -> None:
-        """Regroup the oldest chunk of this container that needs it, in a helper process."""
-        for chunk in container.log.closed_chunks():
-            key = (container.id, chunk.start)
+    async def _regroup_one(self, held: Held) -> None:
+        """Regroup the oldest chunk of this replica that needs it, in a helper process."""
+        for chunk in held.log.closed_chunks():
+            key = (held.id, chunk.start)
             if chunk.body.regrouped or chunk.end is None or self._broker.loop.time() < self._again_at.get(key, 0.0):
                 continue
-            if chunk.end > container.committed:
+            if chunk.end > held.committed:
                 return
             self._again_at[key] = math.inf
-            if not await self._broker.loop.run_in_executor(self._broker.executor, container.log.needs_regroup, chunk):
+            if not await self._broker.loop.run_in_executor(self._broker.executor, held.log.needs_regroup, chunk):
                 continue
             self._again_at[key] = self._broker.loop.time() + REGROUP_RETRY_S
             began = time.monotonic()
-            self._helper = await asyncio.create_subprocess_exec(*container.log.regroup_command(chunk))
+            self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk))
             status = await self._helper.wait()
             self._helper = None
             if status:
-                log.warning("regrouping failed", container=container.id, chunk=chunk.start, status=status)
+                log.warning("regrouping failed", container=held.id, chunk=chunk.start, status=status)
                 return
-            await self._broker.loop.run_in_executor(self._broker.executor, container.log.reopen_chunk, chunk)
+            await self._broker.loop.run_in_executor(self._broker.executor, held.log.reopen_chunk, chunk)
             self.regrouped += 1
             log.info(
-                "chunk regrouped", container=container.id, chunk=chunk.start, seconds=round(time.monotonic() - began, 2)
+                "chunk regrouped", container=held.id, chunk=chunk.start, seconds=round(time.monotonic() - began, 2)
             )
             self._done(key)
             return

@@ -2,7 +2,8 @@
 
 Time: a partition's records are expired up to the end of the last run of chunks whose newest record is older than the
 time to live (Kafka's rule, with chunks for segments). Size: as many of the oldest as exceed the limit. Log starts only
-move over what is contiguous, from the oldest on; a chunk's share of a partitionlet expires whole or stays whole.
+move over what is contiguous, from the oldest on; a chunk's share of a partitionlet expires whole or stays whole. Where
+a partition's records lie in containers of several leaders, each moves the start over its own, in turn.
 
 Knows nothing of files: it is given what each chunk holds, who owns it, and the rules.
 """
@@ -13,6 +14,9 @@ from typing import NamedTuple
 from headrace.catalog.commands import LogStart
 from headrace.catalog.rows import Owner, Retention, StreamRetention
 from headrace.ids import Offset, PartitionletId, StreamNumber, stream_of
+
+PartitionKey = tuple[bytes, int]
+"""Topic id and partition."""
 
 
 class Share(NamedTuple):
@@ -39,11 +43,15 @@ def expired(
     owners: Mapping[PartitionletId, Owner],
     rules: Mapping[StreamNumber, StreamRetention],
     now: int,
+    elsewhere: Mapping[PartitionKey, int] | None = None,
 ) -> list[LogStart]:
-    """The log starts that move. `shares`: of all closed chunks, oldest first; `now` in milliseconds."""
-    starts: dict[tuple[bytes, int], int] = {}
-    moved: set[tuple[bytes, int]] = set()
-    excess = _excess(shares := list(shares), owners=owners, rules=rules)
+    """The log starts that move. `shares`: of all closed chunks, oldest first; `now` in milliseconds.
+
+    `elsewhere`: bytes that other nodes lead of partitions with a size limit, which count as the newest.
+    """
+    starts: dict[PartitionKey, int] = {}
+    moved: set[PartitionKey] = set()
+    excess = _excess(shares := list(shares), owners=owners, rules=rules, elsewhere=elsewhere or {})
     for share in shares:
         owner = owners.get(share.partitionlet)
         if owner is None or share.last < 0:
@@ -70,17 +78,18 @@ def _excess(
     *,
     owners: Mapping[PartitionletId, Owner],
     rules: Mapping[StreamNumber, StreamRetention],
-) -> dict[tuple[bytes, int], int]:
+    elsewhere: Mapping[PartitionKey, int],
+) -> dict[PartitionKey, int]:
     """By partition with a size limit, how many bytes it has above it."""
-    held: dict[tuple[bytes, int], int] = {}
-    limits: dict[tuple[bytes, int], int] = {}
+    held: dict[PartitionKey, int] = {}
+    limits: dict[PartitionKey, int] = {}
     for share in shares:
         owner = owners.get(share.partitionlet)
         rule = rule_of(rules, share.partitionlet, owner.topic) if owner is not None else None
         if owner is None or rule is None or rule.bytes < 0 or share.last < owner.log_start:
             continue
         key = (owner.topic_id, owner.partition)
-        held[key] = held.get(key, 0) + share.bytes
+        held[key] = held.get(key, elsewhere.get(key, 0)) + share.bytes
         limits[key] = rule.bytes
     return {key: size - limits[key] for key, size in held.items() if size > limits[key]}
 

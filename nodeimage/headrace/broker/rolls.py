@@ -1,55 +1,63 @@
-"""Rolls: a partition goes on in a new partitionlet (DESIGN section 5).
+"""Rolls: a partition goes on in a new partitionlet (DESIGN section 5); who rolls, when, and who waits for it.
 
 In order, each step durable before the next: the catalog's intent (new id, target container), the seal of the open
-partitionlet in its container, the open frame in the target, the catalog's record of both. Appends to the partition
-wait meanwhile; reads go on. After a crash `finish` does what was intended: every step can be repeated.
+partitionlet in its container, the open frame in the target, the catalog's record of both (roll_steps.py). Appends to
+the partition wait meanwhile; reads go on. The leader of the partition drives: the node that leads the container of its
+open partitionlet. What an earlier leader began, or this node before a crash, is taken up when this node begins to lead
+a container, and when an intent is applied for a partition that lies in one that it leads.
 
-A partition rolls when its open partitionlet reaches the limit, when its container closes, and on demand. Where the disk
-is full a roll that has begun waits for room, and whoever waits for the roll is told so instead of waiting with it.
+A partition rolls when its open partitionlet reaches the limit, when its container closes, to move load, and on demand.
+Where the disk is full a roll that has begun waits for room, and whoever waits for the roll is told so instead of
+waiting with it.
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
 import structlog
 
+from headrace.broker.opening import Opening
 from headrace.broker.partition import Partition
-from headrace.broker.partitions import read_chain
-from headrace.broker.roll_frames import Open, Seal, carried
+from headrace.broker.roll_steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, Roll, RollSteps, leader_epochs
 from headrace.broker.topics import Topic
-from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
+from headrace.catalog.commands import RollIntent
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
+from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced, RollOutcome
+from headrace.catalog.service import CatalogFailed, Change
 from headrace.container.container import Container
-from headrace.errors import Code, KafkaError, StorageFull
-from headrace.ids import Epoch, LeaderEpoch, Millis, Offset
-from headrace.log.frames import FrameType
+from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.ids import ContainerId
+
+__all__ = ["Rolls", "leader_epochs"]
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
+Key = tuple[bytes, int]
+"""Topic id and partition."""
 
-RETRY_FULL_S = 1.0
+TAKEN_UP_AT_ONCE: Final = 64
+MEASURED_S: Final = 1.0
+"""Which partitions are written to most is seen by watching them for so long."""
+SETTLED_S = 5.0
+"""How long who appends waits for a roll; after that its producer is told to come again."""
+MOVED_S: Final = 3.0
+"""How long who asks for rolls waits for them; they go on afterwards."""
+
+_HOPELESS: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, Code.KAFKA_STORAGE_ERROR})
+"""The topic is gone, or the log is damaged: to try again at once is of no use."""
 
 
-class _Roll:
-    """A roll under way. `full` is done, with the reason, while it waits for room on the disk."""
+class _Intended(NamedTuple):
+    """A roll that was intended: of the partition whose open partitionlet is `old`, into `row`."""
 
-    __slots__ = ("full", "task")
-
-    task: asyncio.Task[None]
-
-    def __init__(self) -> None:
-        self.full: asyncio.Future[StorageFull] = asyncio.get_running_loop().create_future()
-
-
-Steps = Callable[[Partition, _Roll], Awaitable[None]]
+    topic_id: bytes
+    row: PartitionletRow
+    old: PartitionletRow
 
 
 class Rolls:
@@ -59,31 +67,46 @@ class Rolls:
         """`limit`: bytes at which a partitionlet ends."""
         self._broker = broker
         self._limit = limit
-        self._under_way: dict[tuple[bytes, int], _Roll] = {}
+        self._under_way: dict[Key, Roll] = {}
+        self._begun: set[Container] = set()
+        """Containers that this node leads since a moment ago: what was intended there is to be taken up."""
+        self._looking: asyncio.Task[None] | None = None
+        self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
+        self.opening = Opening(broker)
+        """Opens partitionlets in the containers that this node leads."""
+        broker.catalog.on_applied(self._applied)
 
     def due(self, partition: Partition) -> bool:
         """Its next batch belongs in a new partitionlet."""
-        return partition.bytes >= self._limit or partition.container.closing
+        return partition.bytes >= self._limit or partition.container.closing or partition.seal is not None
 
     async def settle(self, partition: Partition) -> None:
         """Return when `partition` can be appended to: after the roll under way, or after one that is due.
 
-        Raises `KafkaError`, `StorageFull`.
+        If it has `left` then, it goes on elsewhere. Raises `KafkaError` (LEADER_NOT_AVAILABLE for a roll that takes
+        longer than `SETTLED_S`), `StorageFull`.
         """
         under_way = self._under_way.get((partition.topic_id, partition.index))
+        if under_way is None and self.due(partition):
+            under_way = self._begin(partition, None)
         if under_way is not None:
-            await self._over(under_way)
-        elif self.due(partition):
-            await self.roll(partition)
+            try:
+                async with asyncio.timeout(SETTLED_S):
+                    await self._over(under_way)
+            except TimeoutError:
+                raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target is away") from None
 
-    async def roll(self, partition: Partition) -> None:
-        """Let `partition` go on in a new partitionlet. Raises `KafkaError`, `StorageFull`."""
+    async def roll(self, partition: Partition, *, to: ContainerId | None = None) -> PartitionletRow:
+        """Let `partition` go on in a new partitionlet, in container `to` if one is named; what is open afterwards.
+
+        If this node does not lead that, `partition` has `left`. Raises `KafkaError`, `StorageFull`.
+        """
         under_way = self._under_way.get((partition.topic_id, partition.index))
         if under_way is None:
-            under_way = self._begin(partition, self._roll)
-        await self._over(under_way)
+            under_way = self._begin(partition, to)
+        return await self._over(under_way)
 
-    async def _over(self, under_way: _Roll) -> None:
+    async def _over(self, under_way: Roll) -> PartitionletRow:
         """Return when a roll is over. Raises its error, or `StorageFull` while it waits for room."""
         either = (under_way.task, under_way.full)
         while not under_way.task.done():
@@ -92,189 +115,169 @@ class Rolls:
                 raise under_way.full.result()
             if self._broker.catalog.full and not under_way.task.done():
                 raise StorageFull("a roll waits until the catalog has room on the disk")
-        await asyncio.shield(under_way.task)
+        return await asyncio.shield(under_way.task)
 
-    def _begin(self, partition: Partition, steps: Steps) -> _Roll:
-        """From now on nothing is appended to `partition`, until `steps` are through."""
-        under_way = self._under_way[partition.topic_id, partition.index] = _Roll()
+    def _begin(self, partition: Partition, to: ContainerId | None) -> Roll:
+        """From now on nothing is appended to `partition`, until its roll is over."""
+        under_way = self._under_way[partition.topic_id, partition.index] = Roll()
         partition.rolling = True
-        under_way.task = self._broker.spawn(self._run(partition, under_way, steps))
+        under_way.task = self._broker.spawn(self._run(partition, under_way, to))
         return under_way
 
-    async def _run(self, partition: Partition, under_way: _Roll, steps: Steps) -> None:
+    async def _run(self, partition: Partition, under_way: Roll, to: ContainerId | None) -> PartitionletRow:
         try:
-            await steps(partition, under_way)
+            return await RollSteps(self._broker, partition, under_way).run(to=to)
         finally:
             partition.rolling = False
             del self._under_way[partition.topic_id, partition.index]
             partition.wake_all()
 
-    async def _roll(self, partition: Partition, under_way: _Roll) -> None:
-        await self._all_committed(partition)
-        ((container_id, _),) = self._broker.place(1, "")
-        target = RollTarget(
-            topic_id=partition.topic_id,
-            partition=partition.index,
-            expected_open=partition.open,
-            container=container_id,
-        )
-        (outcome,) = await self._broker.catalog.submit(RollIntent(items=[target], now=_now()))
-        intended = outcome.partitionlet
-        if outcome.code is Code.INVALID_REQUEST and intended is not None and intended.state == INTENDED:
-            # An earlier roll got no further than its intent, and had chosen another container: that one stands.
-            log.info("a roll goes on as it was intended", partitionlet=intended.id, container=intended.container)
-        else:
-            intended = _only([outcome])
-        await self._carry_out(partition, intended, under_way)
+    # --- what others began
 
-    async def _all_committed(self, partition: Partition) -> None:
-        """Nothing is appended while a roll is under way, so that what was appended before ends the partitionlet."""
-        if partition.high_watermark < partition.next_offset:
-            done = self._broker.loop.create_future()
-            partition.container.when_committed(partition.container.log.end, _Done(done))
-            await done
-
-    async def _carry_out(self, partition: Partition, intended: PartitionletRow, under_way: _Roll) -> None:
-        old = partition.chain[-1]
-        source, target = partition.container, self._broker.containers.get(intended.container)
-        if target is None:
-            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"container {intended.container} is not on this node")
-        epochs = await self._broker.loop.run_in_executor(self._broker.executor, leader_epochs, source, old)
-        if not epochs or epochs[-1][0] < partition.leader_epoch:
-            # Epochs in which nothing was written count too, or many restarts would outrun the gap (invariant 10).
-            epochs.append((partition.leader_epoch, partition.next_offset))
-        producers = carried(partition.producers)
-        end = partition.next_offset
-        await source.append_control(
-            FrameType.SEAL,
-            msgspec.msgpack.encode(Seal(partition.topic_id, partition.index, old.first, end, list(epochs), producers)),
-            partitionlet=old.id,
-            first=old.first,
-            last=end - 1,
-        )
-        topic = self._broker.topics.cached_id(partition.topic_id)
-        opening = Open(
-            partitionlet=intended.id,
-            stream=topic.stream if topic is not None else "",
-            topic=topic.name if topic is not None else "",
-            topic_id=partition.topic_id,
-            partition=partition.index,
-            first=end,
-            leader_epoch=intended.leader_epoch,
-            container_epoch=target.epoch,
-            producers=producers,
-        )
-        # From the seal on the old partitionlet takes no batch: what follows is tried until it succeeds.
-        await self._until_room(
-            under_way,
-            lambda: target.append_control(
-                FrameType.OPEN,
-                msgspec.msgpack.encode([opening]),
-                partitionlet=intended.id,
-                first=end,
-                last=end - 1,
-            ),
-        )
-        done = RollDone(
-            items=[
-                Rolled(
-                    topic_id=partition.topic_id,
-                    partition=partition.index,
-                    sealed=old.id,
-                    end=Offset(end),
-                    epochs=[(LeaderEpoch(epoch), Offset(first)) for epoch, first in epochs],
-                    opened=intended.id,
-                    container_epoch=Epoch(target.epoch),
-                )
-            ],
-            now=_now(),
-        )
-        opened = _only(await self._until_room(under_way, lambda: self._broker.catalog.submit(done)))
-        chain = await self._broker.catalog.query(lambda reader: read_chain(reader, opened.topic, opened.partition))
-        if chain is None:  # the topic was deleted meanwhile
-            return
-        topic = self._broker.topics.cached_id(partition.topic_id)
-        if topic is not None:
-            topic.encoded = None
-        partition.adopt(chain=chain.rows, container=target, next_offset=end, producers=partition.producers, size=0)
-        log.info(
-            "partition rolled",
-            partition=f"{partition.topic_id.hex()}/{partition.index}",
-            end=end,
-            container=target.id,
-            partitionlet=opened.id,
-        )
-
-    async def _until_room(self, under_way: _Roll, step: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                done = await step()
-            except StorageFull as full:
-                if not under_way.full.done():
-                    log.warning("a roll waits for room on the disk", reason=str(full))
-                    under_way.full.set_result(full)
-                await asyncio.sleep(RETRY_FULL_S)
-            else:
-                if under_way.full.done():
-                    under_way.full = self._broker.loop.create_future()
-                return done
-
-    async def finish(self) -> int:
-        """After a start: begin to carry out the rolls that were intended before a crash; returns how many.
+    def take_up(self, container: Container) -> None:
+        """This node leads a container from now on: begin to carry out the rolls that were intended there.
 
         Their partitions are read meanwhile, and take records when it is done.
         """
-        taken_up = 0
-        pending = await self._broker.catalog.query(lambda reader: reader.intended())
-        for row in pending:
-            topic_id = await self._broker.catalog.query(lambda reader, row=row: _topic_id(reader, row))  # type: ignore[misc]
-            (topic,) = await self._broker.topics.resolve_ids([topic_id])
-            if isinstance(topic, Topic):
-                try:
-                    partition = await self._broker.partitions.leader(topic, row.partition)
-                except KafkaError as error:  # damage: the intent stands, and is carried out at the next roll
-                    log.error("a roll was not taken up again", topic=topic.name, reason=str(error))
-                    continue
-                taken_up += 1
-                self._begin(partition, lambda partition, roll, row=row: self._finish(partition, roll, row))  # type: ignore[misc]
-        return taken_up
+        self._begun.add(container)
+        if self._looking is None or self._looking.done():
+            self._looking = self._broker.spawn(self._take_up_all())
 
-    async def _finish(self, partition: Partition, under_way: _Roll, intended: PartitionletRow) -> None:
-        await self._until_room(under_way, lambda: self._carry_out(partition, intended, under_way))
+    async def _take_up_all(self) -> None:
+        while self._begun:
+            begun = frozenset(container.id for container in self._begun if not container.lost)
+            self._begun.clear()
+            found = await self._look(partial(_intended_in, containers=begun))
+            if found:
+                log.info("rolls taken up", count=len(found))
+
+    async def _look(self, look: Callable[[Reader], list[_Intended]]) -> list[_Intended]:
+        """Begin to finish the rolls that `look` finds in the catalog; which they are."""
+        while True:
+            try:
+                found = await self._broker.catalog.query(look)
+                break
+            except CatalogFailed:
+                return []  # this node ends
+            except HeadraceError as error:
+                log.warning("intended rolls were not looked up", reason=str(error))
+                await asyncio.sleep(LONGEST_PAUSE_S)
+        for intended in found:
+            self._broker.spawn(self._finish(intended))
+        return found
+
+    async def _finish(self, intended: _Intended) -> None:
+        """Carry out a roll that was intended, for as long as this node leads its source."""
+        container = self._broker.containers.get(intended.old.container)
+        pause = FIRST_PAUSE_S
+        while container is not None and not container.lost:
+            try:
+                async with self._at_once:
+                    await self._finish_once(intended)
+                return
+            except StorageFull:
+                pause = RETRY_FULL_S
+            except KafkaError as error:
+                if error.code in _HOPELESS:  # of damage: the intent stands, and is carried out at the next roll
+                    log.error("a roll was not taken up again", partitionlet=intended.row.id, reason=str(error))
+                    return
+            except HeadraceError as error:
+                log.warning("a roll is not taken up yet", partitionlet=intended.row.id, reason=str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _finish_once(self, intended: _Intended) -> None:
+        (topic,) = await self._broker.topics.resolve_ids([intended.topic_id])
+        if not isinstance(topic, Topic):
+            return  # deleted
+        partition = await self._broker.partitions.leader(topic, intended.row.partition)
+        if partition.open == intended.old.id:
+            await self.roll(partition, to=intended.row.container)
+
+    def _applied(self, changes: Sequence[Change]) -> None:
+        """An intent may come from a node that leads its source no more."""
+        intended: set[Key] = set()
+        for command, outcome in changes:
+            match command:
+                case RollIntent():
+                    assert isinstance(outcome, list)
+                    for target, result in zip(command.items, outcome, strict=True):
+                        key = (target.topic_id, target.partition)
+                        assert isinstance(result, RollOutcome)
+                        if _is_intended(result) and key not in self._under_way:
+                            intended.add(key)
+                case Replaced():
+                    for container in self._broker.containers.values():
+                        self.take_up(container)
+        if intended:
+            led = frozenset(self._broker.containers)
+            self._broker.spawn(self._look_after(intended, led))
+
+    async def _look_after(self, keys: Collection[Key], led: Collection[ContainerId]) -> None:
+        await self._look(partial(_intended_of, keys=keys, containers=led))
+
+    # --- moving load
+
+    async def roll_away(self, container: Container, *, most: int, to: ContainerId | None, reason: str) -> int:
+        """Roll the partitions of a container that are written to most, at most so many; how many are through.
+
+        `to`: the container to roll to. Rolls that take longer than `MOVED_S` go on. Raises `KafkaError`.
+        """
+        before = {partition: partition.bytes for partition in self._in(container)}
+        await asyncio.sleep(MEASURED_S)
+        now = [partition for partition in self._in(container) if not partition.rolling]
+        hottest = sorted(now, key=lambda each: (each.bytes - before.get(each, each.bytes), each.bytes), reverse=True)
+        chosen = hottest[:most]
+        if not chosen:
+            return 0
+        log.info("partitions roll away", container=container.id, count=len(chosen), to=to, reason=reason)
+        rolls = []
+        for partition in chosen:
+            if to is None:
+                ((target, _),) = self._broker.place(1, container.volume, avoid=container.id)
+            else:
+                target = to
+            if target == container.id:
+                raise KafkaError(Code.INVALID_REQUEST, f"no other container than {container.id} takes partitions")
+            under_way = self._under_way.get((partition.topic_id, partition.index))
+            rolls.append((under_way or self._begin(partition, target)).task)
+        done, _ = await asyncio.wait(rolls, timeout=MOVED_S)
+        return sum(not task.cancelled() and task.exception() is None for task in done)
+
+    def _in(self, container: Container) -> list[Partition]:
+        """The partitions in memory whose open partitionlet lies in a container."""
+        return [
+            partition
+            for topic in self._broker.topics.all()
+            for partition in topic.partitions.values()
+            if partition.container is container and not partition.deleted and not partition.left
+        ]
 
 
-def leader_epochs(container: Container, row: PartitionletRow) -> list[tuple[int, int]]:
-    """[blocking] The (leader epoch, first offset) history of a partitionlet, from its frames."""
-    state = container.log.load(row.id)
-    return [(row.leader_epoch + epoch - row.container_epoch, first) for epoch, first in state.epochs]
+def _is_intended(result: RollOutcome) -> bool:
+    return result.partitionlet is not None and result.partitionlet.state == INTENDED
 
 
-class _Done:
-    """A future as somebody who waits for a commit."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def committed(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+def _intended_in(reader: Reader, containers: Collection[ContainerId]) -> list[_Intended]:
+    """[blocking] The rolls that are not over of the partitions whose open partitionlet lies in these containers."""
+    rows = reader.intended()
+    owners = reader.owners([row.id for row in rows])
+    found = (_of_chain(owners[row.id].topic_id, reader.chain(row.topic, row.partition)) for row in rows)
+    return [each for each in found if each is not None and each.old.container in containers]
 
 
-def _only(outcome: object) -> PartitionletRow:
-    assert isinstance(outcome, list)
-    (result,) = outcome
-    assert isinstance(result, RollOutcome)
-    if result.code is not Code.NONE or result.partitionlet is None:
-        raise KafkaError(result.code, result.message)
-    return result.partitionlet
+def _intended_of(reader: Reader, keys: Collection[Key], containers: Collection[ContainerId]) -> list[_Intended]:
+    """[blocking] Those of these partitions."""
+    topics = reader.topics_by_id({topic_id for topic_id, _ in keys})
+    found = (
+        _of_chain(topic_id, reader.chain(topics[topic_id].number, partition))
+        for topic_id, partition in keys
+        if topic_id in topics
+    )
+    return [each for each in found if each is not None and each.old.container in containers]
 
 
-def _topic_id(reader: Reader, row: PartitionletRow) -> bytes:
-    """[blocking]"""
-    return reader.owners([row.id])[row.id].topic_id
-
-
-def _now() -> Millis:
-    return Millis(int(time.time() * 1000))
+def _of_chain(topic_id: bytes, chain: Sequence[PartitionletRow]) -> _Intended | None:
+    row = next((each for each in chain if each.state == INTENDED), None)
+    old = next((each for each in chain if each.state == OPEN), None)
+    return None if row is None or old is None else _Intended(topic_id, row, old)

@@ -1,6 +1,7 @@
 """Scrub: read everything back and check every checksum, in a helper process of low priority.
 
-One scrub at a time, container after container; what it finds is kept for `status` and goes to the log.
+One scrub at a time, over every replica of this node, one after the other; what it finds is kept for `status` and goes
+to the log. A replica whose log is cut or begun anew meanwhile is read again: what was found may be of files that went.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.container.local_replica import LocalReplica
+
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
@@ -18,6 +21,8 @@ log = structlog.get_logger()
 
 MOST_FINDINGS = 100
 """Findings kept; all of them go to the log."""
+TRIES = 3
+"""For a replica whose files change under the scrub."""
 
 
 class Scrub:
@@ -26,7 +31,6 @@ class Scrub:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
-        self._process: asyncio.subprocess.Process | None = None
         self._state = "never"
         self._began = 0.0
         self._took = 0.0
@@ -34,6 +38,7 @@ class Scrub:
         self._frames = 0
         self._bytes = 0
         self._findings: list[str] = []
+        self._replicas = 0
 
     def start(self) -> None:
         """Begin, unless one is under way."""
@@ -48,7 +53,7 @@ class Scrub:
         running = self._state == "running"
         return {
             "state": self._state,
-            "containers": len(self._broker.containers),
+            "containers": self._replicas or len(self._broker.cluster.replicas.all()),
             "containers_done": self._done,
             "frames": self._frames,
             "bytes": self._bytes,
@@ -63,16 +68,32 @@ class Scrub:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        replicas = list(self._broker.cluster.replicas.all())
+        self._replicas = len(replicas)
         try:
-            for container in list(self._broker.containers.values()):
-                await self._one(container.id, str(container.log.folder))
+            for replica in replicas:
+                await self._one(replica)
                 self._done += 1
         finally:
             self._took = time.time() - self._began
-            self._state = "ended" if self._done == len(self._broker.containers) else "broken off"
+            self._state = "ended" if self._done == len(replicas) else "broken off"
         log.info("scrub ended", findings=len(self._findings), bytes=self._bytes, seconds=round(self._took, 1))
 
-    async def _one(self, container: int, folder: str) -> None:
+    async def _one(self, replica: LocalReplica) -> None:
+        for _ in range(TRIES):
+            container_log = replica.log
+            lines, status = await self._read(str(container_log.folder))
+            if replica.log is container_log and self._broker.cluster.replicas.replica(replica.id) is replica:
+                break
+        else:
+            return
+        for line in lines:
+            self._take(replica.id, json.loads(line))
+        if status not in (0, 1):  # 1: it has findings
+            self._found(replica.id, f"the scrub itself failed with status {status}")
+
+    async def _read(self, folder: str) -> tuple[list[bytes], int]:
+        """What the helper process says of a folder, one record a line, and how it ended."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -83,15 +104,12 @@ class Scrub:
         )
         try:
             assert process.stdout is not None
-            async for line in process.stdout:
-                self._take(container, json.loads(line))
-            status = await process.wait()
+            lines = [line async for line in process.stdout]
+            return lines, await process.wait()
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        if status not in (0, 1):  # 1: it has findings
-            self._found(container, f"the scrub itself failed with status {status}")
 
     def _take(self, container: int, record: dict[str, object]) -> None:
         if "finding" in record:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.broker.partition import Partition
+from headrace.broker.refusals import told
 from headrace.broker.roll_frames import open_frames
+from headrace.broker.topic import Topic, rows_by_id, rows_by_name
 from headrace.broker.topic_configs import EffectivePolicy, effective
 from headrace.catalog.commands import (
     AlterStream,
@@ -26,12 +27,15 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     NewTopic,
+    RollDone,
+    Rolled,
     SetLogStart,
     StreamPolicy,
 )
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import Outcome, PartitionletRow, StreamRow, TopicOutcome, TopicRow
+from headrace.catalog.rows import PartitionletRow, Replaced, RollOutcome, StreamRow, TopicOutcome, TopicRow
+from headrace.catalog.service import Change
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, Millis, Position
 from headrace.log.frames import FrameType
@@ -39,62 +43,14 @@ from headrace.log.frames import FrameType
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+__all__ = ["Topic", "Topics"]
+
 log = structlog.get_logger()
 
 MOST_TOPICS = 120_000
 """Topics kept in memory; some 1 KiB each with one partition in use."""
-
-
-class Topic:
-    """A topic in use: its row, what holds for it, and the partitions that are in memory."""
-
-    __slots__ = ("deleted", "encoded", "loading", "names", "partitions", "policy", "row")
-
-    def __init__(self, row: TopicRow, policy: EffectivePolicy) -> None:
-        self.row = row
-        self.policy = policy
-        self.partitions: dict[int, Partition] = {}
-        self.loading = 0
-        """Partitions that are on their way into memory."""
-        self.names: list[str] = []
-        self.deleted = False
-        self.encoded: dict[tuple[int, str], bytes] | None = None
-        """Its entry in Metadata answers, by version and shown name; emptied when leaders or their epochs change."""
-
-    @property
-    def topic_id(self) -> bytes:
-        """16 bytes, stable for the topic's life."""
-        return self.row.topic_id
-
-    @property
-    def partition_count(self) -> int:
-        """Partitions 0 to this, exclusive."""
-        return self.row.partitions
-
-    @property
-    def stream(self) -> str:
-        """Its stream's path."""
-        return self.row.stream
-
-    @property
-    def stream_number(self) -> int:
-        """Its stream's number."""
-        return self.row.stream_number
-
-    @property
-    def name(self) -> str:
-        """Its name within the stream."""
-        return self.row.name
-
-    @property
-    def configs(self) -> Any:
-        """Its own configs, over the stream's policy."""
-        return self.row.configs
-
-    @property
-    def idle(self) -> bool:
-        """It can be forgotten without loss."""
-        return not self.loading and all(partition.idle for partition in self.partitions.values())
+_EVERYTHING = ""
+"""Among what changed during a look-up: all of it. No stream has this path."""
 
 
 class Topics:
@@ -114,6 +70,10 @@ class Topics:
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def all(self) -> list[Topic]:
+        """Every topic that is in memory."""
+        return list(self._by_id.values())
 
     def cached(self, name: str) -> Topic | None:
         """The topic that clients call `name`, if it is in memory."""
@@ -155,7 +115,7 @@ class Topics:
         """Each id's topic, or UNKNOWN_TOPIC_ID."""
         missing = [topic_id for topic_id in topic_ids if topic_id not in self._by_id]
         if missing:
-            await self._look_up_rows(lambda reader: _rows_by_id(reader, missing))
+            await self._look_up_rows(lambda reader: rows_by_id(reader, missing))
         return [
             self._by_id.get(topic_id) or KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
             for topic_id in topic_ids
@@ -190,26 +150,29 @@ class Topics:
             else:
                 by_stream.setdefault(name.stream, []).append(name.topic)
         if by_stream:
-            for topic in await self._look_up_rows(lambda reader: _rows_by_name(reader, by_stream)):
+            for topic in await self._look_up_rows(lambda reader: rows_by_name(reader, by_stream)):
                 found[topic.row.full_name] = topic
         return found
 
     async def _look_up_rows(self, look: Callable[[Reader], list[tuple[TopicRow, StreamRow]]]) -> list[Topic]:
-        """Topics read from the catalog, in memory from now on. What changed while it was read is read again."""
+        """Topics read from the catalog, in memory from now on."""
+        return [self._keep(row, stream.policy) for row, stream in await self._read_rows(look)]
+
+    async def _read_rows(
+        self, look: Callable[[Reader], list[tuple[TopicRow, StreamRow]]]
+    ) -> list[tuple[TopicRow, StreamRow]]:
+        """Rows that are true at this moment. What changed while it was read is read again."""
         while True:
             changed: set[bytes | str] = set()
             self._look_ups.append(changed)
             try:
                 rows = await self._broker.catalog.query(look)
             finally:
-                self._look_ups.remove(changed)
-            kept = [
-                self._keep(row, stream.policy)
-                for row, stream in rows
-                if row.topic_id not in changed and row.stream not in changed
-            ]
-            if len(kept) == len(rows):
-                return kept
+                self._look_ups = [each for each in self._look_ups if each is not changed]
+            if _EVERYTHING not in changed and not any(
+                row.topic_id in changed or row.stream in changed for row, _ in rows
+            ):
+                return rows
 
     async def _create(self, names: list[TopicName]) -> dict[str, Topic | KafkaError]:
         """Topics made on first use, in streams whose policy allows it."""
@@ -218,12 +181,17 @@ class Topics:
             return {}
         streams = await self._broker.catalog.query(lambda reader: {path: reader.stream(path) for path in paths})
         items = []
+        refused: dict[str, Topic | KafkaError] = {}
         for name in names:
             stream = streams[name.stream]
             if stream is None or not stream.policy.auto_create:
                 continue
             count = stream.policy.default_partitions
-            places = self._broker.place(count, name.stream)
+            try:
+                places = self._broker.place(count, stream.policy.volume)
+            except KafkaError as error:
+                refused[name.full] = error
+                continue
             items.append(
                 NewTopic(
                     stream=name.stream,
@@ -236,14 +204,13 @@ class Topics:
                 )
             )
         if not items:
-            return {}
+            return refused
         try:
             outcome = await self._broker.catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
         except HeadraceError as error:
-            refused = KafkaError(error.code, str(error))
-            return {f"{item.stream}:{item.name}": refused for item in items}
+            return refused | {f"{item.stream}:{item.name}": told(error) for item in items}
         assert isinstance(outcome, list)
-        made: dict[str, Topic | KafkaError] = {}
+        made = refused
         for item, result in zip(items, outcome, strict=True):
             stream = streams[item.stream]
             row = getattr(result, "topic", None)
@@ -293,9 +260,10 @@ class Topics:
 
     # --- staying true
 
-    def _applied(self, applied: Sequence[tuple[Command, Outcome | KafkaError]]) -> None:
+    def _applied(self, applied: Sequence[Change]) -> None:
         for command, outcome in applied:
-            if isinstance(outcome, KafkaError):
+            if isinstance(command, Replaced):
+                self._replaced()
                 continue
             if self._look_ups:
                 self._tell_look_ups(command)
@@ -322,11 +290,15 @@ class Topics:
                     if stream is not None:
                         self._stream_changed(stream)
                 case SetLogStart():
-                    if not self._broker.space.is_own(command):
-                        self._broker.space.bytes_died()
+                    self._broker.space.log_starts_moved(command)
                     assert isinstance(outcome, list)
                     for item, result in zip(command.items, outcome, strict=True):
                         self._log_start_moved(item.topic_id, item.partition, result)
+                case RollDone():
+                    assert isinstance(outcome, list)
+                    for rolled, roll in zip(command.items, outcome, strict=True):
+                        if isinstance(roll, RollOutcome) and roll.code is Code.NONE:
+                            self._rolled(rolled)
 
     def _open(self, outcomes: Sequence[Any]) -> None:
         """Write the open frames of new partitionlets into their containers; nobody waits for them."""
@@ -340,6 +312,44 @@ class Topics:
             if container is not None:
                 for payload in open_frames(opened):
                     container.append_control(FrameType.OPEN, payload).add_done_callback(_retrieve)
+
+    def _rolled(self, item: Rolled) -> None:
+        """A partition goes on in another partitionlet, whoever drove the roll."""
+        topic = self._by_id.get(item.topic_id)
+        self._broker.partitions.chain_changed(item.topic_id, item.partition)
+        if topic is None:
+            return
+        topic.encoded = None
+        partition = topic.partitions.get(item.partition)
+        # While it is rolling, whoever drives the roll here sees to it.
+        if partition is not None and not partition.rolling and partition.open == item.sealed:
+            self._broker.partitions.moved_away(topic, item.partition)
+
+    def _replaced(self) -> None:
+        """All rows may be other ones: what can be is forgotten, what is in use is looked up again."""
+        self.forgot = True
+        self._plain.clear()
+        for changed in self._look_ups:
+            changed.add(_EVERYTHING)
+        self._broker.space.bytes_died()
+        for topic in [topic for topic in self._by_id.values() if topic.idle]:
+            self._forget(topic)
+        if self._by_id:
+            self._broker.spawn(self._look_again(self.all()))
+
+    async def _look_again(self, topics: Sequence[Topic]) -> None:
+        ids = [topic.topic_id for topic in topics]
+        found = {
+            row.topic_id: (row, stream) for row, stream in await self._read_rows(lambda reader: rows_by_id(reader, ids))
+        }
+        for topic in topics:
+            if topic.topic_id not in found:
+                self._gone(topic.topic_id)
+                continue
+            row, stream = found[topic.topic_id]
+            self._policies[stream.number] = stream.policy
+            self._changed(row)
+        await self._broker.partitions.look_again([topic for topic in topics if not topic.deleted])
 
     def _tell_look_ups(self, command: Command) -> None:
         """What is being looked up may have been read before `command`."""
@@ -398,26 +408,3 @@ def _retrieve(appended: "asyncio.Future[Position]") -> None:
     """Take note of a frame that could not be written: the catalog has what it says, so only a rebuild would miss it."""
     if not appended.cancelled() and (error := appended.exception()) is not None:
         log.warning("an open frame was not written", reason=str(error))
-
-
-def _rows_by_name(reader: Reader, wanted: dict[str, list[str]]) -> list[tuple[TopicRow, StreamRow]]:
-    """[blocking]"""
-    found = []
-    for path, names in wanted.items():
-        stream = reader.stream(path)
-        if stream is not None:
-            found += [(row, stream) for row in reader.topics_named(path, names).values()]
-    return found
-
-
-def _rows_by_id(reader: Reader, topic_ids: list[bytes]) -> list[tuple[TopicRow, StreamRow]]:
-    """[blocking]"""
-    found = []
-    streams: dict[int, StreamRow | None] = {}
-    for row in reader.topics_by_id(topic_ids).values():
-        if row.stream_number not in streams:
-            streams[row.stream_number] = reader.stream_by_number(row.stream_number)
-        stream = streams[row.stream_number]
-        if stream is not None:
-            found.append((row, stream))
-    return found

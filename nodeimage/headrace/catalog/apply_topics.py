@@ -78,7 +78,10 @@ def delete_stream(connection: sqlite3.Connection, command: DeleteStream) -> Stre
 
 
 def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list[TopicOutcome]:
-    """Make each topic that can be made. Numbers and serials are taken in one go per stream."""
+    """Make each topic that can be made. Numbers and serials are taken in one go per stream.
+
+    A topic that an earlier copy of the command made is a success, with the partitionlets that are open now.
+    """
     refused = check_new_topics(connection, command.items)
     wanted = [item for item, refusal in zip(command.items, refused, strict=True) if refusal is None]
     number = take_numbers(connection, "next_topic", len(wanted))
@@ -91,9 +94,13 @@ def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list
         path: _take_serials(connection, stream.number, topics=topics_of[path], partitions=partitions_of[path])
         for path, stream in streams.items()
     }
+    repeated = [each.topic.number for each in refused if each is not None and each.topic and each.code is Code.NONE]
+    open_of = _open_of(connection, repeated)
     topic_rows, partitionlet_rows, outcomes = [], [], []
     for item, refusal in zip(command.items, refused, strict=True):
         if refusal is not None:
+            if refusal.topic is not None and refusal.code is Code.NONE:
+                refusal = refusal._replace(partitionlets=tuple(open_of[refusal.topic.number]))
             outcomes.append(refusal)
             continue
         stream = streams[item.stream]
@@ -114,7 +121,7 @@ def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list
 
 
 def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) -> list[TopicOutcome | None]:
-    """Per item the refusal that creating it would meet, or None. Reads only."""
+    """Per item the refusal that creating it would meet, or the topic that an earlier copy made, or None. Reads only."""
     names_of: dict[str, list[str]] = {}
     for item in items:
         names_of.setdefault(item.stream, []).append(item.name)
@@ -133,7 +140,12 @@ def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) 
         answer: TopicOutcome | None
         if streams[item.stream] is None:
             answer = TopicOutcome(Code.INVALID_TOPIC_EXCEPTION, f"there is no stream {item.stream}; create it first")
-        elif (topic := existing[item.stream].get(item.name)) is not None:
+        elif (topic := existing[item.stream].get(item.name)) is not None and (
+            topic.topic_id == item.topic_id and key not in seen
+        ):
+            answer = TopicOutcome(Code.NONE, "", topic)
+            seen.add(key)
+        elif topic is not None:
             answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {topic.full_name} exists", topic)
         elif key in seen:
             answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {item.stream}:{item.name} is twice in the request")
@@ -149,9 +161,7 @@ def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) 
 def delete_topics(connection: sqlite3.Connection, command: DeleteTopics) -> list[TopicOutcome]:
     """Remove topics with their chains, log starts and cursors; a second mention of one is unknown."""
     topics = select_topics_by_id(connection, set(command.topic_ids))
-    open_of: dict[int, list[PartitionletRow]] = {}
-    for row in select_open(connection, [topic.number for topic in topics.values()]):
-        open_of.setdefault(row.topic, []).append(row)
+    open_of = _open_of(connection, [topic.number for topic in topics.values()])
     outcomes, gone = [], []
     topics_of, partitions_of = Counter[StreamNumber](), Counter[StreamNumber]()
     for topic_id in command.topic_ids:
@@ -175,6 +185,8 @@ def create_partitions(connection: sqlite3.Connection, command: CreatePartitions)
     """Add partitions; their number only rises."""
     topic = require_topic(connection, command.topic_id)
     added = command.count - topic.partitions
+    if added == 0 and (before := _made_before(connection, topic, command)):
+        return TopicOutcome(Code.NONE, "", topic, before)
     if added <= 0:
         raise KafkaError(
             Code.INVALID_PARTITIONS, f"topic {topic.full_name} has {topic.partitions} partitions, and they never fall"
@@ -236,6 +248,23 @@ def _take_serials(connection: sqlite3.Connection, stream: StreamNumber, *, topic
         (first + partitions, topics, partitions, stream),
     )
     return int(first)
+
+
+def _open_of(connection: sqlite3.Connection, topics: Iterable[int]) -> dict[int, list[PartitionletRow]]:
+    """By topic number, its open partitionlets in order of partition."""
+    found: dict[int, list[PartitionletRow]] = {}
+    for row in select_open(connection, topics):
+        found.setdefault(row.topic, []).append(row)
+    return found
+
+
+def _made_before(
+    connection: sqlite3.Connection, topic: TopicRow, command: CreatePartitions
+) -> tuple[PartitionletRow, ...]:
+    """The partitionlets that an earlier copy of the command made; none if it was not this command that made them."""
+    places = list(zip(command.container_ids, command.container_epochs, strict=False))
+    made = _open_of(connection, [topic.number])[topic.number][-len(places) :] if places else []
+    return tuple(made) if [(row.container, row.container_epoch) for row in made] == places else ()
 
 
 def _open_partitionlets(

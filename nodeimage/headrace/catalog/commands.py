@@ -3,6 +3,10 @@
 All times, uuids and placement stand inside a command, so that applying it is deterministic; its outcome is decided
 when it is applied. Knows nothing of SQLite. Commands are maps with a tag `type`; the items of their lists are arrays.
 A field may be added at the end with a default, and never removed or given another meaning: logs are replayed.
+
+A command may come twice, since who submits it tries again when its primary goes away. The second copy changes nothing
+that the first has done: numbers, ids and rows stay. Where that needs more than the rows themselves say, the docstring
+tells how a repeat is known.
 """
 
 import msgspec
@@ -25,6 +29,8 @@ class StreamPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_message_bytes: int = 1_048_588
     timestamp_type: str = "CreateTime"
     description: str = ""
+    volume: str = "default"
+    """Whose containers take the stream's new partitionlets."""
 
 
 class PolicyChanges(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,6 +44,7 @@ class PolicyChanges(msgspec.Struct, frozen=True, omit_defaults=True):
     max_message_bytes: int | None = None
     timestamp_type: str | None = None
     description: str | None = None
+    volume: str | None = None
 
 
 class _Item(msgspec.Struct, frozen=True, array_like=True):
@@ -84,21 +91,31 @@ class NewTopic(_Item, frozen=True):
 
 
 class CreateTopics(_Command, frozen=True):
-    """Outcome: list[TopicOutcome], one per item; TOPIC_ALREADY_EXISTS carries the topic that exists."""
+    """Outcome: list[TopicOutcome], one per item; TOPIC_ALREADY_EXISTS carries the topic that exists.
+
+    A topic of that name that has the item's topic id was made by an earlier copy: that is a success, with its rows.
+    """
 
     items: list[NewTopic]
     now: Millis
 
 
 class DeleteTopics(_Command, frozen=True):
-    """Outcome: list[TopicOutcome], one per id, with the rows that are gone."""
+    """Outcome: list[TopicOutcome], one per id, with the rows that are gone.
+
+    A repeat finds UNKNOWN_TOPIC_ID; its submitter gets what the first copy came to.
+    """
 
     topic_ids: list[bytes]
     now: Millis
 
 
 class CreatePartitions(_Command, frozen=True):
-    """Outcome: TopicOutcome with the new partitionlets. `count` is the topic's partitions afterwards."""
+    """Outcome: TopicOutcome with the new partitionlets. `count` is the topic's partitions afterwards.
+
+    Where the topic has `count` partitions, and the last are open in these containers, an earlier copy made them: that
+    is a success, with their rows.
+    """
 
     topic_id: bytes
     count: int

@@ -15,6 +15,7 @@ from headrace.ids import (
     Millis,
     Offset,
     PartitionletId,
+    Position,
     StreamNumber,
 )
 
@@ -163,6 +164,15 @@ class Expired(NamedTuple):
 
     cursors: int
     groups: int
+
+
+class Replaced(NamedTuple):
+    """Told to listeners instead of commands: all rows are another replica's now, as applied up to `position`.
+
+    Whatever was read before, or is being read while this comes, may be old: drop it.
+    """
+
+    position: Position
 
 
 Outcome = (

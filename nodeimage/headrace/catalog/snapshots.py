@@ -5,7 +5,8 @@
     snapshot-<applied position>.sqlite   the two newest
     catalog.damaged                      the last live file that was set aside
 
-A snapshot is written beside, synced, checked and renamed, so that one with its final name is whole. Blocking.
+A snapshot is written beside, synced, checked and renamed, so that one with its final name is whole. One that is ahead
+of the live file is used instead of it: the log may have been trimmed to it, or begin at it. Blocking.
 """
 
 import contextlib
@@ -17,7 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from headrace.catalog.tables import APPLICATION_ID, applied, open_tables
+from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, open_tables
+from headrace.errors import FolderRefused, HeadraceError
 from headrace.ids import Position
 
 log = structlog.get_logger(__name__)
@@ -44,12 +46,29 @@ def open_newest(folder: Path) -> sqlite3.Connection:
     suspect = (folder / _SUSPECT).exists()
     if not suspect and live_file(folder).exists():
         try:
-            return open_tables(live_file(folder))
+            connection = open_tables(live_file(folder))
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
                 raise
             log.error("catalog_damaged", folder=str(folder), error=str(error))
+        else:
+            at = applied(connection)
+            ahead = [path for path, position in _by_position(folder) if position > at]
+            if not any(map(_is_whole, ahead)):
+                return connection
+            # The live file lost what was not synced when the power went, or was to be replaced when the process ended.
+            log.warning("catalog_behind_snapshot", folder=str(folder), applied=at, snapshot=ahead[-1].name)
+            connection.close()
     return restore(folder)
+
+
+def applied_in(folder: Path) -> Position:
+    """The applied position of the tables that a start would use: all below was committed. Raises as `open_newest`."""
+    connection = open_newest(folder)
+    try:
+        return applied(connection)
+    finally:
+        connection.close()
 
 
 def restore(folder: Path) -> sqlite3.Connection:
@@ -93,7 +112,7 @@ def write_snapshot(folder: Path) -> Position:
             source.close()
         position = _position(fresh)
         _sync(fresh)
-        fresh.rename(folder / f"snapshot-{position:020d}.sqlite")
+        fresh.rename(path_of(folder, position))
         _sync(folder)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -104,6 +123,37 @@ def write_snapshot(folder: Path) -> Position:
     return position
 
 
+def install(folder: Path, connection: sqlite3.Connection, snapshot: Path, position: Position) -> None:
+    """Replace the rows of the live file, open as `connection`, by those of another replica's snapshot, in one go.
+
+    Readers see the old rows or the new ones. The snapshot is kept as this folder's only one: the log begins at it.
+    Raises HeadraceError for a file that is damaged or not at `position`, FolderRefused for a newer format, OSError and
+    sqlite3.Error (a full disk); the rows are as they were then.
+    """
+    _check_foreign(snapshot, position)
+    fresh = folder / "installed.tmp"
+    kept = path_of(folder, position)
+    try:
+        shutil.copyfile(snapshot, fresh)
+        _sync(fresh)
+        fresh.rename(kept)
+        _sync(folder)
+        drop_above(folder, position)
+        source = sqlite3.connect(f"{kept.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        try:
+            source.backup(connection)
+        finally:
+            source.close()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+            kept.unlink(missing_ok=True)
+        raise
+    for old in snapshots(folder):
+        if old != kept:
+            old.unlink()
+
+
 def snapshots(folder: Path) -> list[Path]:
     """The snapshots in order of position."""
     return sorted(path for path in folder.glob("snapshot-*.sqlite") if _NAME.fullmatch(path.name))
@@ -111,12 +161,22 @@ def snapshots(folder: Path) -> list[Path]:
 
 def positions(folder: Path) -> list[Position]:
     """The positions of the snapshots, in order."""
-    return [Position(int(path.stem.removeprefix("snapshot-"))) for path in snapshots(folder)]
+    return list(map(position_of, snapshots(folder)))
+
+
+def position_of(snapshot: Path) -> Position:
+    """The position of a snapshot, by its name."""
+    return Position(int(snapshot.stem.removeprefix("snapshot-")))
+
+
+def path_of(folder: Path, position: Position) -> Path:
+    """The file of the snapshot at `position`."""
+    return folder / f"snapshot-{position:020d}.sqlite"
 
 
 def drop_above(folder: Path, end: Position) -> None:
     """Drop the snapshots of a log that was longer once: what it holds from `end` on by then would be left out."""
-    for snapshot, position in zip(snapshots(folder), positions(folder), strict=True):
+    for snapshot, position in _by_position(folder):
         if position > end:
             log.error("catalog_snapshot_dropped", snapshot=snapshot.name, end=end)
             snapshot.unlink()
@@ -135,6 +195,26 @@ def is_full(error: sqlite3.Error) -> bool:
         # SQLite reports a full disk as a failed write where it extends the WAL or the shared-memory index.
         name in ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
     )
+
+
+def _by_position(folder: Path) -> list[tuple[Path, Position]]:
+    return [(path, position_of(path)) for path in snapshots(folder)]
+
+
+def _check_foreign(snapshot: Path, position: Position) -> None:
+    if not _is_whole(snapshot):
+        raise HeadraceError(f"the snapshot of the catalog at {position} is damaged; ask for it again")
+    connection = sqlite3.connect(snapshot, isolation_level=None)
+    try:
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found > FORMAT:
+            raise FolderRefused(
+                f"the snapshot of the catalog has format {found}; this version reads {FORMAT}: use a newer headrace"
+            )
+        if (at := applied(connection)) != position:
+            raise HeadraceError(f"the snapshot of the catalog is at {at}, and should be at {position}")
+    finally:
+        connection.close()
 
 
 def _is_whole(path: Path) -> bool:

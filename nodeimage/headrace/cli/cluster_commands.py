@@ -1,4 +1,4 @@
-"""`headrace up`, `down` and `status`: the embedded cluster."""
+"""`headrace up` and `down`: the embedded cluster."""
 
 import signal
 import time
@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
-from headrace.cli.words import described, rows_of
+from headrace.cli.options import DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_json
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.local.cluster import Started
     from headrace.local.folder import ClusterFile
+    from headrace.local.tail import LogTail
 
 POLL_S = 0.1
 
@@ -44,12 +44,21 @@ def _stop_signal() -> Iterator[_StopSignal]:
 
 
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many storage nodes")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", "-n", min=1, max=99, show_default=False, help="Of a new cluster [default: those it has, or 1]"
+        ),
+    ] = None,
     data: DataFolder = None,
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=1, max=65_535, show_default=False, help="Kafka port [default: the last, 9092, or a free one]"
+            "--port",
+            min=0,
+            max=65_535,
+            show_default=False,
+            help="Kafka port of the first node, others follow; 0: free ones [default: the last, 9092, or free]",
         ),
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when ready; `headrace down` ends it")] = False,
@@ -58,20 +67,19 @@ def up(
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Start a cluster on this machine and print its bootstrap address.
+    """Start a cluster on this machine and print its bootstrap addresses.
 
-    Without --detach it stays in the foreground and shows the node's log; Ctrl-C stops it. The data stay.
+    With --nodes 3 each record has three replicas, two of which at least have it on disk when it is acknowledged.
+    Without --detach it stays in the foreground and shows the nodes' logs; Ctrl-C stops it. The data stay.
     """
     from headrace.local.cluster import NodeDied, StartGivenUp, StartOptions, start
     from headrace.local.folder import default_folder
 
-    if nodes > 1:
-        raise HeadraceError("this version has no replication yet: start one node (leave --nodes away)")
     folder = data or default_folder()
     with _stop_signal() as stop:
         began = time.monotonic()
         try:
-            options = StartOptions(port=port, node_options=tuple(node_option or ()))
+            options = StartOptions(nodes=nodes, port=port, node_options=tuple(node_option or ()))
             started = start(folder, options, progress=note, stopping=lambda: stop.asked)
         except StartGivenUp as error:
             note(str(error))
@@ -108,63 +116,51 @@ def down(
         note(f"stopped {names}; start again with `headrace up{_data_option(data)}`")
 
 
-def status(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show the cluster: its node, what it stores, what it is doing."""
-    from headrace.cli.connect import connected
-
-    with connected(bootstrap, data) as cluster:
-        answer = cluster.admin("status")
-    here = {} if bootstrap else _embedded(data)
-    if output is OutputFormat.JSON:
-        print_json({"bootstrap": cluster.address, **here, **answer})
-        return
-    containers = answer.pop("containers", [])
-    print_fields(described({"bootstrap": cluster.address, **here, **answer}))
-    if containers:
-        print()
-        columns, rows, numbers = rows_of(containers)
-        print_table(columns, rows, title="containers", right=numbers)
-
-
-def _embedded(data: Path | None) -> dict[str, object]:
-    """What this machine knows of the cluster that runs in the folder."""
-    from headrace.local.cluster import running_cluster
-    from headrace.local.folder import default_folder
-
-    folder = data or default_folder()
-    cluster = running_cluster(folder)
-    return {"data": str(folder), "pid": cluster.nodes[0].pid if cluster else None}
-
-
 def _stay(started: "Started", stop: _StopSignal) -> None:
-    """The foreground: shows the log until the nodes end or a signal comes."""
-    from headrace.local.cluster import NodeDied
-    from headrace.local.tail import LogTail
+    """The foreground: shows the logs until the last node ends or a signal comes.
 
-    tails = [
-        LogTail(started.log_path(node.name), offset=started.log_offsets[node.name]) for node in started.cluster.nodes
-    ]
+    A node that dies is reported, and the others go on. Nodes that others add or start in the folder are shown too, and
+    stopped with the rest.
+    """
+    from headrace.local.cluster import NodeDied
+
+    tails: dict[str, LogTail] = {}
     try:
         while not stop.asked and started.check():
-            _show_new_lines(tails)
+            _show_new_lines(started, tails)
+            for death in started.deaths():
+                note(f"{death}; {_again(death.name)}")
             time.sleep(POLL_S)
     except NodeDied as error:
-        _show_new_lines(tails)
+        _show_new_lines(started, tails)
         started.stop()
         raise HeadraceError(f"{error}; start again with `headrace up`") from error
     if stop.asked:
         note("stopping")
         for name in started.stop():
             note(f"{name} did not stop in time and was killed; what it acknowledged is safe")
-    _show_new_lines(tails)
+    _show_new_lines(started, tails)
     note("stopped")
 
 
-def _show_new_lines(tails: Sequence[Any]) -> None:
-    for tail in tails:
+def _again(name: str) -> str:
+    return f"the others go on; `headrace node start {name}` starts it again"
+
+
+def _show_new_lines(started: "Started", tails: "dict[str, LogTail]") -> None:
+    """What the nodes have written since; with several nodes each line says whose it is."""
+    from headrace.local.tail import LogTail
+
+    nodes = started.now().nodes
+    for node in nodes:
+        if node.name not in tails:
+            path = started.log_path(node.name)
+            tails[node.name] = LogTail(path, offset=started.log_offsets.get(node.name, 0))
+    for name, tail in tails.items():
+        whose = f"{name} | " if len(tails) > 1 else ""
         while lines := tail.read():
             for line in lines:
-                note(line)
+                note(f"{whose}{line}")
 
 
 def _show_log(lines: Sequence[str]) -> None:
@@ -174,7 +170,7 @@ def _show_log(lines: Sequence[str]) -> None:
 
 def _print_address(folder: Path, cluster: "ClusterFile", output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
-        nodes = [{"id": node.node_id, "port": node.port, "pid": node.pid} for node in cluster.nodes]
+        nodes = [{"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid} for node in cluster.nodes]
         print_json({"bootstrap": cluster.bootstrap, "data": str(folder), "nodes": nodes})
     else:
         print(cluster.bootstrap, flush=True)

@@ -1,10 +1,14 @@
 """Finds the cluster that a command talks to, and asks it: Headrace's own admin calls and Kafka's cold APIs.
 
 `--bootstrap` names the cluster, else the embedded one that runs in the data folder. One connection per command, to the
-first address that answers. Errors leave as `HeadraceError` with a message that says what to do next.
+first address that answers; any node answers for the cluster. What only the nodes themselves know is asked of all of
+them at a time, and consumer groups of their coordinator. Errors leave as `HeadraceError` with a message that says what
+to do next.
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +20,13 @@ from headrace.wire.client import BrokerConnection, admin_call
 
 CLIENT_ID: Final = "headrace-cli"
 TIMEOUT_S: Final = 30.0
+NODE_TIMEOUT_S: Final = 5.0
+"""For one node's part of an answer."""
+KNOCK_S: Final = 2.0
+"""So long a node may take before another is asked."""
+NODES_AT_ONCE: Final = 32
+COORDINATOR_S: Final = 10.0
+FIND_COORDINATOR_VERSION: Final = 3
 DEFAULT_PORT: Final = 9092
 
 
@@ -82,6 +93,8 @@ def connected(bootstrap: str | None, folder: Path | None, *, timeout_s: float = 
     for address in addresses:
         host, port = split_address(address)
         try:
+            if len(addresses) > 1:
+                _knock(host, port)
             connection = BrokerConnection(host, port, CLIENT_ID, timeout_s)
         except OSError as error:
             failure = error
@@ -93,6 +106,53 @@ def connected(bootstrap: str | None, folder: Path | None, *, timeout_s: float = 
             raise NoAnswer(f"{error}: see `headrace status`") from error
         return
     raise NoAnswer(f"{failure}: is the cluster up?")
+
+
+def _knock(host: str, port: int) -> None:
+    """Makes sure that a node answers, where others could be asked: one that stands still accepts connections too."""
+    with BrokerConnection(host, port, CLIENT_ID, KNOCK_S) as connection:
+        admin_call(connection, "node.settings", {})
+
+
+@contextmanager
+def connected_to_coordinator(bootstrap: str | None, folder: Path | None) -> Iterator[Cluster]:
+    """A connection to the node that coordinates consumer groups, waiting a moment while another takes that over.
+
+    Raises KafkaError, NoAnswer.
+    """
+    deadline = time.monotonic() + COORDINATOR_S
+    while True:
+        with connected(bootstrap, folder) as cluster:
+            found = cluster.kafka(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, {"key": CLIENT_ID, "key_type": 0})
+            if not found.error_code:
+                address = f"{found.host}:{found.port}"
+                if address == cluster.address:
+                    yield cluster
+                    return
+                break
+        if time.monotonic() >= deadline:
+            check(found.error_code, None, what="nobody coordinates consumer groups; see `headrace status`")
+        time.sleep(0.1)
+    with connected(address, None) as cluster:
+        yield cluster
+
+
+def ask_each(
+    addresses: Sequence[str], method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = NODE_TIMEOUT_S
+) -> list[Any]:
+    """The results of an admin call at each of these nodes, all at a time; None for one that does not answer."""
+
+    def ask(address: str) -> Any:
+        try:
+            with connected(address, None, timeout_s=timeout_s) as cluster:
+                return cluster.admin(method, params)
+        except HeadraceError:
+            return None
+
+    if not addresses:
+        return []
+    with ThreadPoolExecutor(min(NODES_AT_ONCE, len(addresses))) as threads:
+        return list(threads.map(ask, addresses))
 
 
 def check(error_code: object, message: str | None, *, what: str) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.connect import check, connected
+from headrace.cli.connect import check, connected_to_coordinator
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.words import described, rows_of
@@ -28,7 +28,7 @@ def groups(
 @app.command(name="list")
 def list_groups(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """List groups with their state and how far they are behind in all."""
-    with connected(bootstrap, data) as cluster:
+    with connected_to_coordinator(bootstrap, data) as cluster:
         found = cluster.admin("groups.list")
     if output is OutputFormat.JSON:
         print_json(found)
@@ -44,7 +44,7 @@ def show(
     group: Group, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
     """Show a group's members, and for each partition its cursor, the partition's end and the lag between."""
-    with connected(bootstrap, data) as cluster:
+    with connected_to_coordinator(bootstrap, data) as cluster:
         shown = cluster.admin("groups.show", {"group": group})
     if output is OutputFormat.JSON:
         print_json(shown)
@@ -66,7 +66,7 @@ def delete(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Delete groups that have no members, with their cursors."""
-    with connected(bootstrap, data) as cluster:
+    with connected_to_coordinator(bootstrap, data) as cluster:
         answers = cluster.kafka(ApiKey.DELETE_GROUPS, DELETE_VERSION, {"groups_names": list(groups)}).results
     for answer in answers:
         check(answer.error_code, None, what=f"group {answer.group_id}")

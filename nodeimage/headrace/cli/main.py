@@ -12,7 +12,22 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import bench, cluster_commands, consume, groups, produce, replay, storage, streams, topics
+from headrace.cli import (
+    balancing,
+    bench,
+    cluster_commands,
+    cluster_status,
+    consume,
+    containers,
+    groups,
+    nodes,
+    produce,
+    replay,
+    storage,
+    streams,
+    topics,
+    volumes,
+)
 from headrace.errors import HeadraceError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -47,7 +62,11 @@ def main(
 
 app.command()(cluster_commands.up)
 app.command()(cluster_commands.down)
-app.command()(cluster_commands.status)
+app.command()(cluster_status.status)
+app.add_typer(nodes.app, name="node")
+app.command()(balancing.balance)
+app.add_typer(volumes.app, name="volume")
+app.command()(containers.containers)
 app.add_typer(streams.app, name="stream")
 app.add_typer(topics.app, name="topic")
 app.command()(produce.produce)
@@ -55,6 +74,8 @@ app.command()(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.command()(storage.chain)
 app.command()(storage.scrub)
+app.command()(containers.recover_unclean)
+app.command()(containers.recover_store)
 app.command()(replay.replay)
 app.command()(bench.bench)
 

@@ -1,17 +1,20 @@
 """`headrace chain` and `scrub`: where a topic's records lie, and whether they can still be read."""
 
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import typer
 
+from headrace.cli.cluster_status import UP
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.topic_names import split_partition
 from headrace.cli.words import described, rows_of
 from headrace.errors import HeadraceError
 
-POLL_S = 0.2
+POLL_S: Final = 0.2
+SUMS: Final = ("containers", "containers_done", "frames", "read_bytes")
 
 
 def chain(
@@ -40,18 +43,37 @@ def scrub(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Read everything stored back from the disk and check every checksum. Exit code 1 when something is damaged."""
-    from headrace.cli.connect import connected
+    from headrace.cli.connect import ask_each, connected
 
     with connected(bootstrap, data) as cluster:
-        state = cluster.admin("scrub.start")
-        if not wait:
-            note("reading everything back; `headrace scrub --wait` waits for the result, `headrace status` shows it")
-        while wait and state.get("running"):
-            time.sleep(POLL_S)
-            state = cluster.admin("scrub.status")
+        nodes = {node["node"]: node["address"] for node in cluster.admin("node.list") if node["state"] in UP}
+    state = merged(dict(zip(nodes, ask_each(list(nodes.values()), "scrub.start"), strict=True)))
+    if not wait:
+        note("reading everything back; `headrace scrub --wait` waits for the result")
+    while wait and state.get("running"):
+        time.sleep(POLL_S)
+        state = merged(dict(zip(nodes, ask_each(list(nodes.values()), "scrub.status"), strict=True)))
     if output is OutputFormat.JSON:
         print_json(state)
     else:
         print_fields(described(state))
     if state.get("errors"):
         raise HeadraceError("the scrub found damage: what is above says where")
+
+
+def merged(states: Mapping[int, Any]) -> dict[str, Any]:
+    """How the scrubs of several nodes stand, as one; a node that does not answer (None) is an error. Pure."""
+    told = {node: state for node, state in states.items() if state is not None}
+    errors = [f"node {node} does not answer" for node in states if node not in told]
+    for node, state in told.items():
+        errors += [error if len(states) == 1 else f"node {node}: {error}" for error in state["errors"]]
+    running = any(state["running"] for state in told.values())
+    kinds = sorted({state["state"] for state in told.values()})
+    return {
+        "nodes": len(told),
+        "running": running,
+        "state": "running" if running else ", ".join(kinds),
+        **{name: sum(state[name] for state in told.values()) for name in SUMS},
+        "seconds": max((state["seconds"] for state in told.values()), default=0),
+        "errors": errors,
+    }

@@ -26,6 +26,9 @@ MaxMessage = Annotated[str | None, typer.Option("--max-message", help="Largest r
 TimestampType = Annotated[
     str | None, typer.Option("--timestamp-type", help="CreateTime or LogAppendTime", show_default=False)
 ]
+Volume = Annotated[
+    str | None, typer.Option("--volume", help="Where its records are replicated: `headrace volume`", show_default=False)
+]
 Description = Annotated[str | None, typer.Option("--description", show_default=False, help="For people")]
 
 
@@ -38,13 +41,14 @@ def create(
     auto_create: AutoCreate = None,
     max_message: MaxMessage = None,
     timestamp_type: TimestampType = None,
+    volume: Volume = None,
     description: Description = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Make a stream. What is not said is kept for ever, in one partition a topic, made on first use."""
-    policy = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, description)
+    policy = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
     _show(_call(bootstrap, data, "stream.create", {"path": path, "policy": policy}), output)
     note(f"made {path}; try `headrace produce {path}:my-topic`")
 
@@ -88,13 +92,14 @@ def alter(
     auto_create: AutoCreate = None,
     max_message: MaxMessage = None,
     timestamp_type: TimestampType = None,
+    volume: Volume = None,
     description: Description = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Change a stream's policy; what is not said stays."""
-    changes = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, description)
+    changes = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
     if not changes:
         raise typer.BadParameter("say what to change, for example --ttl 7d")
     _show(_call(bootstrap, data, "stream.alter", {"path": path, "changes": changes}), output)
@@ -130,6 +135,7 @@ def _policy(
     auto_create: bool | None,
     max_message: str | None,
     timestamp_type: str | None,
+    volume: str | None,
     description: str | None,
 ) -> dict[str, Any]:
     """The fields that were said, in the catalog's words and units."""
@@ -140,6 +146,7 @@ def _policy(
         "auto_create": auto_create,
         "max_message_bytes": None if max_message is None else parse_size(max_message),
         "timestamp_type": timestamp_type,
+        "volume": volume,
         "description": description,
     }
     return {name: value for name, value in said.items() if value is not None}

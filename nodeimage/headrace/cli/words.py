@@ -6,8 +6,10 @@ from typing import Any
 
 from headrace.cli.units import show_duration, show_size
 
-MOMENTS = ("created_ms", "committed_ms", "started_ms")
+MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms")
 """Milliseconds since 1970; every other name that ends in `_ms` is a duration."""
+INSTANTS = ("at_ms",)
+"""Moments of which the millisecond matters."""
 
 
 def in_words(name: str, value: Any) -> object:
@@ -19,6 +21,9 @@ def in_words(name: str, value: Any) -> object:
             return "yes" if value else "no"
         case int() if name in MOMENTS:
             return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        case int() if name in INSTANTS:
+            moment = datetime.fromtimestamp(value // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            return f"{moment}.{value % 1000:03d}Z"
         case int() if name.split("_")[-1] == "bytes":
             return show_size(value)
         case int() if name.endswith("_ms"):
@@ -28,7 +33,8 @@ def in_words(name: str, value: Any) -> object:
         case Mapping():
             return ", ".join(f"{key}={in_words(str(key), each)}" for key, each in value.items()) or "none"
         case list() | tuple():
-            return "; ".join(str(in_words("", each)) for each in value) or "none"
+            apart = "; " if any(isinstance(each, Mapping) or " " in str(each) for each in value) else ", "
+            return apart.join(str(in_words("", each)) for each in value) or "none"
         case _:
             return value
 
@@ -54,10 +60,16 @@ def described(properties: Mapping[str, Any]) -> list[tuple[str, object]]:
     return shown
 
 
-def rows_of(things: Sequence[Mapping[str, Any]]) -> tuple[list[str], Iterable[list[object]], list[str]]:
-    """For a table: labels of the columns, the rows, and those columns that hold numbers."""
-    names = list(things[0]) if things else []
-    numbers = [label(name) for name in names if isinstance(things[0][name], (int, float))]
+def rows_of(
+    things: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
+) -> tuple[list[str], Iterable[list[object]], list[str]]:
+    """For a table: labels of the columns (`names`, or all), the rows, and those columns that hold numbers."""
+    names = names or (list(things[0]) if things else [])
+    numbers = [
+        label(name)
+        for name in names
+        if any(isinstance(each.get(name), (int, float)) and not isinstance(each[name], bool) for each in things)
+    ]
     return (
         [label(name) for name in names],
         ([in_words(name, each.get(name)) for name in names] for each in things),

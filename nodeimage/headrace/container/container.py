@@ -1,48 +1,66 @@
 """One container as its primary runs it: numbers nothing, orders everything, says what is committed.
 
-Responsible for the sync cycle: frames join the pending job in the order of `append_*` calls, one job at a time is
-written and synced by the writer thread, then `committed` moves and everybody who waited for a position below it is
-called, in order (invariants 1, 2). Frames that arrive while a job runs form the next one: group commit without a timer.
+Responsible for the primary's half of a replica: frames join the pending job in the order of `append_*` calls, the sync
+cycle writes and syncs them, and the followers get them at the same time; `committed` moves when all of the in-sync set
+have them, and everybody who waited for a position below it is called, in order (invariants 1, 2). Who waits when this
+node ceases to lead is told `lost`: whether its frames will be committed is for the next primary to say.
 
 Knows nothing of topics, clients or the catalog's commands: partitionlets are numbers and payloads are bytes. All
 methods belong to the loop thread, unless marked [blocking].
 """
 
 import asyncio
-import os
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
 
+from headrace.container.command_tail import CommandTail
+from headrace.container.cycle import Room, SyncCycle
 from headrace.container.replica import Member, Primary
-from headrace.container.writer import Writer
-from headrace.errors import CorruptLog, StorageFull
-from headrace.ids import ContainerId, Epoch, Millis, Offset, PartitionletId, Position
-from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
+from headrace.errors import Code, CorruptLog, KafkaError, StorageFull
+from headrace.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
+from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType
 
-log = structlog.get_logger()
+__all__ = ["Container", "Room", "Waiting"]
 
-RETRY_FULL_S = 1.0
-"""How long appends are refused after a full disk before the disk is asked again."""
+log = structlog.get_logger()
 
 
 class Waiting(Protocol):
     """Somebody who waits for a frame to be committed."""
 
-    def committed(self) -> None: ...
+    def committed(self) -> None:
+        """It is."""
+
+    def lost(self) -> None:
+        """This node leads the container no more. The frame may be committed by the next primary, or be gone."""
 
 
-class Room(Protocol):
-    """The node's disk quota: may `length` more bytes be preallocated?"""
+class Feed(Protocol):
+    """A follower, as the primary's half feeds it (feed.py)."""
 
-    def check(self, length: int, *, from_reserve: bool = False) -> None:
-        """Raise `StorageFull` if not. `from_reserve`: for frames without which no room can be made."""
+    def job_starts(self, job: WriteJob) -> None:
+        """Frames are about to be written here; a follower that is up to date gets them now."""
+
+    def committed_moved(self) -> None:
+        """`committed` has moved."""
+
+    def beat(self) -> None:
+        """Say that the primary lives."""
+
+    def close(self) -> None:
+        """This node leads no more."""
+
+
+class Remembers(Protocol):
+    """The newest cycles in memory (feed.py)."""
+
+    def add(self, job: WriteJob) -> object:
+        """A job that starts now."""
 
 
 class Container:
@@ -54,37 +72,71 @@ class Container:
         container_id: ContainerId,
         member: Member,
         epoch: Epoch,
-        container_log: ContainerLog,
         executor: Executor,
-        room: Room,
-        fatal: Callable[[str], None],
+        container_log: ContainerLog | None = None,
+        room: Room | None = None,
+        fatal: Callable[[str], None] | None = None,
+        cycle: SyncCycle | None = None,
+        in_sync: Iterable[Member] | None = None,
+        replicas: Iterable[NodeId] = (),
+        min_in_sync: int = 1,
+        committed: Position = Position(0),  # noqa: B008
+        commands: CommandTail | None = None,
     ) -> None:
+        """With `cycle`, go on with the log of a replica here; else with `container_log`, `room` and `fatal`."""
+        if cycle is None:
+            assert container_log is not None
+            assert room is not None
+            assert fatal is not None
+            cycle = SyncCycle(
+                container_id=container_id, container_log=container_log, executor=executor, room=room, fatal=fatal
+            )
         self.id = container_id
-        self.log = container_log
-        self.opened_at: Position = container_log.end
-        """Where this run began to write: what is younger was written by this process."""
-        self.primary = Primary(epoch=epoch, in_sync=(member,), start=container_log.end, min_in_sync=1)
+        self.cycle = cycle
+        self.log = cycle.log
+        self.opened_at: Position = self.log.end
+        """Where this epoch's frames begin: what is younger was written by this process."""
         self.closing = False
         """No new partitionlet opens here any more, and the open ones are rolled away before their next batch."""
-        self.created_at = Millis(int(time.time() * 1000))
-        self._member = member
+        self.volume = "default"
+        self.commands_tail = commands if commands is not None else CommandTail(self.log.end)
+        self.commands_at_once = False
+        """Followers hear of each commit at once: what they apply is asked for."""
+        self.recent: Remembers | None = None
+        """The newest cycles, for followers that have nearly caught up; None where there never are any."""
+        self.feeds: list[Feed] = []
+        self.lost = False
+        """This node has ceased to lead it."""
+        self.handing_over = False
+        """This node is about to leave: another may take over before it shows here."""
         self._executor = executor
-        self._room = room
-        self._fatal = fatal
         self._loop = asyncio.get_running_loop()
+        self._member = member
         self._waiting: deque[tuple[int, Waiting]] = deque()
-        self._writing = False
-        self._cycle_due = False
-        self._closed = False
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._making_spare: asyncio.Future[None] | None = None
-        self._full_until = 0.0
         self._later = 0
         """Control frames that wait for a new chunk: those after them wait too, so that none overtakes another."""
-        self._writer = Writer(name=f"container-{container_id}", log=container_log, done=self._job_done)
         self.on_chunk_full: Callable[[Container], None] = lambda _container: None
-        self.primary.on_disk(member, container_log.end)
+        self.on_commit: Callable[[], None] | None = None
+        self.on_follower_gone: Callable[[NodeId], None] = lambda _node: None
+        now = self._loop.time()
+        self.primary = Primary(
+            me=member,
+            epoch=epoch,
+            in_sync=(member,) if in_sync is None else in_sync,
+            replicas=(member.node, *replicas),
+            start=self.log.end,
+            min_in_sync=min_in_sync,
+            committed=committed,
+            now=now,
+        )
+        cycle.owner = self
+        cycle.on_chunk_full = self._chunk_full
+        self.primary.on_disk(member, self.log.synced, now=now)
+
+    @property
+    def member(self) -> Member:
+        """This node's replica."""
+        return self._member
 
     @property
     def epoch(self) -> Epoch:
@@ -100,6 +152,16 @@ class Container:
     def end(self) -> Position:
         """Behind the last frame, committed or not."""
         return self.log.end
+
+    @property
+    def serves(self) -> bool:
+        """Whether reads, latest offsets and cursors may be answered (invariant 8)."""
+        return not self.lost and self.primary.serves
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether no other node can have taken over meanwhile (invariant 16)."""
+        return not self.lost and not self.handing_over and self.primary.in_touch(self._loop.time())
 
     # --- writing
 
@@ -123,9 +185,7 @@ class Container:
             batch=batch,
         )
         self._waiting.append((position, waiting))
-        if not self._cycle_due:
-            self._cycle_due = True
-            self._loop.call_soon(self._cycle)
+        self.cycle.kick()
 
     def append_control(
         self,
@@ -139,9 +199,13 @@ class Container:
     ) -> asyncio.Future[Position]:
         """Add a control frame; the future has the position after it, once committed, or `StorageFull`.
 
-        `from_reserve`: it may use the room that records leave free.
+        NOT_LEADER_OR_FOLLOWER where this node leads no more. `from_reserve`: it may use the room that records leave
+        free.
         """
         future: asyncio.Future[Position] = self._loop.create_future()
+        if self.lost:
+            future.set_exception(_not_leader(self.id))
+            return future
         if self._later or not self.has_room(len(payload)):
             self._append_later(frame_type, payload, partitionlet, first, last, future, from_reserve)
             return future
@@ -150,10 +214,12 @@ class Container:
             epoch=self.primary.epoch,
             partitionlet=partitionlet,
             payload=payload,
-            first=Offset(first),
-            last=Offset(last),
+            first=first,
+            last=last,
         )
-        self.when_committed(position, _Future(future, position))
+        if frame_type is FrameType.COMMAND:
+            self.commands_tail.add(position, payload)
+        self.when_committed(position, _Future(future, position, self.id))
         return future
 
     def _append_later(
@@ -175,7 +241,7 @@ class Container:
             error = asyncio.CancelledError() if done.cancelled() else done.exception()
             if isinstance(error, StorageFull) and from_reserve and not reserve_tried and not future.done():
                 reserve_tried = True
-                self._spare(from_reserve=True).add_done_callback(resume)
+                self.cycle.spare(from_reserve=True).add_done_callback(resume)
                 return
             self._later -= 1
             if future.done():
@@ -190,7 +256,7 @@ class Container:
             self._later += later
             again.add_done_callback(lambda ended: _copy(ended, future))
 
-        self._spare().add_done_callback(resume)
+        self.cycle.spare().add_done_callback(resume)
 
     def append_command(self, payload: bytes) -> asyncio.Future[Position]:
         """Add a catalog command; the future has the position after it, once committed, in the order of the calls."""
@@ -201,8 +267,17 @@ class Container:
         if position <= self.primary.committed:
             waiting.committed()
             return
+        if self.lost:
+            waiting.lost()
+            return
         self._waiting.append((position, waiting))
-        self.kick()
+        self.cycle.kick()
+
+    async def all_committed(self) -> None:
+        """Return when all that has been appended by now is committed. Raises NOT_LEADER_OR_FOLLOWER."""
+        done: asyncio.Future[Position] = self._loop.create_future()
+        self.when_committed(self.log.end, _Future(done, self.log.end, self.id))
+        await done
 
     def has_room(self, length: int) -> bool:
         """Whether a frame of `length` bytes of payload can be appended right now."""
@@ -210,71 +285,59 @@ class Container:
 
     async def make_room(self) -> None:
         """Wait until a new chunk is ready. Raises `StorageFull`."""
-        await asyncio.shield(self._spare())
+        await self.cycle.make_room()
 
-    def _spare(self, *, from_reserve: bool = False) -> asyncio.Future[None]:
-        if self._making_spare is None or self._making_spare.done():
-            future: asyncio.Future[None] = self._loop.create_future()
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._making_spare = future
-            if self._loop.time() < self._full_until and not from_reserve:
-                future.set_exception(StorageFull(f"container {self.id}: no room on the disk"))
-                return future
-            made = self._loop.run_in_executor(self._executor, self._make_spare, from_reserve)
-            made.add_done_callback(lambda ended: self._spare_made(ended, future))
-        return self._making_spare
+    def kick(self) -> None:
+        """Write what is pending, at the end of this turn of the loop."""
+        self.cycle.kick()
 
-    def _make_spare(self, from_reserve: bool) -> None:
-        self._room.check(self.log.options.chunk_bytes, from_reserve=from_reserve)
-        self.log.make_spare()
+    # --- the sync cycle and the followers
 
-    def _spare_made(self, ended: asyncio.Future[None], future: asyncio.Future[None]) -> None:
-        error = None if ended.cancelled() else ended.exception()
-        if error is None:
-            _settle(future, None)
+    def cycle_starts(self, job: WriteJob) -> None:
+        """See cycle.Owner."""
+        self.primary.end = Position(job.end)
+        if not self.feeds:
             return
-        if isinstance(error, StorageFull):
-            if self._full_until < self._loop.time() - 10 * RETRY_FULL_S:
-                log.warning("disk full", container=self.id, error=str(error))
-            self._full_until = self._loop.time() + RETRY_FULL_S
-        if not future.done():
-            future.set_exception(error)
+        if self.recent is not None:
+            self.recent.add(job)
+        for feed in self.feeds:
+            feed.job_starts(job)
 
-    # --- the sync cycle
+    def cycle_done(self) -> None:
+        """See cycle.Owner."""
+        if self.primary.on_disk(self._member, self.log.synced, now=self._loop.time()):
+            self.committed_moved()
 
-    def _cycle(self) -> None:
-        self._cycle_due = False
-        if self._writing or self._closed:
+    def follower_has(self, member: Member, position: Position, *, beat: float) -> None:
+        """A follower has everything below `position` on its disk, or just says that it lives; see Acked."""
+        if self.lost:
             return
-        job = self.log.take_job()
-        if job is None:
-            return
-        self._writing = True
-        self._idle.clear()
-        self._writer.submit(job)
+        if beat:
+            self.primary.assured(member, beat)
+        if self.primary.on_disk(member, position, now=self._loop.time()):
+            self.committed_moved()
 
-    def _job_done(self, job: WriteJob, error: Exception | None) -> None:
-        if error is not None:
-            # Invariant 13: after a failed write or sync nobody knows what the disk holds. Only a fresh start does.
-            self._fatal(f"container {self.id}: writing the log failed: {error!r}")
-            return
-        self.log.job_done(job)
-        self._writing = False
-        if self.primary.on_disk(self._member, self.log.synced):
-            committed = self.primary.committed
-            waiting = self._waiting
-            while waiting and waiting[0][0] <= committed:
-                try:
-                    waiting.popleft()[1].committed()
-                except Exception:  # one listener's fault must not keep the others waiting
-                    log.exception("who waited for a commit failed", container=self.id)
-        if not self._cycle_due:
-            self._cycle()
-        if not self._writing:
-            self._idle.set()
-        if self.log.wants_spare() and not self.closing:
-            self._spare()
-        if self.log.chunks_to_close():
+    def follower_gone(self, member: Member) -> None:
+        """The connection with a follower has ended."""
+        self.primary.gone(member)
+        self.on_follower_gone(member.node)
+
+    def committed_moved(self) -> None:
+        """Tell everybody who waited, in order."""
+        committed = self.primary.committed
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= committed:
+            try:
+                waiting.popleft()[1].committed()
+            except Exception:  # one listener's fault must not keep the others waiting
+                log.exception("who waited for a commit failed", container=self.id)
+        for feed in self.feeds:
+            feed.committed_moved()
+        if self.on_commit is not None:
+            self.on_commit()
+
+    def _chunk_full(self) -> None:
+        if self.log.chunks_to_close(self.primary.committed):
             self.on_chunk_full(self)
 
     # --- reading
@@ -285,61 +348,52 @@ class Container:
         """Batches from memory, or None where the disk has to be asked."""
         return self.log.read_tail(partitionlet, Offset(offset), limit=Offset(limit), max_bytes=max_bytes)
 
-    def commands(self, after: Position) -> Iterator[tuple[Position, bytes]]:
-        """[blocking] The committed catalog commands from `after` on: (position after the frame, payload).
-
-        Raises `CorruptLog` where commands from there on have been trimmed: going on would leave some out.
-        """
-        if after < self.log.start:
-            raise CorruptLog(f"container {self.id} starts at {self.log.start}; what was at {after} has been trimmed")
-        frames: Iterator[Frame] = self.log.control_frames(after, self.committed)
-        for frame in frames:
-            if frame.type == FrameType.COMMAND:
-                yield Position(frame.position + HEADER_BYTES + len(frame.payload)), bytes(frame.payload)
-
-    def trim(self, until: Position) -> None:
-        """Whole chunks below `until` may go; they do in a thread."""
-        trimmed = self._loop.run_in_executor(self._executor, self.log.trim, until)
-        trimmed.add_done_callback(self._trimmed)
-
-    def _trimmed(self, ended: asyncio.Future[None]) -> None:
-        if not ended.cancelled() and (error := ended.exception()) is not None:
-            log.warning("trimming failed, it is tried again at the next snapshot", container=self.id, error=str(error))
-
-    def kick(self) -> None:
-        """Write what is pending, at the end of this turn of the loop."""
-        if not self._cycle_due:
-            self._cycle_due = True
-            self._loop.call_soon(self._cycle)
-
     # --- ending
+
+    def lose(self) -> None:
+        """This node leads the container no more; its log goes on as a follower's."""
+        if self.lost:
+            return
+        self.lost = True
+        self.cycle.owner = None
+        for feed in list(self.feeds):
+            feed.close()
+        self.feeds.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for _, each in waiting:
+            try:
+                each.lost()
+            except Exception:  # one listener's fault must not keep the others waiting
+                log.exception("who waited for a commit failed", container=self.id)
 
     async def close(self) -> None:
         """Write and sync what is pending, answer those who wait, and close the files."""
-        while self._writing or self.log.pending_bytes:
-            self._cycle()
-            await self._idle.wait()
-        self._closed = True
-        await self._loop.run_in_executor(self._executor, self._writer.close)
-        await self._loop.run_in_executor(self._executor, self.log.close)
+        await self.cycle.flush()
+        self.lose()
+        await self.cycle.close()
 
 
 class _Future:
     """A future as somebody who waits."""
 
-    __slots__ = ("_future", "_position")
+    __slots__ = ("_container", "_future", "_position")
 
-    def __init__(self, future: asyncio.Future[Position], position: Position) -> None:
+    def __init__(self, future: asyncio.Future[Position], position: Position, container: ContainerId) -> None:
         self._future = future
         self._position = position
+        self._container = container
 
     def committed(self) -> None:
-        _settle(self._future, self._position)
+        if not self._future.done():
+            self._future.set_result(self._position)
+
+    def lost(self) -> None:
+        if not self._future.done():
+            self._future.set_exception(_not_leader(self._container))
 
 
-def _settle(future: "asyncio.Future[Any]", result: object) -> None:
-    if not future.done():
-        future.set_result(result)
+def _not_leader(container: ContainerId) -> KafkaError:
+    return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node leads container {container} no more")
 
 
 def _copy(ended: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
@@ -353,7 +407,16 @@ def _copy(ended: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
         future.set_result(ended.result())
 
 
-def open_log(folder: Path, options: LogOptions) -> ContainerLog:
-    """[blocking] The log in `folder`, recovered or new."""
-    os.makedirs(folder, exist_ok=True)
-    return ContainerLog.open(folder, options)
+def commands_in(container_log: ContainerLog, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
+    """[blocking] The catalog commands behind `after` that end at or below `until`: (position after the frame, payload).
+
+    Raises `CorruptLog` where commands from there on have been trimmed: going on would leave some out.
+    """
+    if after < container_log.start:
+        raise CorruptLog(
+            f"{container_log.folder} starts at {container_log.start}; what was at {after} has been trimmed"
+        )
+    frames: Iterator[Frame] = container_log.control_frames(after, until)
+    for frame in frames:
+        if frame.type == FrameType.COMMAND:
+            yield Position(frame.position + HEADER_BYTES + len(frame.payload)), bytes(frame.payload)

@@ -66,9 +66,8 @@ class Producers:
     ) -> KnownBatch | None:
         """The batch that this one repeats, or None if it is the next one. `timestamp`: its largest; None: not known.
 
-        Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, or a sequence
-        that was used for something else), UNKNOWN_PRODUCER_ID (not the start of a sequence, and nothing is known of
-        the producer: it expired, or what it sent before was refused).
+        A producer of which nothing is known begins where it likes. Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older
+        epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, or a sequence that was used for something else).
 
         A sequence used twice for different batches is what a producer does that calls one topic by two names. To take
         the second for a repeat of the first would lose it without a word.
@@ -81,10 +80,9 @@ class Producers:
         if base_sequence < 0:
             raise KafkaError(Code.INVALID_RECORD, f"producer {producer_id} sent sequence {base_sequence}")
         if known is None:
-            if base_sequence != 0:
-                raise KafkaError(
-                    Code.UNKNOWN_PRODUCER_ID, f"nothing is known of producer {producer_id}, sequence {base_sequence}"
-                )
+            # Wherever it begins, as Kafka does since KIP-360: it was idle for a day, or its topic was deleted and made
+            # again. A client counts on, and librdkafka takes UNKNOWN_PRODUCER_ID for the end of its producer. What was
+            # refused a moment ago is not forgotten in this way: broker/refusals.py keeps the order on a connection.
             return None
         if epoch < known.epoch:
             raise KafkaError(
@@ -117,6 +115,13 @@ class Producers:
             Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
         )
+
+    def next_sequence(self, *, producer_id: int, epoch: int) -> int | None:
+        """The sequence that this producer's next batch has; None if nothing is known of it in that epoch."""
+        known = self._known.get(producer_id)
+        if known is None or known.epoch != epoch:
+            return None
+        return (known.batches[-1].last_sequence + 1) % _SEQUENCES
 
     def add(
         self,

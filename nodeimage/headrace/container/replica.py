@@ -1,14 +1,26 @@
-"""Which of a container's positions are committed: a state machine without I/O and without a clock.
+"""Who has what of a container, and what is committed: the primary as a state machine without I/O and without a clock.
 
-Responsible for `committed`, the position below which every member of the in-sync set has the log on disk
-(invariants 1, 2 and 6). The shell (`container.py`) writes, syncs and sends; it reports here who has what, and asks
-what that commits. With one replica the in-sync set is the primary alone, and `committed` follows its own disk.
+Responsible for `committed`, the position below which every member of the in-sync set has the log on disk (invariants
+1, 2), and for who is a member: a follower that falls silent or makes no progress is proposed out, one that has caught
+up is proposed in (invariants 5, 6). The shell (`container.py`) writes, syncs, sends and puts proposals into the cluster
+store; it reports here what happened and when. Times are seconds of any monotonic clock.
+
+While a proposal is under way, commit waits for the union of the old and the proposed set, until the store has been
+seen to hold one or the other (invariant 3): a put that timed out may land late.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.ids import Epoch, NodeId, Position
+
+LET_GO_S: Final = 1.2
+"""A follower that has been silent for so long is proposed out (DESIGN section 4 allows 2 s)."""
+STUCK_S: Final = 5.0
+"""So is one that speaks, has frames to write, and has not got on for so long: its disk is full or dead."""
+IN_TOUCH_S: Final = 1.0
+"""The lease of invariant 16: shorter than any failover takes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -19,31 +31,157 @@ class Member:
     format: str
 
 
+@dataclass(slots=True)
+class _Peer:
+    """What the primary knows of another replica. `moved`: when its position last rose, or when it had all.
+
+    `assured`: it followed, in this epoch, at this time or later. What was on its way or waited here, while this process
+    stood still, says nothing of now: so it is the time of the heartbeat that it answered, not of the answer.
+    """
+
+    position: Position
+    heard: float
+    moved: float
+    connected: bool = True
+    assured: float = float("-inf")
+
+
 class Primary:
     """The primary's view of one container in one epoch."""
 
-    __slots__ = ("_on_disk", "committed", "epoch", "epoch_start", "min_in_sync")
+    __slots__ = (
+        "_confirmed",
+        "_min_in_sync",
+        "_own",
+        "_peers",
+        "_proposed",
+        "_replicas",
+        "_waited_for",
+        "committed",
+        "end",
+        "epoch",
+        "epoch_start",
+        "me",
+        "stalled",
+    )
 
-    def __init__(self, *, epoch: Epoch, in_sync: Iterable[Member], start: Position, min_in_sync: int) -> None:
-        """`start` is where this epoch's first frame goes; everything below it is on the primary's disk."""
+    def __init__(
+        self,
+        *,
+        me: Member,
+        epoch: Epoch,
+        in_sync: Iterable[Member],
+        replicas: Collection[NodeId],
+        start: Position,
+        min_in_sync: int,
+        committed: Position = Position(0),  # noqa: B008
+        now: float = 0.0,
+    ) -> None:
+        """`start`: where this epoch's first frame goes, all below is on the primary's disk. `committed`: as known."""
+        self.me = me
         self.epoch = epoch
         self.epoch_start = start
-        self.min_in_sync = min_in_sync
-        self.committed = Position(0)
-        self._on_disk: dict[Member, Position] = dict.fromkeys(in_sync, Position(0))
-
-    def on_disk(self, member: Member, position: Position) -> bool:
-        """Record that `member` holds everything below `position`; true if `committed` moved."""
-        if member not in self._on_disk:
-            return False
-        self._on_disk[member] = max(self._on_disk[member], position)
-        if len(self._on_disk) < self.min_in_sync:
-            return False
-        committed = min(self._on_disk.values())
-        if committed <= self.committed:
-            return False
+        self.end = start
+        """The primary's log, what is not on its disk yet included; the shell keeps it true at each sync cycle."""
         self.committed = committed
-        return True
+        self.stalled = False
+        """Too few members speak: nothing is committed until one comes back (invariant 6)."""
+        self._min_in_sync = min_in_sync
+        self._replicas = frozenset(replicas)
+        self._own = Position(0)
+        self._confirmed = frozenset(in_sync)
+        self._proposed: frozenset[Member] | None = None
+        self._peers = {
+            member: _Peer(Position(0), now, now, connected=False) for member in self._confirmed if member != me
+        }
+        self._waited_for: tuple[_Peer, ...] = ()
+        self._choose_waited_for()
+
+    # --- events
+
+    def on_disk(self, member: Member, position: Position, *, now: float = 0.0) -> bool:
+        """`member` holds everything below `position`; true if `committed` moved."""
+        if member == self.me:
+            self._own = max(self._own, position)
+        else:
+            peer = self._peers.get(member)
+            if peer is None:
+                return False
+            peer.heard = now
+            if position > peer.position:
+                peer.position = position
+                peer.moved = now
+            elif position >= self.end:
+                peer.moved = now
+        return self._commit()
+
+    def follows(self, member: Member, position: Position, *, now: float) -> None:
+        """A follower has spoken in this epoch; what it has matches the primary's log up to `position` (invariant 7)."""
+        self._peers[member] = _Peer(position, now, now)
+        self._choose_waited_for()
+
+    def assured(self, member: Member, at: float) -> None:
+        """A follower answers a heartbeat that was sent at `at`, on this node's clock."""
+        peer = self._peers.get(member)
+        if peer is not None:
+            peer.assured = max(peer.assured, at)
+
+    def gone(self, member: Member) -> None:
+        """A follower's connection has ended. It may come back before it is let go."""
+        peer = self._peers.get(member)
+        if peer is None:
+            return
+        peer.connected = False
+        if member not in self._confirmed and (self._proposed is None or member not in self._proposed):
+            del self._peers[member]
+
+    def proposal(self, now: float) -> frozenset[Member] | None:
+        """The in-sync set that should be put into the store now; None: nothing to change, or a put is under way.
+
+        Calling it makes the proposal: from now on commit waits for both sets, until `decided`.
+        """
+        if self._proposed is not None:
+            return None
+        silent = {
+            member for member, peer in self._peers.items() if member in self._confirmed and self._let_go(peer, now)
+        }
+        silent |= {member for member in self._confirmed - {self.me} if member.node not in self._replicas}
+        joining = {
+            member
+            for member, peer in self._peers.items()
+            if member not in self._confirmed and self._may_join(member, peer, now)
+        }
+        # Another replica of a member's node: a folder that was lost. The old one can never come back.
+        silent |= {old for old in self._confirmed for new in joining if old.node == new.node}
+        wanted = (self._confirmed - silent) | joining
+        self.stalled = len(wanted) < self._min_in_sync
+        if self.stalled:  # invariant 6: never below the minimum; those who left count until others came
+            wanted = self._confirmed | joining
+        if wanted == self._confirmed:
+            return None
+        self._proposed = wanted
+        self._choose_waited_for()
+        return wanted
+
+    def decided(self, in_sync: Iterable[Member]) -> bool:
+        """The store has been seen to hold this set in this epoch, at a version newer than the proposal's base.
+
+        True if `committed` moved.
+        """
+        self._confirmed = frozenset(in_sync)
+        self._proposed = None
+        for member in [member for member, peer in self._peers.items() if not peer.connected]:
+            if member not in self._confirmed:
+                del self._peers[member]
+        self._choose_waited_for()
+        return self._commit()
+
+    def placed(self, replicas: Collection[NodeId], min_in_sync: int) -> None:
+        """The record names these replicas and this minimum now."""
+        self._replicas = frozenset(replicas)
+        self._min_in_sync = min_in_sync
+
+    # --- state
 
     @property
     def serves(self) -> bool:
@@ -51,6 +189,58 @@ class Primary:
         return self.committed >= self.epoch_start
 
     @property
-    def in_sync(self) -> tuple[Member, ...]:
+    def in_sync(self) -> frozenset[Member]:
+        """The set that the store holds, as last seen."""
+        return self._confirmed
+
+    @property
+    def waits_for(self) -> frozenset[Member]:
         """The members whose disks `committed` waits for."""
-        return tuple(self._on_disk)
+        return self._confirmed | (self._proposed or frozenset())
+
+    def in_touch(self, now: float) -> bool:
+        """Whether every other member followed within the lease, so that none can have taken over (invariant 16).
+
+        Those who are proposed count: if the put has landed, one of them may lead already.
+        """
+        return all(peer.connected and now - peer.assured < IN_TOUCH_S for peer in self._waited_for)
+
+    def positions(self) -> dict[Member, Position]:
+        """What each replica has on disk, as far as the primary knows."""
+        return {self.me: self._own} | {member: peer.position for member, peer in self._peers.items()}
+
+    # --- inside
+
+    def _let_go(self, peer: _Peer, now: float) -> bool:
+        if now - peer.heard >= LET_GO_S:
+            return True
+        return peer.position < self.end and now - peer.moved >= STUCK_S
+
+    def _may_join(self, member: Member, peer: _Peer, now: float) -> bool:
+        """Invariant 5: at or above `committed`, having spoken in this epoch; a named replica, and alive."""
+        return (
+            peer.connected
+            and member.node in self._replicas
+            and peer.position >= self.committed
+            and peer.position >= self.epoch_start
+            and not self._let_go(peer, now)
+        )
+
+    def _choose_waited_for(self) -> None:
+        members = self.waits_for - {self.me}
+        for member in members:
+            self._peers.setdefault(member, _Peer(Position(0), 0.0, 0.0, connected=False))
+        self._waited_for = tuple(self._peers[member] for member in members)
+
+    def _commit(self) -> bool:
+        if len(self._confirmed) < self._min_in_sync:
+            return False
+        if self._proposed is not None and len(self._proposed) < self._min_in_sync:
+            return False
+        committed = self._own
+        for peer in self._waited_for:
+            committed = min(committed, peer.position)
+        if committed <= self.committed:
+            return False
+        self.committed = committed
+        return True

@@ -1,4 +1,4 @@
-"""Starts and stops the nodes of an embedded cluster, each `python -m headrace.node` in a session of its own.
+"""Starts and stops the embedded cluster of a folder: nodes as processes, each in a session of its own.
 
 Nodes belong to nobody's terminal: Ctrl-C reaches `headrace up`, which then ends them in order, and they outlive it
 when it is detached or killed. What runs is known from `cluster.json` and asked of the operating system each time,
@@ -6,13 +6,11 @@ never remembered. Every function blocks; `Started.check` is the one to call now 
 `stopping()` gives up, leaves no process behind.
 """
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -27,80 +25,91 @@ from headrace.local.folder import (
     start_lock,
     write_cluster_file,
 )
-from headrace.local.processes import created_at, end, free_port, is_alive, port_holder, port_is_free
-from headrace.local.tail import last_lines
+from headrace.local.founding import ensure_nodes
+from headrace.local.ports import Ports, PortTaken
+from headrace.local.processes import end, is_alive, port_is_free
+from headrace.local.starting import (
+    HOST,
+    POLL_S,
+    READY_TIMEOUT_S,
+    Child,
+    NodeDied,
+    Progress,
+    StartGivenUp,
+    await_ready,
+    log_path,
+    spawn,
+)
 
-HOST = "127.0.0.1"
-DEFAULT_PORT = 9092
-NODE_NAME = "node-1"
-READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
-POLL_S = 0.02
-PORT_WAIT_S = 2.0
-LOG_KEPT_BYTES = 8 << 20
-"""A longer log is set aside as `.log.1` at the next start."""
 PORT_TRIES = 5
-
-Progress = Callable[[str], None]
 
 
 class AlreadyRunning(HeadraceError):
     """The folder's cluster runs already, or a start of it was cut short."""
 
 
-class PortTaken(HeadraceError):
-    """Another process listens on the port that was asked for."""
-
-
-class NodeDied(HeadraceError):
-    """A node ended without having been asked to. `log` holds its last lines."""
-
-    def __init__(self, message: str, *, log: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.log = tuple(log)
-
-
-class StartGivenUp(HeadraceError):
-    """A stop was asked for before the nodes were ready."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
     """How to start an embedded cluster."""
 
+    nodes: int | None = None
+    """How many a new folder gets. None: one; a folder that has nodes starts those."""
     port: int | None = None
-    """None: the port of the last start, else 9092, else a free one."""
+    """Of the first node, the next ones follow. None: the ports of the last start, else from 9092 on; 0: free ones."""
     node_options: Sequence[str] = ()
     """More arguments for `python -m headrace.node`."""
     ready_timeout_s: float = READY_TIMEOUT_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """An embedded cluster whose processes are children of this process."""
+    """An embedded cluster that this process has started, and what became of its nodes since."""
 
-    folder: Path
-    cluster: ClusterFile
-    children: dict[str, subprocess.Popen[bytes]] = field(repr=False)
-    log_offsets: dict[str, int] = field(repr=False)
+    def __init__(self, folder: Path, cluster: ClusterFile, children: Sequence[Child]) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        """As it was started."""
+        self.children: dict[str, subprocess.Popen[bytes]] = {child.name: child.process for child in children}
+        self.log_offsets = {child.name: child.log_offset for child in children}
+        self._children = tuple(children)
+        self._ended: set[str] = set()
+        self._deaths: list[NodeDied] = []
 
     def log_path(self, name: str) -> Path:
         """Where the node's output goes."""
-        return _log_path(self.folder, name)
+        return log_path(self.folder, name)
+
+    def now(self) -> ClusterFile:
+        """The folder's nodes as they are by now: others may have been added, started again or removed."""
+        return read_cluster_file(self.folder) or self.cluster
 
     def check(self) -> bool:
-        """True while all nodes run; False once all were stopped cleanly. Raises NodeDied for one that was not."""
-        codes = {name: child.poll() for name, child in self.children.items()}
-        for name, code in codes.items():
-            if code is not None and code != 0:
-                raise _death(self.folder, name, code=code, offset=self.log_offsets[name])
-        return any(code is None for code in codes.values())
+        """True while any node runs; False once the last was stopped cleanly. Raises NodeDied where it was not."""
+        for child in self._children:
+            code = child.process.poll()
+            if code is None and not is_alive(child.node):  # its threads are still ending
+                code = child.process.wait()
+            if code is not None and child.name not in self._ended:
+                self._ended.add(child.name)
+                if code != 0:
+                    self._deaths.append(child.death(code))
+        if len(self._ended) < len(self._children) or any(is_alive(node) for node in self.now().nodes):
+            return True
+        deaths = self.deaths()
+        if deaths:
+            raise deaths[-1]
+        return False
+
+    def deaths(self) -> list[NodeDied]:
+        """What `check` found since the last call of nodes that ended without having been asked to."""
+        found, self._deaths = self._deaths, []
+        return found
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[str, ...]:
-        """Stops all nodes; the names of those that had to be killed."""
-        killed = end_processes(self.cluster.nodes, timeout_s=timeout_s)
-        for child in self.children.values():
-            child.wait()
+        """Stops all nodes of the folder; the names of those that had to be killed."""
+        killed = end_processes(self.now().nodes, timeout_s=timeout_s)
+        for child in self._children:
+            child.process.wait()
         return killed
 
 
@@ -120,22 +129,23 @@ def start(
     progress: Progress,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Started:
-    """Starts the folder's cluster and returns once it answers on its port.
+    """Starts all nodes of the folder's cluster and returns once each answers on its port.
 
-    Raises AlreadyRunning, PortTaken, NodeDied, StartGivenUp (when `stopping()` turns true), FolderRefused.
+    Raises AlreadyRunning, PortTaken, NodeDied, StartGivenUp (when `stopping()` turns true), OtherNodes, FolderRefused.
     """
     folder = open_folder(folder)
     with start_lock(folder):
         _refuse_running(folder)
         for tries_left in reversed(range(PORT_TRIES)):
-            port = _choose_port(folder, options.port, progress)
             try:
-                return _start_on(folder, port, options, progress=progress, stopping=stopping)
+                return _start_once(folder, options, progress=progress, stopping=stopping)
             except NodeDied:
-                lost_the_port = options.port is None and not port_is_free(HOST, port)
-                if not lost_the_port or not tries_left:
+                # Whoever took a port since it was chosen has it still; what is left of our nodes lets go in a moment.
+                cluster = read_cluster_file(folder)
+                taken = [node.port for node in cluster.nodes if not port_is_free(HOST, node.port)] if cluster else []
+                if options.port or not taken or not tries_left:
                     raise
-                progress(f"port {port} was taken in the meantime; trying another")
+                progress(f"port {taken[0]} was taken in the meantime; trying another")
     raise AssertionError("the last try returns or raises")
 
 
@@ -177,140 +187,85 @@ def _refuse_running(folder: Path) -> None:
         return
     if cluster.state == "starting":
         raise AlreadyRunning(f"a start of the cluster in {folder} was cut short: run `headrace down --data {folder}`")
-    raise AlreadyRunning(f"the cluster in {folder} already runs at {cluster.bootstrap}")
+    whole = read_cluster_file(folder) or cluster
+    stopped = [node for node in whole.nodes if cluster.node(node.name) is None]
+    again = f"; {stopped[0].name} does not: `headrace node start {stopped[0].name}`" if stopped else ""
+    raise AlreadyRunning(f"the cluster in {folder} already runs at {cluster.bootstrap}{again}")
 
 
-def _choose_port(folder: Path, asked: int | None, progress: Progress) -> int:
-    if asked is not None:
-        if not _soon_free(asked):
-            holder = port_holder(asked)
-            by = f" by {holder}" if holder else ""
-            raise PortTaken(f"port {asked} is taken{by}: leave --port away, or name another")
-        return asked
-    before = read_cluster_file(folder)
-    wanted = before.nodes[0].port if before and before.nodes else DEFAULT_PORT
-    if _soon_free(wanted) if before else port_is_free(HOST, wanted):
-        return wanted
-    port = free_port(HOST)
-    progress(f"port {wanted} is taken by {port_holder(wanted) or 'another process'}; using {port}")
-    return port
-
-
-def _soon_free(port: int) -> bool:
-    """Whether the port is free within a moment: what is left of a killed node may hold it a little longer."""
-    until = time.monotonic() + PORT_WAIT_S
-    while not port_is_free(HOST, port):
-        if time.monotonic() >= until:
-            return False
-        time.sleep(POLL_S)
-    return True
-
-
-def _start_on(
-    folder: Path, port: int, options: StartOptions, *, progress: Progress, stopping: Callable[[], bool]
-) -> Started:
-    """One try on one port. Whatever goes wrong, no process stays."""
-    ready_file = folder / f"{NODE_NAME}.ready"
-    ready_file.unlink(missing_ok=True)
-    log_path = _log_path(folder, NODE_NAME)
-    log_offset = _open_log(log_path)
-    child = _spawn(folder, port, log_path=log_path, ready_file=ready_file, node_options=options.node_options)
+def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stopping: Callable[[], bool]) -> Started:
+    """One try. Whatever goes wrong, no process stays."""
+    before = read_cluster_file(folder) or ClusterFile(host=HOST)
+    choice = Ports(HOST)
+    if before.nodes:
+        names = ensure_nodes(folder, options.nodes)
+        ports = choice.choose([_kept_port(before, name) for name in names], options.port)
+    else:  # a port that is refused leaves nothing behind in a new folder
+        ports = choice.choose([None] * (options.nodes or 1), options.port)
+        names = ensure_nodes(folder, options.nodes)
+        if len(names) > len(ports):  # cluster.json is gone, the nodes are there
+            ports = Ports(HOST).choose([None] * len(names), options.port)
+    for line in choice.said:
+        progress(line)
+    for known in before.nodes:
+        if known.name not in names:
+            progress(f"{known.name} has no data in {folder} and is not started: `headrace node add` gives another node")
+    progress(f"starting {_listed(names, ports)}, data in {folder}")
+    children: list[Child] = []
+    cluster = ClusterFile(host=HOST, options=tuple(options.node_options))
     try:
-        node = NodeProcess(name=NODE_NAME, port=port, pid=child.pid, created=created_at(child.pid) or time.time())
-        write_cluster_file(folder, ClusterFile(host=HOST, nodes=(node,)))
-        progress(f"starting {NODE_NAME} on port {port}, data in {folder}")
-        node_id = _await_ready(
-            folder,
-            child,
-            ready_file=ready_file,
-            offset=log_offset,
-            timeout_s=options.ready_timeout_s,
-            stopping=stopping,
-        )
-        cluster = ClusterFile(state="ready", host=HOST, nodes=(msgspec.structs.replace(node, node_id=node_id),))
+        for name, port in zip(names, ports, strict=True):
+            former = before.node(name)
+            own = former.options if former is not None else ()
+            children.append(
+                spawn(
+                    folder,
+                    name,
+                    port=port,
+                    options=options.node_options,
+                    own_options=own,
+                    first_nodes=len(names),
+                )
+            )
+        for child in children:
+            cluster = cluster.with_node(child.node)
+        write_cluster_file(folder, cluster)
+        ids = await_ready(folder, children, progress=progress, stopping=stopping, timeout_s=options.ready_timeout_s)
+        for name, node_id in ids.items():
+            node = cluster.node(name)
+            assert node is not None
+            cluster = cluster.with_node(msgspec.structs.replace(node, node_id=node_id))
+        cluster = msgspec.structs.replace(cluster, state="ready")
         write_cluster_file(folder, cluster)
     except BaseException:
-        _end_child(child)
+        for child in children:
+            child.process.terminate()
+        for child in children:
+            child.end()
         raise
-    return Started(folder=folder, cluster=cluster, children={NODE_NAME: child}, log_offsets={NODE_NAME: log_offset})
+    return Started(folder, cluster, children)
 
 
-def _log_path(folder: Path, name: str) -> Path:
-    return folder / "logs" / f"{name}.log"
+def _kept_port(before: ClusterFile, name: str) -> int | None:
+    known = before.node(name)
+    return None if known is None else known.port
 
 
-def _open_log(path: Path) -> int:
-    """Sets a long log aside; the length of what is there, where this start's lines begin."""
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return 0
-    if size <= LOG_KEPT_BYTES:
-        return size
-    path.replace(path.with_suffix(".log.1"))
-    return 0
+def _listed(names: Sequence[str], ports: Sequence[int]) -> str:
+    if len(names) == 1:
+        return f"{names[0]} on port {ports[0]}"
+    return f"{len(names)} nodes on ports {', '.join(map(str, ports))}"
 
 
-def _spawn(
-    folder: Path, port: int, *, log_path: Path, ready_file: Path, node_options: Sequence[str]
-) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "headrace.node", "--data", str(folder / NODE_NAME)]
-    command += ["--store", str(folder / "cluster.sqlite")]
-    command += ["--host", HOST, "--port", str(port), "--ready-file", str(ready_file), *node_options]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with log_path.open("ab") as log:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
-        )
-
-
-class _ReadyFile(msgspec.Struct, frozen=True):
-    id: int
-
-
-def _await_ready(
-    folder: Path,
-    child: subprocess.Popen[bytes],
-    *,
-    ready_file: Path,
-    offset: int,
-    timeout_s: float,
-    stopping: Callable[[], bool],
-) -> int:
-    """Waits until the node says that it serves; its id."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        code = child.poll()
-        if code is not None:
-            raise _death(folder, NODE_NAME, code=code, offset=offset)
-        try:
-            return msgspec.json.decode(ready_file.read_bytes(), type=_ReadyFile).id
-        except (FileNotFoundError, msgspec.DecodeError):
-            pass  # not there yet, or not whole yet
-        if stopping():
-            raise StartGivenUp("stopped before the cluster was ready")
-        if time.monotonic() >= deadline:
-            path = _log_path(folder, NODE_NAME)
-            raise NodeDied(
-                f"{NODE_NAME} was not ready after {timeout_s:.0f} s and was stopped: its log is {path}",
-                log=last_lines(path, count=10, offset=offset),
-            )
-        time.sleep(POLL_S)
-
-
-def _death(folder: Path, name: str, *, code: int, offset: int) -> NodeDied:
-    path = _log_path(folder, name)
-    log = last_lines(path, count=10, offset=offset)
-    if code == 2 and log:  # the node's own word for a refusal is its last line
-        return NodeDied(f"{name} refused to start: {log[-1].removeprefix('headrace: ')}")
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return NodeDied(f"{name} {how}: its log is {path}", log=log)
-
-
-def _end_child(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
-        child.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+__all__ = [
+    "AlreadyRunning",
+    "NodeDied",
+    "PortTaken",
+    "StartGivenUp",
+    "StartOptions",
+    "Started",
+    "end_processes",
+    "running_cluster",
+    "start",
+    "stop",
+]

@@ -2,12 +2,13 @@
 
     DIR/cluster.json      this module's file: nodes, ports, processes
     DIR/cluster.sqlite    the cluster store
-    DIR/node-1/           one node's data
+    DIR/node-1/           one node's data; the number is the node's id
     DIR/logs/node-1.log   what the node prints
-    DIR/start.lock        held by flock while nodes are being started or stopped
+    DIR/start.lock        held by flock while nodes are being started, added or removed
 
 The file is written before a node is ready, so that a start that is killed halfway leaves nothing that `down` cannot
-find. It outlives the processes: ports are kept for the next start. Knows nothing of how processes are started.
+find. It outlives the processes: nodes and ports are kept for the next start. Knows nothing of how processes are
+started.
 """
 
 import fcntl
@@ -35,9 +36,12 @@ class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     port: int
     pid: int
+    """0: it was stopped on request."""
     created: float
     node_id: int | None = None
     """Unknown until the node is ready."""
+    options: tuple[str, ...] = ()
+    """Arguments of this node alone, for each of its starts."""
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +51,44 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["starting", "ready"] = "starting"
     host: str = "127.0.0.1"
     nodes: tuple[NodeProcess, ...] = ()
+    options: tuple[str, ...] = ()
+    """Arguments that all nodes were started with, for those that are started later."""
 
     @property
     def bootstrap(self) -> str:
         """The addresses of all nodes, as Kafka clients take them."""
         return ",".join(f"{self.host}:{node.port}" for node in self.nodes)
+
+    def node(self, name: str) -> NodeProcess | None:
+        """The node of that name."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def with_node(self, node: NodeProcess) -> "ClusterFile":
+        """The same with this node in place of the one of its name, or added."""
+        others = [each for each in self.nodes if each.name != node.name]
+        ordered = sorted([*others, node], key=lambda each: node_number(each.name))
+        return msgspec.structs.replace(self, nodes=tuple(ordered))
+
+    def without_node(self, name: str) -> "ClusterFile":
+        """The same without the node of that name."""
+        return msgspec.structs.replace(self, nodes=tuple(each for each in self.nodes if each.name != name))
+
+
+def node_name(number: int) -> str:
+    """The name of a node's folder, log and process here, by the node's id."""
+    return f"node-{number}"
+
+
+def node_number(name: str) -> int:
+    """The id in a node's name; -1 for another name."""
+    prefix, _, number = name.partition("-")
+    return int(number) if prefix == "node" and number.isdecimal() else -1
+
+
+def node_folders(folder: Path) -> list[str]:
+    """The names of the nodes whose data lie in the folder, by number."""
+    names = [path.parent.name for path in folder.glob("node-*/node.json")]
+    return sorted((name for name in names if node_number(name) > 0), key=node_number)
 
 
 def default_folder() -> Path:

@@ -20,6 +20,8 @@ FREE_PORTS = range(20_000, 32_000)
 
 def created_at(pid: int) -> float | None:
     """When the process was created (seconds since 1970), or None where it is gone or only its corpse is left."""
+    if pid <= 0:  # nobody's; and a signal to 0 reaches a whole group
+        return None
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

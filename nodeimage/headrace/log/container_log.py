@@ -1,11 +1,12 @@
-"""The log of one container: the way in.
+"""The log of one container: the way in. How it grows: appending.py.
 
 A `ContainerLog` belongs to the event-loop thread. Methods marked [blocking] do I/O and run in threads:
 
 - `write_job`: in the writer thread, one job at a time, in the order of `take_job`;
-- reads (`read`, `load`, `find_*`, `control_frames`, …): in any number of reader threads at a time;
+- reads (`read`, `read_frames`, `load`, `find_*`, `control_frames`, …): in any number of reader threads at a time;
 - maintenance (`close_chunk`, `punch`, `drop_chunk`, `trim`, `reopen_chunk`): in any thread; they wait for each other;
-- `make_spare`: in any thread.
+- `make_spare`: in any thread;
+- `reset` and `cut`: on a log that is not open.
 
 The rest never touches a file. What threads share is swapped whole (a chunk's `Body`) or only ever grows (a `Table`,
 the list of chunks), so there is no lock on the way of a record. A file that was replaced or dropped closes when its
@@ -17,30 +18,22 @@ Knows nothing of the network, the catalog and replication: what lies above `comm
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.errors import StorageFull
 from headrace.ids import Position
-from headrace.log import maintenance, reading
-from headrace.log.chunk import Body, Chunk, close_chunk, load_body, needs_regroup
-from headrace.log.files import FILE_HEAD_BYTES
-from headrace.log.folder import chunk_path, drop_files
-from headrace.log.frames import (
-    BATCH_PRODUCER,
-    BATCH_PRODUCER_AT,
-    HEADER_BYTES,
-    Frame,
-    batch_frame_header,
-    control_frame,
-)
+from headrace.log import cutting, maintenance, raw, reading
+from headrace.log.appending import Appender, LogOptions
+from headrace.log.chunk import Chunk, close_chunk, load_body, needs_regroup
+from headrace.log.folder import drop_files
+from headrace.log.frames import Frame
+from headrace.log.gaps import give_back_gaps
 from headrace.log.index import Summary
+from headrace.log.raw import Layouts, RawFrames
 from headrace.log.reading import PartitionletState, ProducerEntry
-from headrace.log.recovery import recover
-from headrace.log.table import Table
-from headrace.log.tail import TailCache
-from headrace.log.writing import Portion, Spare, WriteJob, make_spare_file, write_portion
+from headrace.log.recovery import Recovered, recover
+from headrace.log.writing import WriteJob
 
 __all__ = [
     "Chunk",
@@ -48,23 +41,11 @@ __all__ = [
     "LogOptions",
     "PartitionletState",
     "ProducerEntry",
+    "RawFrames",
     "Summary",
     "TailState",
     "WriteJob",
 ]
-
-_producer_of = BATCH_PRODUCER.unpack_from
-
-
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """Sizes in bytes. `chunk_bytes`: of a chunk's file while open. `checkpoint_bytes`: what a start scans at most.
-    `tail_bytes`: of the newest batches kept in memory. `fsync`: sync before a job counts as done."""
-
-    chunk_bytes: int = 256 << 20
-    checkpoint_bytes: int = 16 << 20
-    tail_bytes: int = 48 << 20
-    fsync: bool = True
 
 
 class TailState(NamedTuple):
@@ -74,76 +55,33 @@ class TailState(NamedTuple):
     epoch: int
 
 
-class ContainerLog:
+class ContainerLog(Appender):
     """One container's log. `end` counts frames that are not written yet; `synced` is what is durable."""
 
-    __slots__ = (
-        "_chunks",
-        "_closing",
-        "_limit",
-        "_maintenance",
-        "_open",
-        "_portion",
-        "_portions",
-        "_spare_bytes",
-        "_spare_lock",
-        "_spare_serial",
-        "_spares",
-        "_table",
-        "_tail",
-        "_written",
-        "end",
-        "folder",
-        "options",
-        "pending_bytes",
-        "scanned_bytes",
-        "synced",
-    )
+    __slots__ = ("_layouts", "_maintenance", "scanned_bytes")
 
     def __init__(self, folder: Path, options: LogOptions, *, chunks: list[Chunk], end: int, scanned_bytes: int) -> None:
         """Use `open`."""
-        self.options = options
+        super().__init__(folder, options, chunks=chunks, end=end)
         self.scanned_bytes = scanned_bytes
-        self.end = Position(end)
-        self.synced = Position(end)
-        self.pending_bytes = 0
-        self.folder = folder
-        self._chunks = chunks
-        self._closing = [chunk for chunk in chunks if chunk.end is not None and not chunk.body.closed]
-        self._written = end
-        self._tail = TailCache(options.tail_bytes)
+        self._layouts = Layouts()
         self._maintenance = threading.Lock()
-        self._spares: list[Spare] = []  # threads add, the loop takes
-        self._spare_bytes = options.chunk_bytes - FILE_HEAD_BYTES
-        self._spare_lock = threading.Lock()
-        self._spare_serial = 0
-        self._portions: list[Portion] = []
-        self._portion: Portion | None = None
-        self._open: Chunk | None = None
-        self._table = Table(0)
-        self._limit = -1  # position up to which the open chunk has room
-        if chunks and chunks[-1].end is None:
-            self._open = chunks[-1]
-            table = self._open.body.parts[-1]
-            assert isinstance(table, Table)
-            self._table = table
-            self._limit = self._open.start + self._open.capacity
 
     @classmethod
     def open(
-        cls, folder: Path, options: LogOptions, *, on_frame: Callable[[Frame], None] | None = None
+        cls,
+        folder: Path,
+        options: LogOptions,
+        *,
+        begin: Position = Position(0),  # noqa: B008
+        on_frame: Callable[[Frame], None] | None = None,
     ) -> "ContainerLog":
-        """[blocking] Opens the log in `folder`, or starts one there; cuts a torn tail.
+        """[blocking] Opens the log in `folder`, or starts one there, at `begin`; cuts a torn tail.
 
         `on_frame` gets the control frames of the open chunk. A full disk does not hinder: reads work, `room` says no.
         Raises `CorruptLog`, `FolderRefused`.
         """
-        found = recover(
-            folder,
-            checkpoint_bytes=options.checkpoint_bytes,
-            chunk_bytes=options.chunk_bytes,
-            fsync=options.fsync,
-        )
+        found = _recover(folder, options, begin=begin)
         log = cls(folder, options, chunks=found.chunks, end=found.synced, scanned_bytes=found.scanned_bytes)
         if on_frame is not None and log._open is not None:
             for frame in log.control_frames(Position(log._open.start), log.end):
@@ -155,188 +93,33 @@ class ContainerLog:
                 pass  # `room` says so
         return log
 
-    @property
-    def start(self) -> Position:
-        """The position of the oldest frame that is kept."""
-        return Position(self._chunks[0].start) if self._chunks else self.end
+    @staticmethod
+    def reset(folder: Path, begin: Position) -> None:
+        """[blocking] Removes all that a log which is not open holds; it is empty then, and starts at `begin`.
 
-    # --- appending: loop thread, no I/O
-
-    def room(self, length: int) -> bool:
-        """Whether a frame with `length` bytes of payload can be appended now. False: call `make_spare` in a thread."""
-        length += HEADER_BYTES
-        if self.end + length <= self._limit:
-            return True
-        if any(spare.capacity >= length for spare in self._spares):
-            return True
-        self._spare_bytes = max(self._spare_bytes, length)
-        return False
-
-    def wants_spare(self) -> bool:
-        """Whether it is time to make a spare chunk, so that the next one is ready when the open one is full."""
-        if self._spares or self._spare_lock.locked():
-            return False
-        opened = self._open
-        return opened is None or self.end >= opened.start + opened.capacity * 3 // 4
-
-    def make_spare(self) -> None:
-        """[blocking] Preallocates the next chunk. Raises `StorageFull`, and leaves nothing behind."""
-        with self._spare_lock:
-            wanted = self._spare_bytes
-            if any(spare.capacity >= wanted for spare in list(self._spares)):
-                return
-            self._spare_serial += 1
-            self._spares.append(make_spare_file(self.folder / f"spare-{self._spare_serial}.tmp", wanted))
-
-    def append_batch(
-        self, *, partitionlet: int, epoch: int, first: int, last: int, max_timestamp: int, batch: memoryview
-    ) -> Position:
-        """Appends a stamped record batch; returns the position behind its frame. `room` has said yes.
-
-        The batch is kept, not copied, until it is written and has left the tail cache.
+        Durable, and crash-safe: the next `open` finishes it.
         """
-        length = HEADER_BYTES + len(batch)
-        position: int = self.end
-        end = position + length
-        if end > self._limit:
-            self._next_chunk(length)
-        portion = self._portion or self._next_portion()
-        producer, producer_epoch, sequence = _producer_of(batch, BATCH_PRODUCER_AT)
-        portion.buffers += (
-            batch_frame_header(length, epoch, position, partitionlet, first, last, max_timestamp, batch),
-            batch,
-        )
-        portion.nbytes += length
-        table = self._table
-        table.add_batch(
-            partitionlet,
-            first,
-            last,
-            max_timestamp,
-            position - portion.chunk.start,
-            length,
-            epoch,
-            producer,
-            producer_epoch << 32 | sequence,
-        )
-        self._tail.add(partitionlet, first, last, batch)
-        self.pending_bytes += length
-        self.end = Position(end)
-        if table.end - table.start >= self.options.checkpoint_bytes:
-            self._complete_table()
-        return self.end
+        cutting.reset(folder, begin)
 
-    def append_control(
-        self, *, type: int, epoch: int, partitionlet: int, payload: bytes, first: int = -1, last: int = -1
-    ) -> Position:
-        """Appends a control frame; returns the position behind it. `room` has said yes."""
-        length = HEADER_BYTES + len(payload)
-        position = self.end
-        if position + length > self._limit:
-            self._next_chunk(length)
-        portion = self._portion or self._next_portion()
-        frame = control_frame(
-            type=type,
-            epoch=epoch,
-            position=position,
-            partitionlet=partitionlet,
-            first=first,
-            last=last,
-            payload=payload,
-        )
-        portion.buffers.append(frame)
-        portion.nbytes += length
-        table = self._table
-        table.add_control(partitionlet=partitionlet, place=position - portion.chunk.start, length=length, type=type)
-        self.pending_bytes += length
-        self.end = Position(position + length)
-        if table.end - table.start >= self.options.checkpoint_bytes:
-            self._complete_table()
-        return self.end
+    @staticmethod
+    def cut(folder: Path, position: Position, options: LogOptions) -> None:
+        """[blocking] Removes everything at or above `position` from a log that is not open; then `open` gives
+        end == position.
 
-    def close_open_chunk(self) -> None:
-        """Ends the open chunk although it is not full (by age). `take_job` then has a job, maybe one without bytes."""
-        opened = self._open
-        if opened is None or self.end == opened.start:
+        Durable, and crash-safe: the next `open` finishes it. Below the log's start all is removed. Raises `ValueError`
+        if `position` lies behind the log's end or within a frame, `CorruptLog` and `StorageFull` as `open` does.
+        """
+        found = _recover(folder, options)
+        if position > found.synced:
+            raise ValueError(f"{folder}: cannot be cut at {position}, it ends at {found.synced}")
+        if position == found.synced:
             return
-        if self._table.end > self._table.start:
-            self._complete_table()
-        else:
-            # nothing to checkpoint, but a portion must say when this chunk is done
-            self._portion = self._portion or self._next_portion()
-        opened.end = self.end
-        self._open = None
-        self._portion = None
-        self._limit = -1
-
-    def _next_chunk(self, length: int) -> None:
-        spare = min(
-            (spare for spare in self._spares if spare.capacity >= length), key=lambda s: s.capacity, default=None
-        )
-        if spare is None:
-            raise StorageFull(f"{self.folder}: no chunk is ready for {length} bytes. Ask `room` before each append.")
-        self._spares.remove(spare)
-        self._spare_bytes = self.options.chunk_bytes - FILE_HEAD_BYTES
-        self.close_open_chunk()
-        if self._open is not None:  # it holds no frame yet and is too small for this one, which takes its place
-            self._chunks.remove(self._open)
-        self._table = Table(0)
-        self._open = chunk = Chunk(
-            path=chunk_path(self.folder, self.end),
-            start=self.end,
-            body=Body(spare.file, (self._table,)),
-            capacity=spare.capacity,
-        )
-        self._chunks.append(chunk)
-        self._limit = chunk.start + chunk.capacity
-        self._next_portion().spare = spare
-
-    def _next_portion(self) -> Portion:
-        opened = self._open
-        assert opened is not None
-        self._portion = portion = Portion(opened, self.end - opened.start)
-        self._portions.append(portion)
-        return portion
-
-    def _complete_table(self) -> None:
-        """The table becomes a checkpoint behind the frames that are pending now, and a new one starts."""
-        portion = self._portion or self._next_portion()
-        portion.table = self._table
-        chunk = portion.chunk
-        self._table = Table(self._table.end)
-        chunk.body = replace(chunk.body, parts=(*chunk.body.parts, self._table))
-        self._portion = None
-
-    # --- the sync cycle
-
-    def take_job(self) -> WriteJob | None:
-        """All that is pending, to be given to `write_job`, then to `job_done`."""
-        if not self._portions:
-            return None
-        job = WriteJob(self._portions, self.end, self.pending_bytes)
-        self._portions = []
-        self._portion = None
-        self.pending_bytes = 0
-        return job
-
-    def write_job(self, job: WriteJob) -> None:
-        """[blocking] Writes and syncs a job. `OSError` propagates; after a failed sync the process must end."""
-        for portion in job.portions:
-            write_portion(portion, fsync=self.options.fsync, written=self._set_written)
-
-    def _set_written(self, position: int) -> None:
-        self._written = position
-
-    def job_done(self, job: WriteJob) -> None:
-        """The job is durable."""
-        self.synced = Position(job.end)
-        for portion in job.portions:
-            chunk = portion.chunk
-            for table, segment in portion.saved:
-                chunk.swap_part(table, segment)
-            done = chunk.end is not None and all(later.chunk is not chunk for later in self._portions)
-            if done and chunk not in self._closing:
-                self._closing.append(chunk)
+        chunk = next((chunk for chunk in reversed(found.chunks) if chunk.start < position), None)
+        within = chunk is not None and (chunk.end is None or position < chunk.end)
+        if chunk is not None and within and not cutting.frame_ends_at(chunk, position):
+            raise ValueError(f"{chunk.path}: no frame ends at {position}")
+        del found, chunk  # they map what is cut
+        cutting.cut(folder, position)
 
     # --- reading
 
@@ -356,6 +139,22 @@ class ContainerLog:
         """[blocking] As `read_tail`, from disk; an offset in a gap goes on at the next batch. Raises `CorruptLog`."""
         return reading.read_batches(
             list(self._chunks), partitionlet, offset, limit=limit, max_bytes=max_bytes, written=self._written
+        )
+
+    def read_frames(self, position: Position, *, until: Position, max_bytes: int) -> RawFrames:
+        """[blocking] Raw frames from `position` on, for `append_frames` of another replica: those that end at or below
+        `until` and are written, covering about `max_bytes` of the log, at least one.
+
+        What was given back comes as gap frames, of which the result holds the header alone: it is `RawFrames.end`, not
+        the sum of lengths, that says where to go on. Every checksum has been checked. Raises `CorruptLog`, also where
+        `position` lies within a frame.
+        """
+        return raw.read_frames(
+            list(self._chunks),
+            position,
+            until=min(until, self._written),
+            max_bytes=max_bytes,
+            layouts=self._layouts,
         )
 
     def load(self, partitionlet: int, *, since: Position = Position(0)) -> PartitionletState:  # noqa: B008
@@ -399,14 +198,18 @@ class ContainerLog:
         """[blocking] What a chunk holds of each partitionlet, by id, less what has been given back."""
         return maintenance.summaries(chunk)
 
-    def chunks_to_close(self) -> list[Chunk]:
-        """Chunks that are full and synced. Each stands here until `close_chunk` is through with it."""
-        return list(self._closing)
+    def chunks_to_close(self, committed: Position | None = None) -> list[Chunk]:
+        """Chunks that are full, synced, and end at or below `committed` (None: any), so that what may yet be cut is
+        not closed. Each stands here until `close_chunk` is through with it."""
+        return [c for c in list(self._closing) if committed is None or (c.end is not None and c.end <= committed)]
 
     def close_chunk(self, chunk: Chunk) -> None:
         """[blocking] Gives a full chunk its footer and cuts its file to size. Raises `StorageFull`: try again later."""
         with self._maintenance:
-            if not chunk.body.closed:
+            if chunk not in self._chunks:  # the log was closed meanwhile
+                return
+            if not chunk.body.closed and chunk.end is not None:
+                give_back_gaps(chunk, end=chunk.end - chunk.start)
                 close_chunk(chunk)
             if chunk in self._closing:
                 self._closing.remove(chunk)
@@ -424,6 +227,7 @@ class ContainerLog:
         with self._maintenance:
             if chunk in self._chunks and chunk.body.closed:
                 chunk.body = load_body(chunk.path)
+                self._layouts.forget(chunk)
 
     def drop_chunk(self, chunk: Chunk) -> None:
         """[blocking] Removes a closed chunk with all that it holds."""
@@ -432,6 +236,7 @@ class ContainerLog:
                 raise ValueError(f"{chunk}: only closed chunks can be dropped")
             if chunk in self._chunks and chunk.end is not None:
                 self._chunks.remove(chunk)
+                self._layouts.forget(chunk)
                 drop_files(self.folder, chunk.start, chunk.end)
 
     def trim(self, until: Position) -> None:
@@ -453,16 +258,30 @@ class ContainerLog:
         with self._maintenance:
             if not chunk.body.closed:
                 raise ValueError(f"{chunk}: only closed chunks can be punched")
-            return maintenance.punch(chunk, dead)
+            return maintenance.punch(chunk, dead) if chunk in self._chunks else 0
 
     def close(self) -> None:
-        """[blocking] Writes what is pending, and lets go of the files. No other call may be under way or follow."""
+        """[blocking] Writes what is pending, and lets go of the files. No read may be under way or follow.
+
+        Maintenance that is under way is waited for; what comes later does nothing.
+        """
         while (job := self.take_job()) is not None:
             self.write_job(job)
             self.job_done(job)
         while self._spares:
             self._spares.pop().path.unlink(missing_ok=True)
-        self._tail.forget()
-        self._open = None
-        self._limit = -1
-        self._chunks = []
+        with self._maintenance:
+            self._tail.forget()
+            self._open = None
+            self._limit = -1
+            self._chunks = []
+
+
+def _recover(folder: Path, options: LogOptions, *, begin: int = 0) -> Recovered:
+    return recover(
+        folder,
+        checkpoint_bytes=options.checkpoint_bytes,
+        open_file_bytes=options.file_bytes,
+        fsync=options.fsync,
+        begin=begin,
+    )

@@ -38,6 +38,8 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _IOV_MAX: Final = os.sysconf("SC_IOV_MAX")
 _SMALL_BUFFER: Final = 4096
 _JOIN_BYTES: Final = 4 << 20
+_ONE_CALL_BYTES: Final = 16 << 20
+"""Linux writes at most 2 GiB in one call; far below that a short write is rare enough to do all of it again."""
 
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
@@ -107,6 +109,27 @@ def full_disk_as_storage_full(what: Path) -> Iterator[None]:
         raise
 
 
+def write_and_sync(fd: int, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+    """Writes `buffers` as `write_all`; they are on the disk, as after `fdatasync`, when it returns.
+
+    What one call to the kernel can take is written and synced by that call: between two calls the writer's thread
+    would wait for the interpreter, which a busy loop lets go of once in a switch interval.
+    """
+    group = _joined(buffers)
+    size = sum(map(len, group))
+    if len(group) <= _IOV_MAX and size <= _ONE_CALL_BYTES:
+        try:
+            done = os.pwritev(fd, group, offset, os.RWF_DSYNC)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+        else:
+            if done == size:
+                return
+    write_all(fd, offset, buffers)
+    os.fdatasync(fd)
+
+
 def write_all(fd: int, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
     """Writes `buffers` one behind the other from `offset` on, in groups of at most IOV_MAX. Returns the bytes written.
 
@@ -114,15 +137,20 @@ def write_all(fd: int, offset: int, buffers: Sequence[bytes | bytearray | memory
     """
     written = 0
     for at in range(0, len(buffers), _IOV_MAX):
-        group = buffers[at : at + _IOV_MAX]
+        group = _joined(buffers[at : at + _IOV_MAX])
         size = sum(map(len, group))
-        if size <= _JOIN_BYTES and size < _SMALL_BUFFER * len(group):
-            group = (b"".join(group),)
         done = os.pwritev(fd, group, offset + written)
         while done < size:  # a short write: rare, so the copy does not matter
             done += os.pwrite(fd, b"".join(group)[done:], offset + written + done)
         written += size
     return written
+
+
+def _joined(buffers: Sequence[bytes | bytearray | memoryview]) -> Sequence[bytes | bytearray | memoryview]:
+    size = sum(map(len, buffers))
+    if size <= _JOIN_BYTES and size < _SMALL_BUFFER * len(buffers):
+        return (b"".join(buffers),)
+    return buffers
 
 
 def read_exactly(fd: int, offset: int, length: int) -> bytes:

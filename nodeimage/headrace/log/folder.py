@@ -4,6 +4,9 @@
     <start>.index          the checkpoints of a chunk that is not closed yet
     <start>.dead           what has been given back of a closed chunk
     <start>-<end>.dropped  an empty mark: the chunk of these positions was dropped, it is not lost
+    <position>.begin       an empty mark: the log is empty and starts there; means nothing once there is a chunk
+    <position>.reset       an empty mark: all is being removed, to start there (cutting.py)
+    <position>.cut         an empty mark: all at or above is being removed (cutting.py)
     *.tmp                  half-made files, removed at a start
 
 A drop makes its mark first, then removes the chunk, so a crash in between is finished at the next start. Marks below
@@ -19,6 +22,9 @@ from typing import Final
 from headrace.log.files import OpenFile, sync_folder
 
 _NAME: Final = re.compile(r"(\d{20})(?:-(\d{20}))?\.(chunk|index|dead|dropped)")
+BEGIN: Final = "begin"
+RESET: Final = "reset"
+CUT: Final = "cut"
 
 
 @dataclass(slots=True)
@@ -36,7 +42,23 @@ def chunk_path(folder: Path, start: int) -> Path:
     return folder / f"{start:020d}.chunk"
 
 
-def _mark_path(folder: Path, start: int, end: int) -> Path:
+def mark_path(folder: Path, position: int, kind: str) -> Path:
+    """The mark of a log's begin, or of a reset or cut under way."""
+    return folder / f"{position:020d}.{kind}"
+
+
+def make_mark(folder: Path, position: int, kind: str) -> None:
+    """Makes a mark, durably."""
+    OpenFile.open(mark_path(folder, position, kind), os.O_WRONLY | os.O_CREAT)
+    sync_folder(folder)
+
+
+def marks_in(folder: Path, kind: str) -> list[int]:
+    """The positions that marks of one kind name, rising."""
+    return sorted(int(path.stem) for path in folder.glob(f"*.{kind}") if re.fullmatch(r"\d{20}", path.stem))
+
+
+def drop_mark_path(folder: Path, start: int, end: int) -> Path:
     return folder / f"{start:020d}-{end:020d}.dropped"
 
 
@@ -72,18 +94,25 @@ def tidy(folder: Path) -> Names:
         for start in starts - names.chunks:
             chunk_path(folder, start).with_suffix(suffix).unlink()
     _remove_old_marks(folder, names)
+    if names.chunks or names.dropped:
+        for begin in marks_in(folder, BEGIN):
+            mark_path(folder, begin, BEGIN).unlink()
     sync_folder(folder)
     return names
 
 
+def remove_chunk_files(folder: Path, start: int) -> None:
+    """Removes a chunk and its companions, which lead nowhere without it."""
+    path = chunk_path(folder, start)
+    for suffix in (".chunk", ".dead", ".index"):
+        path.with_suffix(suffix).unlink(missing_ok=True)
+
+
 def drop_files(folder: Path, start: int, end: int) -> None:
     """Removes a closed chunk for good. Whoever reads it goes on reading."""
-    OpenFile.open(_mark_path(folder, start, end), os.O_WRONLY | os.O_CREAT)
+    OpenFile.open(drop_mark_path(folder, start, end), os.O_WRONLY | os.O_CREAT)
     sync_folder(folder)
-    path = chunk_path(folder, start)
-    path.unlink(missing_ok=True)
-    path.with_suffix(".dead").unlink(missing_ok=True)
-    path.with_suffix(".index").unlink(missing_ok=True)
+    remove_chunk_files(folder, start)
     sync_folder(folder)
     _remove_old_marks(folder, names_in(folder))
 
@@ -92,5 +121,5 @@ def _remove_old_marks(folder: Path, names: Names) -> None:
     oldest = min(names.chunks - names.dropped.keys(), default=-1)
     for start, end in list(names.dropped.items()):
         if start < oldest:
-            _mark_path(folder, start, end).unlink(missing_ok=True)
+            drop_mark_path(folder, start, end).unlink(missing_ok=True)
             del names.dropped[start]

@@ -17,6 +17,10 @@ All numbers are little-endian. The CRC covers bytes 4 to 56 and, of a control fr
 frame the first 21 bytes of the batch, which are those that the batch's own CRC-32C (big-endian at byte 17) leaves
 out. So each byte of a frame is covered exactly once, and appending never sums a batch a second time.
 
+A gap frame stands where frames were given back before this replica got them. Its length covers all of them, its CRC
+the header alone. Raw frames, as they go from replica to replica, hold its header only; on disk the rest of it is
+unwritten.
+
 A data frame's payload is one Kafka record batch v2. Known of it here: the CRC at byte 17 covers byte 21 on;
 producerId, producerEpoch and baseSequence stand at byte 43.
 
@@ -37,6 +41,8 @@ _REST: Final = struct.Struct("<IB3xIQqqqq")
 _START: Final = struct.Struct("<IIB")
 _BATCH_FRAME: Final = struct.Struct("<IIB15xq8xq8x")
 """crc, length, type, partitionlet, last: what a read of batches looks at."""
+_RAW_FRAME: Final = struct.Struct("<IIB7xQ")
+"""crc, length, type, position: what a check of raw frames looks at."""
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = HEADER.size
 assert HEADER_BYTES == 56
@@ -44,6 +50,7 @@ assert HEADER_BYTES == 56
 BATCH_HEAD_BYTES: Final = 21
 """The part of a batch that its own CRC leaves out: base offset, length, leader epoch, magic, and the CRC itself."""
 BATCH_MIN_BYTES: Final = 61
+_DATA_LEAST: Final = HEADER_BYTES + BATCH_MIN_BYTES
 _SUMMED_END: Final = HEADER_BYTES + BATCH_HEAD_BYTES
 _BATCH_CRC: Final = struct.Struct(">I")
 _BATCH_CRC_AT: Final = 17
@@ -62,10 +69,14 @@ class FrameType(IntEnum):
     MARKER = 5
     COMMAND = 6
     CHECKPOINT = 7
+    GAP = 8
 
 
+GAP_BYTES: Final = 8 << 20
+"""A gap frame is at most this long; a longer gap is several."""
 _TYPES: Final = frozenset(int(kind) for kind in FrameType)
 _DATA: Final = int(FrameType.DATA)
+_GAP: Final = int(FrameType.GAP)
 
 
 class Frame(NamedTuple):
@@ -104,16 +115,33 @@ def control_frame(
     return b"".join((_CRC.pack(crc32c(payload, crc32c(rest))), rest, payload))
 
 
+def gap_frames(position: int, end: int, *, most: int) -> Iterator[tuple[bytes, int]]:
+    """Headers of gap frames from `position` towards `end`, and the position behind each; at least one, and no more
+    than cover about `most` bytes."""
+    until = position + most
+    while position < end:
+        length = min(GAP_BYTES, end - position)
+        if 0 < end - position - length < HEADER_BYTES:
+            length -= HEADER_BYTES  # what is left must hold a header too
+        rest = _REST.pack(length, _GAP, 0, position, 0, -1, -1, -1)
+        position += length
+        yield _CRC.pack(crc32c(rest)) + rest, position
+        if position >= until:
+            return
+
+
 def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
     """What is wrong with the frame that starts at `at` in `view`, or None.
 
-    The caller has seen to it that `view` holds the whole frame. `whole`: also the batch's own CRC (recovery, regroup,
-    scrub).
+    The caller has seen to it that `view` holds the whole frame (of a gap, its header). `whole`: also the batch's own
+    CRC (recovery, regroup, scrub).
     """
     crc, length, type = _START.unpack_from(view, at)
     if type != _DATA:
         if type not in _TYPES:
             return f"unknown frame type {type}"
+        if type == _GAP:
+            length = HEADER_BYTES
         return None if crc32c(view[at + 4 : at + length]) == crc else "the frame's checksum does not match"
     if length < HEADER_BYTES + BATCH_MIN_BYTES:
         return f"a data frame of {length} bytes"
@@ -139,6 +167,39 @@ def frame_at(view: memoryview, at: int) -> Frame:
         max_timestamp,
         view[at + HEADER_BYTES : at + length],
     )
+
+
+def check_frames(frames: memoryview, position: int) -> int:
+    """Checks the raw frames that fill `frames`, which follow each other from `position` on; the position behind them.
+
+    Raises `CorruptLog` if one does not. The batches' own CRCs are not checked. A hot call: it keeps nothing of what it
+    unpacks, since a list of some thousand headers costs as much as to unpack them again.
+    """
+    at, size = 0, len(frames)
+    unpack = _RAW_FRAME.unpack_from
+    while at + HEADER_BYTES <= size:
+        crc, length, type, where = unpack(frames, at)
+        least = HEADER_BYTES
+        if type == _DATA:
+            stop, summed, least = at + length, at + _SUMMED_END, _DATA_LEAST
+        elif type == _GAP:
+            stop = summed = at + HEADER_BYTES
+        else:
+            stop = summed = at + length
+        if (
+            length < least
+            or stop > size
+            or where != position
+            or crc32c(frames[at + 4 : summed]) != crc
+            or type not in _TYPES
+        ):
+            fault = f"a frame of type {type}, {length} bytes, position {where}, that is damaged or out of place"
+            raise CorruptLog(f"raw frames for position {position}, {at} bytes on: {fault}. Fetch them again.")
+        position += length
+        at = stop
+    if at < size:
+        raise CorruptLog(f"raw frames for position {position}: they end within a frame's header. Fetch them again.")
+    return position
 
 
 def take_batches(

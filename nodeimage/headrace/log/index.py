@@ -60,7 +60,10 @@ class ControlPlace(NamedTuple):
 
 
 class Part(Protocol):
-    """An index over a range of a chunk."""
+    """An index over a range of a chunk, from place `start` to `end`; both lie between frames."""
+
+    start: int
+    end: int
 
     def summary(self, partitionlet: int, /) -> Summary | None:
         """None: no frame of the partitionlet lies here."""
@@ -82,6 +85,9 @@ class Part(Protocol):
 
     def all_controls(self) -> list[tuple[int, int]]:
         """(place, length) of every control frame, in position order."""
+
+    def known_bytes(self) -> int:
+        """Bytes of all frames that it knows; what lacks to `end - start` is gap frames."""
 
     def has_one_partitionlet(self) -> bool:
         """Whether all data frames belong to one partitionlet."""

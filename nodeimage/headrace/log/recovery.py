@@ -10,6 +10,7 @@ is left that could be taken for a frame again, wherever later frames happen to e
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,8 +20,9 @@ import structlog
 from headrace.errors import CorruptLog, StorageFull
 from headrace.log.checkpoints import append_checkpoint, load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_closed
+from headrace.log.cutting import finish
 from headrace.log.files import FILE_HEAD_BYTES, OpenFile, read_exactly, read_head, zero_range
-from headrace.log.folder import chunk_path, tidy
+from headrace.log.folder import BEGIN, chunk_path, make_mark, marks_in, tidy
 from headrace.log.frames import (
     BATCH_PRODUCER,
     BATCH_PRODUCER_AT,
@@ -34,6 +36,7 @@ from headrace.log.table import Table
 log: Final = structlog.get_logger(__name__)
 _WINDOW: Final = 4 << 20
 _DATA: Final = int(FrameType.DATA)
+_GAP: Final = int(FrameType.GAP)
 _PRODUCER_AT: Final = HEADER_BYTES + BATCH_PRODUCER_AT
 
 
@@ -46,12 +49,16 @@ class Recovered:
     scanned_bytes: int
 
 
-def recover(folder: Path, *, checkpoint_bytes: int, chunk_bytes: int, fsync: bool) -> Recovered:
-    """Reads a container's folder (made if it is not there) and repairs what a crash left.
+def recover(
+    folder: Path, *, checkpoint_bytes: int, open_file_bytes: Callable[[int], int], fsync: bool, begin: int = 0
+) -> Recovered:
+    """Reads a container's folder (made if it is not there) and repairs what a crash left. An empty one starts at
+    `begin`, from then on. `open_file_bytes`: how large the open chunk's file should be, by what lies before it.
 
     Raises `CorruptLog` for bytes below the synced mark that do not check, `FolderRefused` for a newer format.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    finish(folder)
     names = tidy(folder)
     bounds = sorted({*names.chunks, *names.dropped})
     chunks: list[Chunk] = []
@@ -67,19 +74,28 @@ def recover(folder: Path, *, checkpoint_bytes: int, chunk_bytes: int, fsync: boo
         chunk = load_closed(path)
         if chunk is None:
             next_start = bounds[row + 1] if row + 1 < len(bounds) else None
+            file_bytes = open_file_bytes(start - chunks[0].start if chunks else 0)
             chunk, bytes_scanned = _recover_chunk(
-                path, next_start, checkpoint_bytes=checkpoint_bytes, chunk_bytes=chunk_bytes, fsync=fsync
+                path, next_start, checkpoint_bytes=checkpoint_bytes, file_bytes=file_bytes, fsync=fsync
             )
             scanned += bytes_scanned
         if chunk.start != start:
             raise CorruptLog(f"{path}: holds the chunk of position {chunk.start}. Restore this container.")
         chunks.append(chunk)
         end = chunk.end if chunk.end is not None else start + chunk.body.frames_end
-    return Recovered(chunks, end or 0, scanned)
+    return Recovered(chunks, _begin(folder, begin) if end is None else end, scanned)
+
+
+def _begin(folder: Path, begin: int) -> int:
+    """Where an empty log starts: where its mark says, which is made if it is not there."""
+    marks = marks_in(folder, BEGIN)
+    if not marks and begin:
+        make_mark(folder, begin, BEGIN)
+    return marks[-1] if marks else begin
 
 
 def _recover_chunk(
-    path: Path, next_start: int | None, *, checkpoint_bytes: int, chunk_bytes: int, fsync: bool
+    path: Path, next_start: int | None, *, checkpoint_bytes: int, file_bytes: int, fsync: bool
 ) -> tuple[Chunk, int]:
     """A chunk that is not closed, with its index, and the bytes scanned for it."""
     file = OpenFile.open(path)
@@ -107,7 +123,7 @@ def _recover_chunk(
     )
     chunk.index_size = loaded.size
     if next_start is None:
-        _cut(chunk, fault, chunk_bytes=chunk_bytes)
+        _cut(chunk, fault, file_bytes=file_bytes)
     if fsync:
         os.fsync(file.fd)  # what was scanned may have been in the page cache only
     if table.end - table.start >= checkpoint_bytes:
@@ -115,7 +131,7 @@ def _recover_chunk(
     return chunk, frames_end - scanned_from
 
 
-def _cut(chunk: Chunk, fault: str, *, chunk_bytes: int) -> None:
+def _cut(chunk: Chunk, fault: str, *, file_bytes: int) -> None:
     """Zeroes all behind the last good frame, and preallocates again what is missing of the file."""
     fd = chunk.body.file.fd
     place = FILE_HEAD_BYTES + chunk.body.frames_end
@@ -123,9 +139,9 @@ def _cut(chunk: Chunk, fault: str, *, chunk_bytes: int) -> None:
     if fault:
         log.warning("torn_tail_cut", chunk=str(chunk.path), position=chunk.start + chunk.body.frames_end, fault=fault)
     zero_range(fd, place, size)
-    if size < chunk_bytes:
+    if size < file_bytes:
         try:
-            os.posix_fallocate(fd, size, chunk_bytes - size)
+            os.posix_fallocate(fd, size, file_bytes - size)
         except OSError:
             os.ftruncate(fd, size)  # no room: the chunk stays as short as it is, the next one waits for room
         chunk.capacity = os.fstat(fd).st_size - FILE_HEAD_BYTES
@@ -163,7 +179,7 @@ def _scan(fd: int, table: Table, *, start: int, until: int) -> str:
             return "" if clean else f"a frame of {length} bytes cannot be"
         if position != start + place:
             return f"the frame says that it is at position {position}"
-        if at + length > len(window):
+        if at + length > len(window) and type != _GAP:
             window_at, window, at = place, _window(fd, place, max(length, _WINDOW), until), 0
             if length > len(window):
                 return "the file ends within the frame"
@@ -172,6 +188,8 @@ def _scan(fd: int, table: Table, *, start: int, until: int) -> str:
         if type == _DATA:
             producer, high, low = BATCH_PRODUCER.unpack_from(window, at + _PRODUCER_AT)
             table.add_batch(partitionlet, first, last, max_timestamp, place, length, epoch, producer, high << 32 | low)
+        elif type == _GAP:
+            table.add_gap(place=place, length=length)
         else:
             table.add_control(partitionlet=partitionlet, place=place, length=length, type=type)
         place += length

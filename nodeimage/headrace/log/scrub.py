@@ -23,10 +23,11 @@ from typing import Final
 
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.log.checkpoints import load_checkpoints
-from headrace.log.chunk import CHUNK_KIND, Body, load_body, read_trailer
+from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_body, read_trailer
 from headrace.log.files import FILE_HEAD_BYTES, OpenFile, read_exactly, read_head
 from headrace.log.folder import chunk_path, names_in
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in
+from headrace.log.gaps import gaps_of
 from headrace.log.index import Part, Place
 from headrace.log.parent import end_with_parent
 
@@ -171,6 +172,11 @@ def _scrub_closed(path: Path, start: int, scrubbed: Scrubbed) -> Iterator[Findin
                     yield from _scrub_place(path, body, summary.partitionlet, place, scrubbed)
             accounted += length
             yield from _scrub_summary(path, part, summary.partitionlet, length)
+    if not body.regrouped:
+        chunk = Chunk(path=path, start=start, body=body)
+        for _, length in gaps_of(chunk, body, end=body.frames_end):
+            accounted += length
+            scrubbed.frames += 1
     if accounted != body.frames_end:
         yield Finding(path, -1, f"the footer accounts for {accounted} bytes of {body.frames_end}")
 

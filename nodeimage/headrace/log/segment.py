@@ -259,6 +259,12 @@ class Segment:
         base = self._base(3)
         return [(word >> 32, word & _LOW) for word in sorted(self._words[base : base + self._counts[4]])]
 
+    def known_bytes(self) -> int:
+        """Bytes of all frames that it knows."""
+        self.verify()
+        entries = self._counts[0]
+        return sum(self._words[entries * 4 : entries * 5]) + sum(length for _, length in self.all_controls())
+
     def has_one_partitionlet(self) -> bool:
         """Whether all data frames belong to one partitionlet."""
         return sum(1 for summary in self.summaries() if summary.length) <= 1

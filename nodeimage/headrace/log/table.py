@@ -72,6 +72,10 @@ class Table:
         self._controls.extend((partitionlet, place << 32 | length, type))
         self.end = place + length
 
+    def add_gap(self, *, place: int, length: int) -> None:
+        """Goes past a gap frame: it belongs to no partitionlet, and what no index knows is a gap."""
+        self.end = place + length
+
     def last_of(self, partitionlet: int) -> tuple[int, int] | None:
         """(last offset, its epoch), or None."""
         run = self._runs.get(partitionlet)
@@ -203,6 +207,11 @@ class Table:
     def all_controls(self) -> list[tuple[int, int]]:
         """(place, length) of every control frame, in position order."""
         return [(word >> 32, word & _LOW) for word in self._controls[1::3]]
+
+    def known_bytes(self) -> int:
+        """Bytes of all frames that it knows."""
+        runs = list(self._runs.values())
+        return sum(word & _LOW for words in (self._controls[1::3], *(run[3::STRIDE] for run in runs)) for word in words)
 
     def has_one_partitionlet(self) -> bool:
         """Whether all data frames belong to one partitionlet."""

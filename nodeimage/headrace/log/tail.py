@@ -50,25 +50,29 @@ class TailCache:
         ends.append((ends[-1] if ends else 0) + size)
         run.batches.append(batch)
         self._order.append(partitionlet)
-        self.used += size + ENTRY_COST
-        while self.used > self._limit:
+        used = self.used = self.used + size + ENTRY_COST
+        if used > self._limit:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        partitionlet = self._order.popleft()
-        run = self._runs[partitionlet]
-        head = run.head
-        batch = run.batches[head]
-        assert batch is not None
-        self.used -= len(batch) + ENTRY_COST
-        run.batches[head] = None
-        run.floor = run.lasts[head] + 1
-        run.head = head = head + 1
-        if head == len(run.lasts):
-            del self._runs[partitionlet]
-        elif head >= _COMPACT_FROM and head * 2 >= len(run.lasts):
-            del run.lasts[:head], run.ends[:head], run.batches[:head]
-            run.head = 0
+        """Drops until the limit is kept."""
+        used, limit, order, runs = self.used, self._limit, self._order, self._runs
+        while used > limit:
+            partitionlet = order.popleft()
+            run = runs[partitionlet]
+            head = run.head
+            batch = run.batches[head]
+            assert batch is not None
+            used -= len(batch) + ENTRY_COST
+            run.batches[head] = None
+            run.floor = run.lasts[head] + 1
+            run.head = head = head + 1
+            if head == len(run.lasts):
+                del runs[partitionlet]
+            elif head >= _COMPACT_FROM and head * 2 >= len(run.lasts):
+                del run.lasts[:head], run.ends[:head], run.batches[:head]
+                run.head = 0
+        self.used = used
 
     def read(self, partitionlet: int, offset: int, *, limit: int, max_bytes: int) -> list[memoryview] | None:
         """The batches from the one that holds `offset` on that end below `limit`, up to `max_bytes`, at least one.

@@ -24,6 +24,7 @@ from headrace.log.files import (
     full_disk_as_storage_full,
     sync_folder,
     write_all,
+    write_and_sync,
 )
 from headrace.log.segment import Segment
 from headrace.log.table import Table
@@ -42,17 +43,24 @@ class Spare:
 class Portion:
     """Frames of one chunk that lie side by side from place `at` on.
 
-    `spare`: the file that first becomes the chunk's. `table`: to be checkpointed behind these frames; what came of it
-    (and of tables put off before) is left in `saved`.
+    `gaps`: (buffers before it, bytes) of what stays unwritten between; `nbytes` counts that too. `spare`: the file that
+    first becomes the chunk's. `table`: to be checkpointed behind these frames; what came of it (and of tables put off
+    before) is left in `saved`.
     """
 
     chunk: Chunk
     at: int
     buffers: list[bytes | memoryview] = field(default_factory=list)
     nbytes: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
     spare: Spare | None = None
     table: Table | None = None
     saved: list[tuple[Table, Segment]] = field(default_factory=list)
+
+    def leave_out(self, length: int) -> None:
+        """Goes on `length` bytes further; what lies between stays unwritten."""
+        self.gaps.append((len(self.buffers), length))
+        self.nbytes += length
 
 
 @dataclass(slots=True)
@@ -62,6 +70,14 @@ class WriteJob:
     portions: list[Portion]
     end: int
     nbytes: int
+
+
+def open_file_bytes(held: int, *, least: int, most: int) -> int:
+    """The size of the next chunk's file while it is open: as much as the log has `held` so far, in steps of `least`.
+
+    So a log of little takes little of the disk, and a growing one is soon written in chunks of `most`.
+    """
+    return min(-(-max(held, least) // least) * least, most)
 
 
 def make_spare_file(path: Path, capacity: int) -> Spare:
@@ -88,9 +104,15 @@ def write_portion(portion: Portion, *, fsync: bool, written: Callable[[int], Non
     if portion.spare is not None:
         _become_chunk(portion.spare, chunk, fsync=fsync)
     if portion.buffers:
-        write_all(fd, FILE_HEAD_BYTES + portion.at, portion.buffers)
-        if fsync:
-            os.fdatasync(fd)
+        if fsync and not portion.gaps:
+            write_and_sync(fd, FILE_HEAD_BYTES + portion.at, portion.buffers)
+        else:
+            at, done = FILE_HEAD_BYTES + portion.at, 0
+            for stop, unwritten in (*portion.gaps, (len(portion.buffers), 0)):
+                at += write_all(fd, at, portion.buffers[done:stop]) + unwritten
+                done = stop
+            if fsync:
+                os.fdatasync(fd)
         written(chunk.start + portion.at + portion.nbytes)
     if portion.table is not None:
         chunk.unsaved.append(portion.table)

@@ -10,7 +10,7 @@ seen, and conclude nothing from reading the record unchanged.
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.errors import Code, HeadraceError
+from headrace.errors import Code, HeadraceError, StorageFull
 
 
 class VersionConflict(HeadraceError):
@@ -27,6 +27,12 @@ class StoreUnavailable(HeadraceError):
     """The store did not answer, or could not write. Reads and writes of data go on; changes of role wait."""
 
     code = Code.BROKER_NOT_AVAILABLE
+
+
+class StoreFull(StoreUnavailable, StorageFull):
+    """The store has no room on its disk."""
+
+    code = Code.KAFKA_STORAGE_ERROR
 
 
 @dataclass(frozen=True, slots=True)

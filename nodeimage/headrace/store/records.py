@@ -1,13 +1,5 @@
-"""The records of the cluster store, and the changes that are made to them.
+"""The changes that are made to the cluster store's records (store.record_types).
 
-    cluster                  ClusterRecord
-    node/<id>                NodeRecord
-    container/<id>           ContainerRecord
-    volume/<name>            VolumeRecord
-    next/{node,container}    the next id: ids are handed out once and never again
-    producer-ids             ProducerIdBlock
-
-Values are JSON, to be read by people too; fields that this version does not know are kept out of its way, not refused.
 All functions block, and go through compare and set alone, so any number of processes may call them at a time.
 """
 
@@ -15,98 +7,109 @@ import base64
 import secrets
 import time
 import uuid
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec import structs
 
-from headrace.errors import CorruptLog, FolderRefused, HeadraceError
+from headrace.errors import FolderRefused, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.protocol import ClusterStore, VersionConflict
+from headrace.store.record_types import (
+    BALANCE_KEY,
+    CATALOG_ID,
+    CLUSTER_KEY,
+    CONTAINER_PREFIX,
+    FORMAT_VERSION,
+    LEASE_KEY,
+    MOST_REPLICAS,
+    NOBODY,
+    NODE_PREFIX,
+    PRODUCER_ID_BITS,
+    PRODUCER_IDS_KEY,
+    SECRET_BYTES,
+    VOLUME_PREFIX,
+    BalanceRecord,
+    ClusterRecord,
+    ContainerRecord,
+    LeaseRecord,
+    NodeRecord,
+    ProducerIdBlock,
+    R,
+    Record,
+    VolumeRecord,
+    check_volume,
+    decode,
+    decode_container,
+)
 
-CLUSTER_KEY = "cluster"
-NODE_PREFIX = "node/"
-CONTAINER_PREFIX = "container/"
-VOLUME_PREFIX = "volume/"
-PRODUCER_IDS_KEY = "producer-ids"
-
-FORMAT_VERSION = 1
-"""Of a cluster's records and folders. A newer one is refused."""
-PRODUCER_ID_BITS = 40
-"""Of a producer id: the number within the cluster. Above it stand the cluster's 23 random bits, below the sign."""
+__all__ = [
+    "BALANCE_KEY",
+    "CATALOG_ID",
+    "CLUSTER_KEY",
+    "CONTAINER_PREFIX",
+    "FORMAT_VERSION",
+    "LEASE_KEY",
+    "MOST_REPLICAS",
+    "NOBODY",
+    "NODE_PREFIX",
+    "PRODUCER_IDS_KEY",
+    "PRODUCER_ID_BITS",
+    "SECRET_BYTES",
+    "VOLUME_PREFIX",
+    "BalanceRecord",
+    "ClusterRecord",
+    "ContainerRecord",
+    "LeaseRecord",
+    "NodeRecord",
+    "ProducerIdBlock",
+    "R",
+    "VolumeRecord",
+    "change_container",
+    "change_volume",
+    "check_volume",
+    "containers",
+    "create_container",
+    "decode",
+    "decode_container",
+    "ensure_cluster",
+    "ensure_volume",
+    "get_container",
+    "get_lease",
+    "get_node",
+    "get_volume",
+    "list_containers_versioned",
+    "next_producer_block",
+    "nodes",
+    "put_container",
+    "put_lease",
+    "register_node",
+    "remove_node",
+    "set_balance_paused",
+    "set_draining",
+    "set_stopping",
+    "take_container_id",
+    "volumes",
+]
 
 _PAUSE_S = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)
 
-R = TypeVar("R", bound=msgspec.Struct)
 
-
-class _Record(msgspec.Struct, frozen=True):
-    """A value of the store."""
-
-
-class ClusterRecord(_Record, frozen=True):
-    """Made once, with the store."""
-
-    cluster_id: str
-    """22 characters, as Kafka's."""
-    random_bits: int
-    """23 bits, never 0, in the high bits of producer ids: those of linked clusters never meet."""
-    format_version: int = FORMAT_VERSION
-
-
-class NodeRecord(_Record, frozen=True):
-    """A storage node. `format` was made with its folder, `run` with this start of its process."""
-
-    node_id: NodeId
-    format: uuid.UUID
-    run: uuid.UUID
-    host: str
-    port: int
-    failure_host: str = ""
-    """What fails together with it."""
-
-
-class ContainerRecord(_Record, frozen=True):
-    """(primary, epoch, in_sync) change only here (invariant 3); the in-sync set names (node, format) (invariant 5)."""
-
-    container_id: ContainerId
-    kind: str
-    """`catalog` or `data`."""
-    primary: NodeId
-    epoch: Epoch
-    in_sync: tuple[tuple[NodeId, uuid.UUID], ...]
-    replicas: tuple[NodeId, ...]
-    state: str = "open"
-    """`open`, `closed` or `deleted`."""
-    volume: str = "default"
-
-
-class VolumeRecord(_Record, frozen=True):
-    """A placement policy."""
-
-    name: str
-    replicas: int = 1
-    min_in_sync: int = 1
-
-
-class ProducerIdBlock(_Record, frozen=True):
-    """`next`: the first number, without the cluster's bits, that was not handed out."""
-
-    next: int = 0
-
-
-class _NextId(_Record, frozen=True):
+class _NextId(Record, frozen=True):
     next: int = 1
 
 
-def ensure_cluster(store: ClusterStore) -> ClusterRecord:
+def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecord:
     """The cluster's record, made if the store is new. Raises FolderRefused for a newer format."""
 
     def decide(present: ClusterRecord | None) -> ClusterRecord:
-        if present is not None:
-            return present
-        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
-        return ClusterRecord(cluster_id, 1 + secrets.randbelow(2**23 - 1))
+        if present is None:
+            cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+            bits = 1 + secrets.randbelow(2**23 - 1)
+            return ClusterRecord(cluster_id, bits, secret=secrets.token_hex(SECRET_BYTES), first_nodes=first_nodes)
+        if not present.secret and present.format_version <= FORMAT_VERSION:  # made before nodes spoke to each other
+            return structs.replace(present, secret=secrets.token_hex(SECRET_BYTES))
+        return present
 
     record = _change(store, CLUSTER_KEY, ClusterRecord, decide)
     if record.format_version > FORMAT_VERSION:
@@ -125,32 +128,83 @@ def register_node(
     host: str,
     port: int,
     failure_host: str = "",
+    peer_port: int = 0,
+    zone: str = "",
+    labels: dict[str, str] | None = None,
 ) -> NodeRecord:
-    """Say that a node has started. `node_id` is what its folder holds; None: a new folder, which gets a new id.
+    """Say that a node has started; it stops no longer, but drains on. `node_id` is what its folder holds; None: a new
+    folder, which gets a new id.
 
     A caller that crashed before it kept its new id finds it again by its format. Raises FolderRefused where the store
-    has that id with another format, or not at all: the folder belongs to another cluster, or was replaced.
+    has that id with another format, or not at all: the node was removed, or the folder belongs to another cluster.
     """
+    new = False
     if node_id is None:
         known = [node.node_id for node in nodes(store) if node.format == format]
+        new = not known
         node_id = known[0] if known else NodeId(_take_ids(store, "node"))
-    elif get_node(store, node_id) is None:
-        raise FolderRefused(
-            f"the folder says node {node_id}, which this cluster does not have: it is another cluster's"
-        )
     own_id = node_id
 
     def decide(present: NodeRecord | None) -> NodeRecord:
+        if present is None and not new:
+            raise FolderRefused(
+                f"the folder says node {own_id}, which this cluster does not have: the node was removed, or the folder "
+                "is another cluster's; start it with an empty folder"
+            )
         if present is not None and present.format != format:
             raise FolderRefused(f"node {own_id} has another folder, of format {present.format}; start it with that one")
-        return NodeRecord(own_id, format, run, host, port, failure_host)
+        return NodeRecord(
+            own_id,
+            format,
+            run,
+            host,
+            port,
+            failure_host,
+            peer_port=peer_port,
+            zone=zone,
+            labels=labels or {},
+            draining=present is not None and present.draining,
+        )
 
     return _change(store, f"{NODE_PREFIX}{own_id}", NodeRecord, decide)
 
 
+def set_draining(store: ClusterStore, node_id: NodeId, draining: bool) -> NodeRecord:
+    """Have a node's roles and replicas go elsewhere, or no longer. Raises HeadraceError where there is no such node."""
+    return _change_node(store, node_id, lambda node: structs.replace(node, draining=draining))
+
+
+def set_stopping(store: ClusterStore, node_id: NodeId, *, run: uuid.UUID | None = None) -> NodeRecord:
+    """Say that a node is about to stop; its next start takes that back. `run`: only where that run is the present one.
+
+    Raises HeadraceError where there is no such node.
+    """
+    return _change_node(
+        store, node_id, lambda node: node if run not in (None, node.run) else structs.replace(node, stopping=True)
+    )
+
+
+def remove_node(store: ClusterStore, node_id: NodeId, *, force: bool = False) -> None:
+    """Forget a node, for good: its folder is refused from now on. Nothing, where there is no such node.
+
+    Raises HeadraceError while it has replicas, unless `force`: then they are rebuilt on other nodes.
+    """
+    holds = [each.container_id for each in containers(store) if node_id in each.replicas and each.state != "deleted"]
+    if holds and not force:
+        raise HeadraceError(
+            f"node {node_id} has replicas of {len(holds)} containers (such as {holds[0]}); drain it, then remove it"
+        )
+    key = f"{NODE_PREFIX}{node_id}"
+    while (found := store.get(key)) is not None:
+        try:
+            store.delete(key, found.version)
+        except VersionConflict:
+            continue
+
+
 def nodes(store: ClusterStore) -> list[NodeRecord]:
     """All nodes, by id."""
-    found = [_decode(each.value, NodeRecord, each.key) for each in store.list(NODE_PREFIX)]
+    found = [decode(each.value, NodeRecord, each.key) for each in store.list(NODE_PREFIX)]
     return sorted(found, key=lambda node: node.node_id)
 
 
@@ -159,32 +213,88 @@ def get_node(store: ClusterStore, node_id: NodeId) -> NodeRecord | None:
     return _get(store, f"{NODE_PREFIX}{node_id}", NodeRecord)
 
 
+def take_container_id(store: ClusterStore, kind: str) -> ContainerId:
+    """The id for a new container: one that nobody has had, but the catalog's is always the same."""
+    if kind == "catalog":
+        return CATALOG_ID
+    while (taken := _take_ids(store, "container")) == CATALOG_ID:
+        continue
+    return ContainerId(taken)
+
+
 def create_container(
-    store: ClusterStore, *, kind: str, primary: NodeRecord, volume: str = "default"
+    store: ClusterStore,
+    *,
+    kind: str,
+    members: Sequence[tuple[NodeId, uuid.UUID]] = (),
+    primary: NodeRecord | None = None,
+    container_id: ContainerId | None = None,
+    volume: str = "default",
+    min_in_sync: int = 1,
+    wanted: int = 1,
 ) -> ContainerRecord:
-    """A new open container at epoch 1 with one replica, on `primary`; more replicas join by `change_container`."""
+    """A new open container at epoch 1, the first member its primary, all of them in sync.
+
+    Members are (node, format of its replica's folder); without formats, `primary` alone is the member and its node's
+    format stands for the replica's. `container_id` is from `take_container_id`. The catalog is made once: whoever comes
+    later gets the one that is there. Raises StoreUnavailable: it may be there nevertheless, with an id that nobody
+    else gets.
+    """
+    if primary is not None:
+        members = ((primary.node_id, primary.format),)
     record = ContainerRecord(
-        container_id=ContainerId(_take_ids(store, "container")),
+        container_id=take_container_id(store, kind) if container_id is None else container_id,
         kind=kind,
-        primary=primary.node_id,
+        primary=members[0][0],
         epoch=Epoch(1),
-        in_sync=((primary.node_id, primary.format),),
-        replicas=(primary.node_id,),
+        in_sync=tuple(members),
+        replicas=tuple(node for node, _ in members),
         volume=volume,
+        min_in_sync=min_in_sync,
+        wanted=wanted,
     )
-    store.put(f"{CONTAINER_PREFIX}{record.container_id}", msgspec.json.encode(record), None)
+    try:
+        put_container(store, record, None)
+    except VersionConflict:
+        present = get_container(store, record.container_id)
+        if kind != "catalog" or present is None:
+            raise
+        return present
     return record
 
 
 def containers(store: ClusterStore) -> list[ContainerRecord]:
     """All containers, by id."""
-    found = [_decode(each.value, ContainerRecord, each.key) for each in store.list(CONTAINER_PREFIX)]
+    found = [decode(each.value, ContainerRecord, each.key) for each in store.list(CONTAINER_PREFIX)]
     return sorted(found, key=lambda container: container.container_id)
+
+
+def list_containers_versioned(store: ClusterStore) -> list[tuple[ContainerRecord, int]]:
+    """All containers with the versions of their records, by id."""
+    found = [(decode_container(each), each.version) for each in store.list(CONTAINER_PREFIX)]
+    return sorted(found, key=lambda pair: pair[0].container_id)
 
 
 def get_container(store: ClusterStore, container_id: ContainerId) -> ContainerRecord | None:
     """One container."""
     return _get(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord)
+
+
+def put_container(store: ClusterStore, record: ContainerRecord, expected_version: int | None) -> int:
+    """Write a container's record if it is at `expected_version`; its new version.
+
+    Raises VersionConflict, StoreUnavailable (it may have landed, or may yet), and HeadraceError for a record that no
+    container may have: a primary that is not in sync or no replica, or a node named twice. Another member of the
+    in-sync set may for a moment be no replica any more; the primary sees to that.
+    """
+    if (
+        record.primary not in record.replicas
+        or all(node != record.primary for node, _ in record.in_sync)
+        or len(set(record.in_sync)) < len(record.in_sync)
+        or len(set(record.replicas)) < len(record.replicas)
+    ):
+        raise HeadraceError(f"no container may have this record: {record}")
+    return store.put(f"{CONTAINER_PREFIX}{record.container_id}", msgspec.json.encode(record), expected_version)
 
 
 def change_container(
@@ -208,13 +318,51 @@ def change_container(
 
 
 def ensure_volume(store: ClusterStore, volume: VolumeRecord) -> VolumeRecord:
-    """The volume of that name as it is, or `volume` where there is none yet."""
+    """The volume of that name as it is, or `volume` where there is none yet. Raises HeadraceError as `check_volume`."""
+    check_volume(volume)
     return _change(store, f"{VOLUME_PREFIX}{volume.name}", VolumeRecord, lambda present: present or volume)
 
 
 def get_volume(store: ClusterStore, name: str) -> VolumeRecord | None:
     """One volume."""
     return _get(store, f"{VOLUME_PREFIX}{name}", VolumeRecord)
+
+
+def volumes(store: ClusterStore) -> list[VolumeRecord]:
+    """All volumes, by name."""
+    return [decode(each.value, VolumeRecord, each.key) for each in store.list(VOLUME_PREFIX)]
+
+
+def change_volume(
+    store: ClusterStore, name: str, decide: Callable[[VolumeRecord | None], VolumeRecord]
+) -> VolumeRecord:
+    """Make a volume (`decide` gets None), or replace it; decided anew when somebody else was faster.
+
+    Raises HeadraceError for one that `check_volume` refuses.
+    """
+
+    def checked(present: VolumeRecord | None) -> VolumeRecord:
+        wanted = decide(present)
+        check_volume(wanted)
+        return wanted
+
+    return _change(store, f"{VOLUME_PREFIX}{name}", VolumeRecord, checked)
+
+
+def get_lease(store: ClusterStore) -> tuple[LeaseRecord, int] | None:
+    """The controller's lease and its version."""
+    found = store.get(LEASE_KEY)
+    return None if found is None else (decode(found.value, LeaseRecord, LEASE_KEY), found.version)
+
+
+def put_lease(store: ClusterStore, record: LeaseRecord, expected_version: int | None) -> int:
+    """Take, renew or give back the controller's lease; the new version. Raises VersionConflict, StoreUnavailable."""
+    return store.put(LEASE_KEY, msgspec.json.encode(record), expected_version)
+
+
+def set_balance_paused(store: ClusterStore, paused: bool) -> BalanceRecord:
+    """Have the controller move load, or not."""
+    return _change(store, BALANCE_KEY, BalanceRecord, lambda _: BalanceRecord(paused))
 
 
 def next_producer_block(store: ClusterStore, size: int) -> range:
@@ -231,6 +379,15 @@ def next_producer_block(store: ClusterStore, size: int) -> range:
     return range(end - size, end)
 
 
+def _change_node(store: ClusterStore, node_id: NodeId, decide: Callable[[NodeRecord], NodeRecord]) -> NodeRecord:
+    def known(present: NodeRecord | None) -> NodeRecord:
+        if present is None:
+            raise HeadraceError(f"there is no node {node_id}")
+        return decide(present)
+
+    return _change(store, f"{NODE_PREFIX}{node_id}", NodeRecord, known)
+
+
 def _take_ids(store: ClusterStore, kind: str) -> int:
     """An id that nobody has had."""
 
@@ -245,7 +402,7 @@ def _change(store: ClusterStore, key: str, type_: type[R], decide: Callable[[R |
     attempt = 0
     while True:
         found = store.get(key)
-        present = None if found is None else _decode(found.value, type_, key)
+        present = None if found is None else decode(found.value, type_, key)
         wanted = decide(present)
         if wanted == present:
             return wanted
@@ -261,11 +418,4 @@ def _change(store: ClusterStore, key: str, type_: type[R], decide: Callable[[R |
 
 def _get(store: ClusterStore, key: str, type_: type[R]) -> R | None:
     found = store.get(key)
-    return None if found is None else _decode(found.value, type_, key)
-
-
-def _decode(value: bytes, type_: type[R], key: str) -> R:
-    try:
-        return msgspec.json.decode(value, type=type_)
-    except msgspec.DecodeError as error:
-        raise CorruptLog(f"the cluster store's record {key} cannot be read: {error}") from error
+    return None if found is None else decode(found.value, type_, key)

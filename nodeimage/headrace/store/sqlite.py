@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import FolderRefused
-from headrace.store.protocol import Changes, StoreUnavailable, VersionConflict, Versioned
+from headrace.store.protocol import Changes, StoreFull, StoreUnavailable, VersionConflict, Versioned
 
 APPLICATION_ID = 0x48525354
 """'HRST' in the file's header."""
@@ -24,6 +24,8 @@ FORMAT = 1
 
 _BUSY_S = 5.0
 _POLL_S = 0.05
+_FULL = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
+"""A full disk, also where SQLite extends the WAL or its shared-memory index."""
 _REMOVED_KEPT = 10_000
 """Revisions for which a removal is remembered; who watches from further back gets everything."""
 
@@ -142,8 +144,20 @@ class SqliteStore:
                     self._connection.execute("ROLLBACK")
                 raise
 
+    def _use_wal(self) -> None:
+        """SQLite's timeout does not hold for this change: another process may be making it to a new file."""
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
+
     def _prepare(self) -> None:
-        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._use_wal()
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.execute("PRAGMA cache_size=-256")
         self._connection.execute("BEGIN IMMEDIATE")  # two processes may both find the file new
@@ -191,6 +205,9 @@ def _reported(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+        name = getattr(error, "sqlite_errorname", "")
+        if name == "SQLITE_NOTADB":
             raise FolderRefused(f"{path} is not a cluster store; choose another folder") from error
+        if name.startswith(_FULL):
+            raise StoreFull(f"no room on the disk for the cluster store {path}: {error}; free some") from error
         raise StoreUnavailable(f"the cluster store {path} cannot be used: {error}") from error

@@ -13,7 +13,7 @@ a whole when compressed. On the way from socket to disk a batch is opaque; only 
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
@@ -28,6 +28,7 @@ COMPRESSION_BITS: Final = 0x07
 APPEND_TIME_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
+_BROKERS_BITS: Final = CONTROL_BIT | APPEND_TIME_BIT
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_PREFIX: Final = 12  # bytes of base offset and length, which `length` leaves out
@@ -42,6 +43,7 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _UINT32 = struct.Struct(">I")
+_new_tuple = tuple.__new__
 
 Header = tuple[str, bytes | None]
 
@@ -117,23 +119,29 @@ def read_batch(view: Buffer, *, check_crc: bool = True, from_client: bool = True
     length = fields[1] + _LENGTH_PREFIX
     if length < BATCH_HEADER_SIZE or length > available:
         raise CorruptBatch(f"a record batch of {length} bytes, of which {available} are there")
-    header = BatchHeader(fields[0], length, *fields[2:])
+    # The class's own constructor takes its thirteen arguments one by one, and most of the time of this function.
+    header = _new_tuple(BatchHeader, (fields[0], length, *fields[2:]))
     if check_crc and crc32c(memoryview(view)[_ATTRIBUTES_AT:length]) != header.crc:
         raise CorruptBatch(f"CRC of a record batch of {length} bytes does not match")
     if header.attributes & COMPRESSION_BITS > ZSTD:
         raise InvalidBatch(f"compression {header.compression} is unknown")
-    if from_client:
-        _check_client(header)
+    if from_client and (
+        header.record_count < 1
+        or header.last_offset_delta != header.record_count - 1
+        or header.attributes & _BROKERS_BITS
+        or (header.producer_id != -1 and (header.producer_epoch < 0 or header.base_sequence < 0))
+    ):
+        _refuse_client(header)
     return header
 
 
-def _check_client(header: BatchHeader) -> None:
+def _refuse_client(header: BatchHeader) -> NoReturn:
+    """Say what is wrong with a batch that no producer may send."""
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise InvalidBatch(f"{header.record_count} records, last offset delta {header.last_offset_delta}")
-    if header.attributes & (CONTROL_BIT | APPEND_TIME_BIT):
+    if header.attributes & _BROKERS_BITS:
         raise InvalidBatch("control batches and append times are the broker's to write")
-    if header.producer_id != -1 and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise InvalidBatch(f"producer {header.producer_id} sent no epoch or no sequence")
+    raise InvalidBatch(f"producer {header.producer_id} sent no epoch or no sequence")
 
 
 def stamp(view: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:

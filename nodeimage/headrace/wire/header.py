@@ -10,11 +10,14 @@ ResponseHeader v1 => the same, then tagged fields; for flexible versions, but ne
 import struct
 from typing import NamedTuple
 
+from headrace.errors import MalformedRequest
 from headrace.wire.api_keys import ApiKey, is_flexible
 from headrace.wire.primitives import INT32, Buffer, malformed, put_nullable_string, read_nullable_string, skip_tags
 
 _START = struct.Struct(">hhi")
 _FLEXIBLE = struct.Struct(">ix")
+_FRAMED = struct.Struct(">ii")
+_FRAMED_FLEXIBLE = struct.Struct(">iix")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 
@@ -28,16 +31,18 @@ class RequestHeader(NamedTuple):
     body: int
 
 
-@malformed
 def read_request_header(buf: Buffer) -> RequestHeader:
     """Read the header of one request without its four bytes of length.
 
     An unknown API is taken to have a header v1, so that it can be refused by its key. Raises `MalformedRequest`.
     """
-    api_key, api_version, correlation_id = _START.unpack_from(buf)
-    client_id, pos = read_nullable_string(buf, 8, False)
-    if is_flexible(api_key, api_version):
-        pos = skip_tags(buf, pos)
+    try:  # as `malformed` does, without its call: this runs for every request
+        api_key, api_version, correlation_id = _START.unpack_from(buf)
+        client_id, pos = read_nullable_string(buf, 8, False)
+        if is_flexible(api_key, api_version):
+            pos = skip_tags(buf, pos)
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"{__name__}: the bytes end early or are not the type due: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, pos)
 
 
@@ -46,6 +51,13 @@ def response_header(api_key: int, api_version: int, correlation_id: int) -> byte
     if api_key != _API_VERSIONS and is_flexible(api_key, api_version):
         return _FLEXIBLE.pack(correlation_id)
     return INT32.pack(correlation_id)
+
+
+def framed_response_header(api_key: int, api_version: int, correlation_id: int, body: int) -> bytes:
+    """The length of a response whose body has `body` bytes, and its header."""
+    if api_key != _API_VERSIONS and is_flexible(api_key, api_version):
+        return _FRAMED_FLEXIBLE.pack(body + 5, correlation_id)
+    return _FRAMED.pack(body + 4, correlation_id)
 
 
 def request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:

@@ -66,6 +66,9 @@ class Committed:
     def committed(self) -> None:
         self.future.set_result(None)
 
+    def lost(self) -> None:
+        self.future.set_exception(AssertionError("the node ceased to lead"))
+
 
 @pytest.fixture
 def append(broker: Broker) -> Callable[..., Awaitable[int]]:

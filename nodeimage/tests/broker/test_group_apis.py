@@ -256,9 +256,14 @@ async def test_members_go_on_after_the_node_restarts(tmp_path: Path) -> None:
         await node.stop()
 
 
+async def let_sessions_be_short(broker: Broker) -> None:
+    (await broker.coordination.service()).close()
+    limits = GroupLimits(initial_rebalance_delay_ms=10, min_session_timeout_ms=50)
+    broker.coordination._service = make_service(broker, limits)
+
+
 async def test_silent_member_is_removed_by_the_clock(broker: Broker) -> None:
-    broker.groups.close()
-    broker.groups = make_service(broker, GroupLimits(initial_rebalance_delay_ms=10, min_session_timeout_ms=50))
+    await let_sessions_be_short(broker)
     ask = asker(broker)
     await alone(ask, session_timeout=50)
     await until(ask, "g", "Empty")
@@ -282,7 +287,7 @@ async def test_assignment_that_cannot_be_stored_reaches_nobody(
 ) -> None:
     joined = await join(ask)
 
-    async def full(command: object) -> object:
+    async def full(command: object, *, here: bool) -> object:
         raise StorageFull("no room")
 
     with monkeypatch.context() as patched:
@@ -298,7 +303,7 @@ async def test_waiting_requests_are_answered_when_the_node_stops(broker: Broker,
     member = await alone(ask)
     waiting = asyncio.create_task(join(ask, client_id="new"))
     await until(ask, "g", "PreparingRebalance")
-    broker.groups.close()
+    broker.coordination.close()
     assert (await waiting).error_code == Code.COORDINATOR_NOT_AVAILABLE
     assert (await join(ask, member_id=member.member_id)).error_code == Code.COORDINATOR_NOT_AVAILABLE
 
@@ -336,7 +341,7 @@ async def test_commits_are_fenced(ask: Ask, orders: str) -> None:
 async def test_commit_that_cannot_be_stored_is_to_be_repeated(
     broker: Broker, ask: Ask, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def full(command: object) -> object:
+    async def full(command: object, *, here: bool) -> object:
         raise StorageFull("no room")
 
     monkeypatch.setattr(broker.catalog, "submit", full)
@@ -434,16 +439,14 @@ async def test_groups_with_members_are_not_deleted(ask: Ask, orders: str) -> Non
 async def test_groups_that_lost_their_members_while_the_node_was_down_become_empty(tmp_path: Path) -> None:
     node = Node(options(tmp_path))
     await node.start()
-    node.broker.groups.close()
-    limits = GroupLimits(initial_rebalance_delay_ms=10, min_session_timeout_ms=50)
-    node.broker.groups = make_service(node.broker, limits)
+    await let_sessions_be_short(node.broker)
     await alone(asker(node.broker), session_timeout=200)
     await node.stop()
     node = Node(options(tmp_path))
     await node.start()
     try:
         ask = asker(node.broker)
-        await node.broker.groups.warm()
+        await (await node.broker.coordination.service()).warm()
         async with asyncio.timeout(10):
             while True:  # listing does not load the group, so it is the warm-up that ends its members
                 listed = await ask(ApiKey.LIST_GROUPS, states_filter=["Empty"])

@@ -130,6 +130,10 @@ def test_a_stream_is_made_once_and_altered(tables: Tables) -> None:
     altered = tables.apply(AlterStream("/s", PolicyChanges(auto_create=False)))
     assert altered.stream.policy == StreamPolicy(ttl_ms=1000, auto_create=False)
     assert tables.reader.stream("/s") == altered.stream
+    moved = tables.apply(AlterStream("/s", PolicyChanges(volume="fast")))
+    assert (altered.stream.policy.volume, moved.stream.policy.volume) == ("default", "fast")
+    made = tables.apply(CreateStream("/fast", StreamPolicy(volume="fast"), NOW))
+    assert tables.reader.stream("/fast") == made.stream
     with pytest.raises(KafkaError, match="no stream /t"):
         tables.apply(AlterStream("/t", PolicyChanges()))
     with pytest.raises(KafkaError):
@@ -216,6 +220,67 @@ def test_partitions_only_rise(tables: Tables) -> None:
             grow(count, containers)
         assert caught.value.code is Code.INVALID_PARTITIONS
     assert [row.partition for row in tables.reader.open_partitionlets([1])[1]] == [0, 1, 2, 3]
+
+
+def test_topics_that_an_earlier_copy_made_are_a_success_with_the_rows_that_are_there(tables: Tables) -> None:
+    command = CreateTopics([new_topic("t", partitions=2), new_topic("u", configs={"segment.ms": "5"})], NOW)
+    first = tables.apply(command)
+    assert tables.apply(command) == first
+    assert tables.reader.totals() == (1, 2, 3)
+    again, new, twice = tables.apply(CreateTopics([command.items[0], new_topic("v"), command.items[0]], NOW))
+    assert (again, new.code) == (first[0], Code.NONE)
+    assert (twice.code, twice.topic) == (Code.TOPIC_ALREADY_EXISTS, first[0].topic)
+    (other_id,) = tables.apply(CreateTopics([new_topic("t", partitions=2)], NOW))
+    assert (other_id.code, other_id.topic) == (Code.TOPIC_ALREADY_EXISTS, first[0].topic)
+    moved = command.items[0]
+    elsewhere = NewTopic("/s", "w", moved.topic_id, 2, {}, moved.container_ids, moved.container_epochs)
+    assert tables.apply(CreateTopics([elsewhere], NOW))[0].code is Code.INVALID_REQUEST
+    roll(tables, moved.topic_id, end=5, epochs=[])
+    (rolled, _) = tables.apply(command)
+    assert [row.first for row in rolled.partitionlets] == [5, 0]
+
+
+def test_partitions_that_an_earlier_copy_added_are_a_success_with_the_rows_that_are_there(tables: Tables) -> None:
+    topic_id = create(tables, "t", partitions=2)
+
+    def grow(count: int, *places: tuple[int, int]) -> Any:
+        containers = [ContainerId(container) for container, _ in places]
+        return tables.apply(CreatePartitions(topic_id, count, containers, [Epoch(epoch) for _, epoch in places], NOW))
+
+    first = grow(4, (7, 1), (8, 1))
+    assert grow(4, (7, 1), (8, 1)) == first
+    assert tables.reader.totals() == (1, 1, 4)
+    for places in ([(7, 1), (9, 1)], [(7, 1), (8, 2)], [(7, 1)], [(1, 1)] * 9, []):
+        with pytest.raises(KafkaError) as caught:
+            grow(4, *places)
+        assert caught.value.code is Code.INVALID_PARTITIONS
+    grow(5, (7, 1))
+    with pytest.raises(KafkaError, match="never fall"):
+        grow(4, (7, 1), (8, 1))
+
+
+def test_repeats_of_the_other_commands_change_nothing_more(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    put_group(tables, generation=4, members=["m"])
+    commands: list[Command] = [
+        CreateStream("/v", StreamPolicy(), NOW),
+        AlterStream("/v", PolicyChanges(ttl_ms=5)),
+        AlterTopic(topic_id, {"retention.ms": "7"}, ["segment.ms"]),
+        SetLogStart([LogStart(topic_id, 0, Offset(3))]),
+        PutGroup("g", 4, "consumer", "range", "", ["m"], b"", "Stable", NOW),
+        CommitCursors("g", 4, "m", [Cursor(topic_id, 0, Offset(9), LeaderEpoch(-1))], NOW),
+        DeleteCursors("g", [(topic_id, 0)]),
+        ExpireCursors(NOW),
+    ]
+    for command in commands:
+        tables.apply(command)
+        once = rows(tables)
+        tables.apply(command)
+        assert rows(tables) == once
+
+
+def rows(tables: Tables) -> list[str]:
+    return [line for line in tables.connection.iterdump() if "'applied'" not in line]
 
 
 def test_configs_are_set_and_removed_and_give_a_topic_its_own_retention(tables: Tables) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -112,11 +113,15 @@ class Model:
     def opened(self, stream: str, containers: list[ContainerId]) -> list[list[Piece]]:
         return [[Piece(self.new_id(stream), container, 0, 0, 1, OPEN)] for container in containers]
 
-    def create_topic(self, item: NewTopic) -> Code:
+    def create_topic(self, item: NewTopic, before: set[bytes]) -> Code:
+        """`before`: the topics that an earlier command made, and that no earlier item of this one repeats."""
         if item.stream not in self.streams:
             return Code.INVALID_TOPIC_EXCEPTION
-        if any((topic.stream, topic.name) == (item.stream, item.name) for topic in self.topics.values()):
-            return Code.TOPIC_ALREADY_EXISTS
+        for topic_id, topic in self.topics.items():
+            if (topic.stream, topic.name) == (item.stream, item.name):
+                repeated = topic_id == item.topic_id and topic_id in before
+                before.discard(topic_id)
+                return Code.NONE if repeated else Code.TOPIC_ALREADY_EXISTS
         if item.partitions == 0:
             return Code.INVALID_PARTITIONS
         if item.topic_id in self.topics:
@@ -264,7 +269,8 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         foreseen = self.reader.check_new_topics(items)
         codes = [outcome.code for outcome in self.apply(CreateTopics(items, now))]
         assert [Code.NONE if each is None else each.code for each in foreseen] == codes
-        assert codes == [self.model.create_topic(item) for item in items]
+        before = set(self.model.topics)
+        assert codes == [self.model.create_topic(item, before) for item in items]
 
     @rule(ids=st.lists(IDS, max_size=3), now=TIMES)
     def delete_topics(self, ids: list[bytes], now: Millis) -> None:
@@ -276,7 +282,8 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         topic = self.model.topics.get(id_)
         added = max(0, count - (0 if topic is None else len(topic.chains)))
         containers = [ContainerId(8)] * added
-        outcome = self.apply(CreatePartitions(id_, count, containers, [Epoch(1)] * added, now))
+        command = CreatePartitions(id_, count, containers, [Epoch(1)] * added, now)
+        outcome = self.apply(command)
         if topic is None:
             assert outcome is Code.UNKNOWN_TOPIC_ID
         elif not added:
@@ -284,6 +291,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         else:
             assert len(outcome.partitionlets) == added
             topic.chains += self.model.opened(topic.stream, containers)
+            assert self.apply(command) == outcome
 
     @rule(data=st.data(), container=st.integers(1, 2).map(ContainerId), now=TIMES)
     def roll_intent(self, data: st.DataObject, container: ContainerId, now: Millis) -> None:
@@ -471,7 +479,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-TestCatalogAgainstModel = CatalogAgainstModel.TestCase
+TestCatalogAgainstModel = pytest.mark.timeout(600)(CatalogAgainstModel.TestCase)
 TestCatalogAgainstModel.settings = settings(
     max_examples=35, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )

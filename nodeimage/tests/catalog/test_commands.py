@@ -22,6 +22,12 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
     assert decode(later) == DeleteGroups(["g"])
 
 
+def test_a_policy_of_an_earlier_version_has_the_volume_that_there_was() -> None:
+    earlier = {"type": "CreateStream", "path": "/s", "policy": {"ttl_ms": 5}, "now": 7}
+    assert decode(msgspec.msgpack.encode(earlier)) == CreateStream("/s", StreamPolicy(ttl_ms=5), Millis(7))
+    assert StreamPolicy().volume == "default"
+
+
 def test_bytes_that_are_no_command_are_refused() -> None:
     for payload in (b"", b"\xff\xff", b"{}"):
         with pytest.raises(FolderRefused):

@@ -9,98 +9,21 @@ import struct
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from catalog_kit import NOW, MemoryLog, paths, stream, topics, until
 
-from headrace.catalog import service, snapshots
+from headrace.catalog import applying, snapshots
 from headrace.catalog.command_log import open_and_replay
-from headrace.catalog.commands import (
-    CreateStream,
-    CreateTopics,
-    DeleteStream,
-    NewTopic,
-    StreamPolicy,
-    encode,
-)
+from headrace.catalog.commands import DeleteStream, encode
 from headrace.catalog.reader import Reader
 from headrace.catalog.service import Catalog, CatalogFailed
 from headrace.catalog.tables import applied
-from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, StorageFull
-from headrace.ids import ContainerId, Epoch, Millis, Position
-
-NOW = Millis(1)
-FRAME = 50
-"""Bytes that a frame takes beside its payload."""
-
-
-class MemoryLog:
-    """Commands in memory, committed at once, or when `commit` is called if `held`."""
-
-    def __init__(self) -> None:
-        self.frames: list[tuple[Position, bytes]] = []
-        self.end = 0
-        self.trimmed = Position(0)
-        self.held = False
-        self._waiting: list[tuple[asyncio.Future[Position], Position]] = []
-
-    def append_command(self, payload: bytes) -> asyncio.Future[Position]:
-        self.end += FRAME + len(payload)
-        position = Position(self.end)
-        self.frames.append((position, payload))
-        future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._waiting.append((future, position))
-        if not self.held:
-            self.commit()
-        return future
-
-    def commit(self) -> None:
-        for future, position in self._waiting:
-            future.set_result(position)
-        self._waiting.clear()
-
-    def lose(self, error: Exception) -> None:
-        """What was appended and not committed is cut off."""
-        for future, position in self._waiting:
-            self.frames = [frame for frame in self.frames if frame[0] != position]
-            future.set_exception(error)
-        self._waiting.clear()
-
-    def commands(self, after: Position) -> Iterator[tuple[Position, bytes]]:
-        if after < self.trimmed:
-            raise HeadraceError(f"commands from {after} are trimmed up to {self.trimmed}")
-        return iter([frame for frame in self.frames if frame[0] > after])
-
-    def trim(self, until: Position) -> None:
-        self.trimmed = until
-        self.frames = [frame for frame in self.frames if frame[0] > until]
-
-
-def stream(path: str) -> CreateStream:
-    return CreateStream(path, StreamPolicy(), NOW)
-
-
-def topics(count: int, *, path: str = "/s") -> CreateTopics:
-    return CreateTopics(
-        [
-            NewTopic(path, uuid.uuid4().hex, uuid.uuid4().bytes, 1, {}, [ContainerId(1)], [Epoch(1)])
-            for _ in range(count)
-        ],
-        NOW,
-    )
-
-
-async def paths(catalog: Catalog) -> list[str]:
-    return await catalog.query(lambda reader: [row.path for row in reader.streams()])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  # the conditions are of other threads
-            await asyncio.sleep(0.001)
+from headrace.errors import Code, FolderRefused, KafkaError, StorageFull
+from headrace.ids import Position
 
 
 async def test_a_command_is_visible_when_its_submitter_wakes(tmp_path: Path) -> None:
@@ -215,7 +138,8 @@ async def test_what_was_committed_and_not_applied_is_replayed_once(tmp_path: Pat
         await catalog.submit(command)
     await catalog.close()
     for command in (topics(4), topics(5)):  # committed, and then the process ended
-        log.append_command(encode(command))
+        log.write(encode(command))
+    log.commit()
     for _ in range(2):
         catalog = await Catalog.open(tmp_path, log)
         assert await catalog.query(lambda reader: reader.totals()) == (1, 12, 12)
@@ -241,7 +165,8 @@ async def test_a_file_copied_between_any_two_transactions_catches_up_to_the_same
     assert dump(open_and_replay(tmp_path / "from-nothing", log)) == wanted
 
 
-def dump(connection: sqlite3.Connection) -> list[str]:
+def dump(opened: tuple[sqlite3.Connection, Position]) -> list[str]:
+    connection, _ = opened
     try:
         return list(connection.iterdump())
     finally:
@@ -251,7 +176,7 @@ def dump(connection: sqlite3.Connection) -> list[str]:
 async def test_a_full_disk_makes_submitters_wait_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_FULL_DISK_RETRY_S", 0.01)
+    monkeypatch.setattr(applying, "_FULL_DISK_RETRY_S", 0.01)
     catalog = await Catalog.open(tmp_path, MemoryLog())
     await catalog.submit(stream("/s"))
     limit(catalog, pages=20)
@@ -383,8 +308,9 @@ async def test_a_log_that_lost_its_end_with_the_power_is_gone_on_with(tmp_path: 
     await catalog.submit(stream("/c"))
     lost = await catalog.snapshot()
     await catalog.close()
-    (command_log.end, _), *_ = command_log.frames[:1]
-    command_log.frames = command_log.frames[:1]
+    command_log = MemoryLog()
+    command_log.write(encode(stream("/a")))
+    command_log.commit()
     catalog = await Catalog.open(tmp_path, command_log)
     assert (await catalog.submit(stream("/d"))).changed
     assert await paths(catalog) == ["/a", "/b", "/c", "/d"]
@@ -498,7 +424,7 @@ async def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 APPLIER = """
-import asyncio, os, struct, sys, uuid
+import asyncio, collections, os, struct, sys, uuid
 from pathlib import Path
 from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.service import Catalog
@@ -506,6 +432,9 @@ from headrace.catalog.service import Catalog
 class FileLog:
     def __init__(self, path):
         self.file = path.open("ab")
+        self.leads = True
+        self.committed = 0
+        self.added = collections.deque(maxlen=100)
     @property
     def end(self):
         return self.file.tell()
@@ -514,10 +443,15 @@ class FileLog:
         self.file.flush()
         os.fsync(self.file.fileno())
         future = asyncio.get_running_loop().create_future()
-        future.set_result(self.file.tell())
+        self.committed = self.file.tell()
+        self.added.append((self.committed, payload))
+        self.tell()
+        future.set_result(self.committed)
         return future
-    def commands(self, after):
-        return iter(())
+    def recent(self, after):
+        return [each for each in self.added if each[0] > after]
+    def on_committed(self, callback):
+        self.tell = callback
     def trim(self, until):
         pass
 
@@ -546,14 +480,26 @@ class FileLog:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+        self.leads = True
+
     @property
-    def end(self) -> int:
-        return self._path.stat().st_size
+    def end(self) -> Position:
+        return Position(self._path.stat().st_size)
+
+    @property
+    def committed(self) -> Position:
+        return self.end
+
+    def recent(self, after: Position) -> list[tuple[Position, bytes]] | None:
+        raise AssertionError("only replayed")
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        raise AssertionError("only replayed")
 
     def append_command(self, payload: bytes) -> asyncio.Future[Position]:
         raise AssertionError("only read")
 
-    def commands(self, after: Position) -> Iterator[tuple[Position, bytes]]:
+    def commands(self, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
         content = self._path.read_bytes()
         at = 0
         while at + 4 <= len(content):
@@ -587,8 +533,8 @@ def test_a_killed_process_loses_nothing_that_was_answered_and_applies_nothing_tw
     told += [line.strip().decode() for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
 
     log = FileLog(folder / "log")
-    recovered = open_and_replay(folder / "catalog", log)
-    assert applied(recovered) == max(position for position, _ in log.commands(Position(0)))
+    recovered, _ = open_and_replay(folder / "catalog", log)
+    assert applied(recovered) == max(position for position, _ in log.commands(Position(0), log.end))
     names = {row[0] for row in recovered.execute("SELECT name FROM topics")}
     assert names >= set(told)
-    assert dump(recovered) == dump(open_and_replay(tmp_path / "from-nothing", log))
+    assert dump((recovered, log.end)) == dump(open_and_replay(tmp_path / "from-nothing", log))

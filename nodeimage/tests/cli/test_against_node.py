@@ -202,11 +202,16 @@ def test_a_scrub_reads_everything_back_and_names_what_is_damaged(
 
 def test_status_shows_the_node_and_its_containers(hr: Headrace, cluster: Any) -> None:
     status = hr("status", "-o", "json").json
-    assert (status["bootstrap"], status["pid"]) == (cluster.bootstrap, cluster.pid)
-    assert {container["kind"] for container in status["containers"]} == {"catalog", "data"}
+    (node,) = status["nodes"]
+    assert (status["bootstrap"], node["pid"], node["state"]) == (cluster.bootstrap, cluster.pid, "up")
+    assert status["redundancy"]["whole"]
     shown = hr("status", "--bootstrap", cluster.bootstrap).out
     assert status["cluster"] in shown
-    assert "catalog" in shown
+    assert "1 replica" in shown
+    alone = hr("status", "--node", str(node["node"]), "-o", "json").json
+    assert {container["kind"] for container in alone["containers"]} == {"catalog", "data"}
+    assert {container["role"] for container in alone["containers"]} == {"primary"}
+    assert "there is no node 77" in hr("status", "--node", "77").refused()
 
 
 # --- replay

@@ -32,13 +32,20 @@ def test_help_names_every_command(headrace: Headrace) -> None:
     assert ran.code == 0
     for command in ("up", "down", "status", "stream", "topic", "produce", "consume", "groups", "chain", "scrub"):
         assert f"  {command} " in ran.out
-    for command in ("replay", "bench"):
+    for command in ("replay", "bench", "node", "volume", "containers", "balance", "recover-unclean", "recover-store"):
         assert f"  {command} " in ran.out
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("nonsense",), ("stream", "create"), ("up", "--port", "0"), ("up", "--port", "many"), ("status", "--no")],
+    [
+        ("nonsense",),
+        ("stream", "create"),
+        ("up", "--nodes", "0"),
+        ("up", "--port", "many"),
+        ("status", "--no"),
+        ("volume", "alter", "v"),
+    ],
 )
 def test_wrong_usage_is_one_line_that_names_the_help(headrace: Headrace, arguments: tuple[str, ...]) -> None:
     assert "--help`" in headrace(*arguments).refused(code=2)
@@ -62,6 +69,15 @@ def test_a_group_of_commands_alone_shows_its_help(headrace: Headrace) -> None:
         ("chain", "/a:b"),
         ("scrub",),
         ("bench",),
+        ("node", "list"),
+        ("node", "add"),
+        ("node", "start", "1"),
+        ("node", "drain", "1"),
+        ("node", "remove", "1"),
+        ("balance",),
+        ("volume", "list"),
+        ("containers",),
+        ("recover-unclean", "2"),
     ],
 )
 def test_without_a_cluster_every_command_says_how_to_start_one(headrace: Headrace, arguments: tuple[str, ...]) -> None:
@@ -79,5 +95,12 @@ def test_a_file_that_cannot_be_replayed_is_refused_before_any_cluster_is_asked(
     assert "missing.csv" in headrace("replay", str(tmp_path / "missing.csv"), "--stream", "/s").refused()
 
 
-def test_more_nodes_than_this_version_can_run_are_refused(headrace: Headrace) -> None:
-    assert "one node" in headrace("up", "--nodes", "3").refused()
+def test_pausing_and_resuming_at_once_is_refused(headrace: Headrace) -> None:
+    assert "exclude" in headrace("balance", "--pause", "--resume").refused()
+
+
+def test_a_store_is_recovered_only_where_there_are_nodes_and_only_when_that_is_meant(
+    headrace: Headrace, tmp_path: Path
+) -> None:
+    assert "--yes" in headrace("recover-store", "--data", str(tmp_path)).err
+    assert "holds no nodes" in headrace("recover-store", "--yes", "--data", str(tmp_path)).refused()

@@ -35,7 +35,7 @@ def test_up_detached_answers_until_down(headrace: Headrace, folder: Path) -> Non
     assert node["port"] == port
     assert "headrace down --data" in ran.err
 
-    assert headrace("status", "--data", str(folder), "-o", "json").json["pid"] == node["pid"]
+    assert headrace("status", "--data", str(folder), "-o", "json").json["nodes"][0]["pid"] == node["pid"]
     assert headrace("status", HEADRACE_DATA=str(folder)).code == 0
     assert f"127.0.0.1:{port}" in headrace("up", "--data", str(folder)).refused()
     assert headrace("produce", "words", "-v", "kept", "--data", str(folder)).code == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.container.container import Container, open_log
+from headrace.container.container import Container, commands_in
 from headrace.container.replica import Member
 from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.log.container_log import LogOptions
+from headrace.log.container_log import ContainerLog, LogOptions
 
 
 class PlentyOfRoom:
@@ -31,7 +31,7 @@ def lead(folder: Path, executor: ThreadPoolExecutor, *, fatal: Callable[[str], N
         container_id=ContainerId(2),
         member=Member(NodeId(1), "format"),
         epoch=Epoch(1),
-        container_log=open_log(folder, LogOptions(chunk_bytes=1 << 20)),
+        container_log=ContainerLog.open(folder, LogOptions(chunk_bytes=1 << 20)),
         executor=executor,
         room=PlentyOfRoom(),
         fatal=fatal,
@@ -46,7 +46,7 @@ async def test_what_is_committed_is_there_after_a_new_start(tmp_path: Path, exec
     await container.close()
     again = lead(tmp_path, executor, fatal=failures.append)
     assert again.committed == ends[-1]
-    assert [payload for _, payload in again.commands(again.log.start)] == [b"one", b"two"]
+    assert [payload for _, payload in commands_in(again.log, again.log.start, again.committed)] == [b"one", b"two"]
     await again.close()
     assert failures == []
 
@@ -60,11 +60,12 @@ async def test_a_sync_that_fails_ends_the_process_and_commits_nothing(
     before = await container.append_command(b"safe")
     syncs = 0
 
-    def fail(_descriptor: int) -> None:
+    def fail(_descriptor: int, *_writing: object) -> None:
         nonlocal syncs
         syncs += 1
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    monkeypatch.setattr(os, "pwritev", fail)
     monkeypatch.setattr(os, "fdatasync", fail)
     unanswered = container.append_command(b"lost")
     assert "container 2" in await asyncio.wait_for(ended, 10)

@@ -83,8 +83,13 @@ def test_a_sequence_used_for_another_batch_is_refused_and_not_lost() -> None:
     assert check(producers, 0, records=3, timestamp=None) == 0
 
 
-def test_a_producer_that_nothing_is_known_of_has_to_start_at_zero() -> None:
-    assert refused(Producers(), 5) is Code.UNKNOWN_PRODUCER_ID
+def test_a_producer_that_nothing_is_known_of_begins_where_it_likes_and_goes_on_from_there() -> None:
+    """Its topic was deleted and made again, or it was idle for a day: the client counts on."""
+    producers = Producers()
+    assert check(producers, 5) is None
+    add(producers, 5)
+    assert refused(producers, 7) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check(producers, 6) is None
 
 
 def test_an_older_epoch_is_fenced_and_a_newer_one_starts_anew() -> None:

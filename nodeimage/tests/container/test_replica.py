@@ -3,14 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.container.replica import Member, Primary
+from headrace.container.replica import IN_TOUCH_S, LET_GO_S, STUCK_S, Member, Primary
 from headrace.ids import Epoch, NodeId, Position
 
 MEMBERS = [Member(NodeId(number), f"format-{number}") for number in (1, 2, 3)]
 
 
 def primary(count: int, *, start: int = 0, min_in_sync: int = 1) -> Primary:
-    return Primary(epoch=Epoch(4), in_sync=MEMBERS[:count], start=Position(start), min_in_sync=min_in_sync)
+    return Primary(
+        me=MEMBERS[0],
+        epoch=Epoch(4),
+        in_sync=MEMBERS[:count],
+        replicas=[member.node for member in MEMBERS],
+        start=Position(start),
+        min_in_sync=min_in_sync,
+    )
 
 
 def test_a_single_replica_commits_what_it_has_on_disk() -> None:
@@ -46,6 +53,110 @@ def test_a_new_primary_serves_once_the_start_of_its_epoch_is_committed() -> None
     assert not two.serves
     two.on_disk(MEMBERS[1], Position(50))
     assert two.serves
+
+
+def test_a_silent_follower_is_proposed_out_and_commits_wait_for_both_sets_meanwhile() -> None:
+    """Invariant 3: a put that is under way, or timed out, may have landed or not."""
+    three = primary(3, min_in_sync=2)
+    for member in MEMBERS[1:]:
+        three.follows(member, Position(0), now=0.0)
+    three.on_disk(MEMBERS[0], Position(100))
+    three.on_disk(MEMBERS[1], Position(100), now=LET_GO_S)
+    assert three.proposal(LET_GO_S - 0.1) is None
+    assert three.proposal(LET_GO_S) == {MEMBERS[0], MEMBERS[1]}
+    assert three.committed == 0
+    assert three.proposal(LET_GO_S + 1) is None
+    assert three.decided(MEMBERS[:2])
+    assert three.committed == 100
+
+
+def test_a_follower_without_progress_is_proposed_out() -> None:
+    two = primary(2)
+    two.follows(MEMBERS[1], Position(0), now=0.0)
+    two.on_disk(MEMBERS[0], Position(100))
+    two.end = Position(100)
+    for tenth in range(int(STUCK_S * 10) - 1):
+        two.on_disk(MEMBERS[1], Position(40), now=tenth / 10)
+    assert two.proposal(STUCK_S - 0.2) is None
+    two.on_disk(MEMBERS[1], Position(40), now=STUCK_S)
+    assert two.proposal(STUCK_S + 0.1) == {MEMBERS[0]}
+
+
+def test_the_set_never_shrinks_below_the_minimum_but_grows() -> None:
+    """Invariant 6."""
+    two = primary(2, min_in_sync=2)
+    assert two.proposal(10.0) is None
+    assert two.stalled
+    two.follows(MEMBERS[2], Position(0), now=10.0)
+    assert two.proposal(10.1) == {MEMBERS[0], MEMBERS[2]}
+    assert not two.stalled
+
+
+def test_a_follower_joins_only_at_or_above_what_is_committed() -> None:
+    """Invariant 5."""
+    one = primary(1)
+    one.on_disk(MEMBERS[0], Position(100))
+    one.follows(MEMBERS[1], Position(0), now=0.0)
+    one.on_disk(MEMBERS[1], Position(99), now=0.1)
+    assert one.proposal(0.2) is None
+    one.on_disk(MEMBERS[1], Position(100), now=0.3)
+    assert one.proposal(0.4) == set(MEMBERS[:2])
+
+
+def test_an_observer_never_joins() -> None:
+    one = Primary(
+        me=MEMBERS[0], epoch=Epoch(1), in_sync=MEMBERS[:1], replicas=[NodeId(1)], start=Position(0), min_in_sync=1
+    )
+    one.follows(MEMBERS[1], Position(0), now=0.0)
+    assert one.proposal(0.1) is None
+
+
+def test_a_new_folder_takes_the_place_of_the_lost_one() -> None:
+    two = primary(2, min_in_sync=1)
+    fresh = Member(MEMBERS[1].node, "made anew")
+    two.follows(fresh, Position(0), now=0.0)
+    assert two.proposal(0.1) == {MEMBERS[0], fresh}
+
+
+def test_without_word_from_a_follower_the_lease_is_over() -> None:
+    """Invariant 16."""
+    two = primary(2)
+    assert not two.in_touch(0.0)
+    two.follows(MEMBERS[1], Position(0), now=0.0)
+    assert not two.in_touch(0.0)
+    two.assured(MEMBERS[1], 0.0)
+    assert two.in_touch(IN_TOUCH_S - 0.1)
+    assert not two.in_touch(IN_TOUCH_S)
+    two.assured(MEMBERS[1], IN_TOUCH_S)
+    two.gone(MEMBERS[1])
+    assert not two.in_touch(IN_TOUCH_S)
+
+
+def test_an_answer_that_was_under_way_for_long_renews_no_lease() -> None:
+    """Invariant 16: a process that stood still finds answers that are as old as its sleep."""
+    two = primary(2)
+    two.follows(MEMBERS[1], Position(0), now=0.0)
+    two.assured(MEMBERS[1], 0.1)
+    two.on_disk(MEMBERS[1], Position(0), now=30.0)
+    assert not two.in_touch(30.0)
+
+
+def test_a_member_that_is_proposed_may_lead_already() -> None:
+    """Invariant 16: the put may have landed."""
+    one = Primary(
+        me=MEMBERS[0],
+        epoch=Epoch(1),
+        in_sync=MEMBERS[:1],
+        replicas=[MEMBERS[0].node, MEMBERS[1].node],
+        start=Position(0),
+        min_in_sync=1,
+    )
+    assert one.in_touch(5.0)
+    one.follows(MEMBERS[1], Position(0), now=5.0)
+    assert one.proposal(5.0) == set(MEMBERS[:2])
+    assert not one.in_touch(5.0)
+    one.assured(MEMBERS[1], 5.0)
+    assert one.in_touch(5.5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000))))

@@ -18,6 +18,7 @@ from headrace.local.cluster import (
     stop,
 )
 from headrace.local.folder import ClusterNotRunning, read_cluster_file, write_cluster_file
+from headrace.local.founding import ensure_nodes
 from headrace.local.processes import free_port, is_alive, port_is_free
 from headrace.wire.client import BrokerConnection, admin_call
 
@@ -90,10 +91,18 @@ def test_a_node_that_is_killed_is_reported_with_its_last_lines(tmp_path: Path) -
 
 
 def test_a_node_that_refuses_its_folder_says_why_and_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "node-1").write_text("not a folder")
-    with pytest.raises(NodeDied, match=r"node-1 refused to start: .+"):
+    ensure_nodes(tmp_path, 1)
+    (tmp_path / "node-1" / "node.json").write_text("not JSON")
+    with pytest.raises(NodeDied, match=r"node-1 refused to start: .+ is damaged"):
         started(tmp_path, port=free_port("127.0.0.1"))
     assert running_cluster(tmp_path) is None
+
+
+def test_what_stands_where_a_nodes_folder_should_be_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "node-1").write_text("not a folder")
+    with pytest.raises(FolderRefused, match="node-1"):
+        started(tmp_path, port=free_port("127.0.0.1"))
+    assert (tmp_path / "node-1").read_text() == "not a folder"
 
 
 def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:

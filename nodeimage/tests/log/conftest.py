@@ -2,13 +2,14 @@
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 from hypothesis import settings
 
+from headrace.errors import StorageFull
 from headrace.log.container_log import ContainerLog, LogOptions
 
 settings.register_profile("log", deadline=None, max_examples=60)  # a busy machine is no reason to fail
@@ -136,3 +137,39 @@ class Writing:
 def writing(tmp_path: Path, options: LogOptions) -> Writing:
     """An empty log."""
     return Writing(tmp_path / "container", options)
+
+
+def append_raw(log: ContainerLog, frames: Iterable[bytes | memoryview]) -> None:
+    """As a follower does with raw frames that have come."""
+    piece = memoryview(b"".join(frames))
+    if not log.room(len(piece)):
+        log.make_spare()
+    try:
+        log.append_frames(piece)
+    except StorageFull:  # gaps need more room than the piece has bytes
+        log.make_spare()
+        log.append_frames(piece)
+
+
+def copy_log(source: ContainerLog, target: ContainerLog, *, max_bytes: int = 3000, until: int | None = None) -> None:
+    """Brings `target` up to what `source` has written, or to `until`."""
+    stop = source.synced if until is None else until
+    while target.end < stop:
+        frames = source.read_frames(target.end, until=stop, max_bytes=max_bytes)
+        assert target.end < frames.end <= stop
+        append_raw(target, frames)
+        assert target.end == frames.end
+    while (job := target.take_job()) is not None:
+        target.write_job(job)
+        target.job_done(job)
+
+
+@pytest.fixture(scope="session", name="copy_log")
+def _copy_log() -> Callable[..., None]:
+    return copy_log
+
+
+@pytest.fixture(scope="session")
+def new_writing() -> type[Writing]:
+    """To make more logs."""
+    return Writing

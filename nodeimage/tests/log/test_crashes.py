@@ -24,6 +24,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.ids import Position
 from headrace.log import files
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import OpenFile
@@ -117,8 +118,16 @@ class Disk:
     def _writev(self, real: Any) -> Any:
         one = self._write(os.pwrite)
 
-        def pwritev(fd: int, buffers: Any, offset: int) -> int:
-            return int(one(fd, b"".join(buffers), offset))
+        def pwritev(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+            if not self._ours(fd):
+                return int(real(fd, buffers, offset, flags))
+            done = int(one(fd, b"".join(buffers), offset))
+            if flags & os.RWF_DSYNC:  # one call, but the power may fail in the middle of it; it syncs its own range
+                if self._dies_now():
+                    self._die()
+                _, ranges = self._unsynced[os.fstat(fd).st_ino]
+                ranges[:] = [(at, size) for at, size in ranges if at < offset or at + size > offset + done]
+            return done
 
         return pwritev
 
@@ -291,11 +300,12 @@ class Model:
             assert missing <= self.maybe_dead
             tail = self.log.read_tail(partitionlet, mine[-1].first, limit=limit, max_bytes=1) if mine else None
             assert tail is None or tail == [mine[-1].payload]
-            if found:
+            newest = [f for f in self.frames if f.partitionlet == partitionlet and not f.control][-1:]
+            if found and newest and (partitionlet, newest[0].first) not in self.maybe_dead:
                 state = self.log.load(partitionlet)
-                newest = [f for f in self.frames if f.partitionlet == partitionlet and not f.control][-1]
-                assert newest.first < (state.next_offset or 0) <= newest.first + 10
-                assert [batch[2] for batch in state.producers[9].batches][-1] == newest.first
+                newest_first = newest[0].first
+                assert newest_first < (state.next_offset or 0) <= newest_first + 10
+                assert [batch[2] for batch in state.producers[9].batches][-1] == newest_first
         controls = list(self.log.control_frames(self.log.start, self.log.synced))
         assert [(frame.position, bytes(frame.payload)) for frame in controls] == [
             (frame.position, frame.payload) for frame in synced if frame.control
@@ -445,6 +455,137 @@ def test_a_crash_at_any_call_to_the_disk_loses_nothing(tmp_path: Path, step: str
         if not crashed:
             break
     assert crashes >= 3
+
+
+def cut_at(model: Model, place: str) -> int:
+    """Prepares a folder, and says where it is to be cut."""
+    fill(model)
+    if place == "in an older chunk that is not closed":
+        row = 1
+    else:
+        model.close_chunks()
+        row = 2 if place == "in the open chunk" else 1
+    if place in ("in a regrouped chunk", "in a punched chunk"):
+        model.regroup(1)
+    if place in ("in a chunk with holes", "in a punched chunk"):
+        model.punch(1, {1: 1 << 62})
+    chunk = model.log.chunks()[row]
+    if place == "between two chunks":
+        return chunk.start
+    if place == "below all":
+        model.drop(0)
+        return 100
+    beyond = 700 if place == "in the open chunk" else 7000  # so that there are checkpoints below
+    return next(frame.end for frame in model.frames if frame.position >= chunk.start + beyond)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "in the open chunk",
+        "in an older chunk that is not closed",
+        "in a closed chunk",
+        "in a regrouped chunk",
+        "in a chunk with holes",
+        "in a punched chunk",
+        "between two chunks",
+        "below all",
+    ],
+)
+def test_a_crash_at_any_call_of_a_cut_leaves_it_done_or_not_begun(tmp_path: Path, place: str) -> None:
+    prepared = Model(tmp_path / "prepared")
+    position = cut_at(prepared, place)
+    prepared.log.close()
+    crashes = done_by_start = 0
+    for crash_at in itertools.count():
+        folder = tmp_path / f"crash-{crash_at}"
+        shutil.copytree(prepared.folder, folder)
+        unsynced: Unsynced = {}
+        crashed = False
+        try:
+            with Disk(folder, crash_at=crash_at, seed=crash_at, unsynced=unsynced)():
+                ContainerLog.cut(folder, Position(position), OPTIONS)
+        except Crash:
+            crashed = True
+            try:  # and once more, while the start finishes it
+                with Disk(folder, crash_at=crash_at // 2, seed=crash_at + 1, unsynced=unsynced)():
+                    ContainerLog.open(folder, OPTIONS).close()
+            except Crash:
+                pass
+        crashes += crashed
+        log = ContainerLog.open(folder, OPTIONS)
+        assert log.end == position or (crashed and log.end == prepared.synced)
+        done_by_start += crashed and log.end == position
+        log.close()
+        ContainerLog.cut(folder, Position(position), OPTIONS)
+        check_what_is_left(folder, prepared, position)
+        shutil.rmtree(folder)
+        if not crashed:
+            break
+    assert crashes >= 3
+    assert done_by_start
+
+
+def check_what_is_left(folder: Path, prepared: Model, position: int) -> None:
+    """The frames below `position` are there, none above, and the log goes on."""
+    model = Model.__new__(Model)
+    model.folder, model.maybe_dead, model.unsynced = folder, set(prepared.maybe_dead), {}
+    model.frames, model.synced = [frame for frame in prepared.frames if frame.end <= position], position
+    model.open()
+    assert model.log.end == position
+    assert not [*folder.glob("*.cut"), *folder.glob("*.chunk.tmp")]
+    if place_is_empty := position <= model.log.start:
+        model.frames.clear()
+        assert model.log.chunks() == [] or model.log.chunks()[0].start == position
+    model.append(3, 2, 300)
+    model.append_control(3, b"new")
+    model.sync()
+    model.open()
+    if place_is_empty or prepared.maybe_dead:
+        found = first_offsets(b"".join(model.log.read(3, 0, limit=FOREVER, max_bytes=FOREVER)))
+        mine = [frame for frame in model.frames if frame.partitionlet == 3 and not frame.control]
+        assert found == [(frame.first, frame.payload) for frame in mine]
+    else:
+        model.check()
+    assert list(scrub(folder, Scrubbed())) == []
+    model.log.close()
+
+
+def test_a_crash_at_any_call_of_a_reset_leaves_an_empty_log_or_all_of_it(tmp_path: Path) -> None:
+    prepared = Model(tmp_path / "prepared")
+    fill(prepared)
+    prepared.close_chunks()
+    prepared.punch(0, {1: 50})
+    prepared.drop(1)
+    prepared.log.close()
+    crashes = done_by_start = 0
+    for crash_at in itertools.count():
+        folder = tmp_path / f"crash-{crash_at}"
+        shutil.copytree(prepared.folder, folder)
+        begin = Position(prepared.synced // 2)  # chunks that are to go start above it, too
+        crashed = False
+        try:
+            with Disk(folder, crash_at=crash_at, seed=crash_at)():
+                ContainerLog.reset(folder, begin)
+        except Crash:
+            crashed = True
+            if crash_at % 2:
+                try:
+                    with Disk(folder, crash_at=crash_at // 2, seed=crash_at)():
+                        ContainerLog.reset(folder, begin)
+                except Crash:
+                    pass
+        crashes += crashed
+        log = ContainerLog.open(folder, OPTIONS)
+        assert log.end == begin or (crashed and log.end == prepared.synced)
+        done_by_start += crashed and log.end == begin
+        log.close()
+        ContainerLog.reset(folder, Position(begin + 5))
+        assert [path.name for path in folder.iterdir()] == [f"{begin + 5:020d}.begin"]
+        if not crashed:
+            break
+    assert crashes >= 3
+    assert done_by_start
 
 
 def test_what_one_start_found_is_there_for_the_next_though_the_power_fails_between(tmp_path: Path) -> None:

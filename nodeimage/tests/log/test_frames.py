@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptLog
 from headrace.log.frames import (
+    GAP_BYTES,
     HEADER_BYTES,
     FrameType,
     batch_frame_header,
+    check_frames,
     control_frame,
     frames_in,
+    gap_frames,
     take_batches,
 )
 
@@ -21,7 +24,7 @@ I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 @given(
-    kind=st.sampled_from([kind for kind in FrameType if kind is not FrameType.DATA]),
+    kind=st.sampled_from([kind for kind in FrameType if kind not in (FrameType.DATA, FrameType.GAP)]),
     epoch=st.integers(0, (1 << 32) - 1),
     position=st.integers(0, (1 << 64) - 1),
     partitionlet=I64,
@@ -42,6 +45,19 @@ def test_a_control_frame_reads_back_as_written(
 def data_frame(batch: memoryview, *, partitionlet: int = 7, first: int = 10, last: int = 12) -> bytes:
     """A data frame at position 1000."""
     return batch_frame_header(HEADER_BYTES + len(batch), 3, 1000, partitionlet, first, last, 99, batch) + bytes(batch)
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 55, 56, 1000, GAP_BYTES])
+def test_a_long_gap_is_several_frames_each_with_room_for_a_header(beyond: int) -> None:
+    position, frames = 1000, b""
+    for header, behind in gap_frames(position, position + GAP_BYTES + beyond, most=1 << 60):
+        frames += header
+        assert HEADER_BYTES <= behind - position <= GAP_BYTES
+        position = behind
+    assert position == 1000 + GAP_BYTES + beyond
+    assert len(frames) // HEADER_BYTES == (2 if beyond else 1)
+    assert check_frames(memoryview(frames), 1000) == position
+    assert len(list(gap_frames(0, 10 * GAP_BYTES, most=1))) == 1
 
 
 def test_every_flipped_bit_of_a_data_frame_shows(make_batch: MakeBatch) -> None:

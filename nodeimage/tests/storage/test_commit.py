@@ -84,12 +84,18 @@ async def test_one_sync_serves_all_that_came_while_the_last_one_ran(
 
 FAILING = """
 import os, sys
-real = os.fdatasync
-def failing(fd):
+sync, write = os.fdatasync, os.pwritev
+def check(fd):
     if os.path.exists(sys.argv[1]) and "/containers/" in os.readlink(f"/proc/self/fd/{fd}"):
         raise OSError(5, "Input/output error")
-    real(fd)
-os.fdatasync = failing
+def failing_sync(fd):
+    check(fd)
+    sync(fd)
+def failing_write(fd, buffers, offset, flags=0):
+    if flags & os.RWF_DSYNC:
+        check(fd)
+    return write(fd, buffers, offset, flags)
+os.fdatasync, os.pwritev = failing_sync, failing_write
 from headrace.node import main
 sys.exit(main(sys.argv[2:]))
 """

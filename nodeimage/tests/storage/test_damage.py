@@ -9,6 +9,7 @@ import pytest
 from storage_kit import Running, until
 
 from headrace.errors import Code, CorruptLog
+from headrace.ids import ContainerId
 
 NewNode = Callable[..., Awaitable[Running]]
 HURT, WHOLE = "/default:hurt", "/default:whole"
@@ -101,11 +102,25 @@ async def test_a_damaged_index_is_a_storage_error_and_never_taken_for_an_empty_o
     assert (await scrubbed(node))["errors"]
 
 
-async def test_a_chunk_whose_end_is_damaged_keeps_the_node_from_starting(new_node: NewNode) -> None:
+async def test_a_chunk_whose_end_is_damaged_keeps_its_container_alone_from_being_led(new_node: NewNode) -> None:
+    """Invariant 14: with one replica there is nobody to fetch it from."""
     node = await filled(new_node)
     await node.stop()
     change(min(node.containers.glob("2/*.chunk")), at=-30)
-    with pytest.raises(CorruptLog, match="Refetch"):
+    await node.start()
+    await until(lambda: "Refetch" in node.node.replicas.problem(ContainerId(2)))
+    assert ContainerId(2) not in node.broker.containers
+    refused = await node.call("produce", WHOLE, [b"nobody leads it"])
+    assert refused.error in (Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER)
+
+
+async def test_a_catalog_whose_log_is_damaged_keeps_the_node_from_starting(new_node: NewNode) -> None:
+    node = await filled(new_node)
+    await node.stop()
+    (chunk,) = node.containers.glob("1/*.chunk")
+    (node.containers / "1" / "replica.json").write_text("{")
+    assert chunk.exists()
+    with pytest.raises(CorruptLog, match=r"replica\.json"):
         await node.start()
 
 

@@ -33,8 +33,8 @@ async def test_a_log_start_that_moves_while_a_partition_is_loaded_is_seen(
     container.log.close_open_chunk()
     container.kick()
     await until(lambda: container.log.chunks_to_close() or container.log.chunks()[0].body.closed)
-    gate = Gate(partitions._tails)
-    monkeypatch.setattr(partitions, "_tails", gate)
+    gate = Gate(partitions.read_tails)
+    monkeypatch.setattr(partitions, "read_tails", gate)
     asked = asyncio.create_task(node.call("offsets", TOPIC))
     await gate.entered()
     moved = SetLogStart(items=[LogStart(await topic_id(node, TOPIC), 0, Offset(20))])
@@ -56,8 +56,8 @@ async def test_a_topic_is_not_forgotten_while_its_partition_is_loaded(
     await node.call("create", TOPIC, *others)
     await node.call("put", TOPIC, b"first")
     await node.restart()
-    gate = Gate(partitions._tails)
-    monkeypatch.setattr(partitions, "_tails", gate)
+    gate = Gate(partitions.read_tails)
+    monkeypatch.setattr(partitions, "read_tails", gate)
     asked = asyncio.create_task(node.call("put", TOPIC, b"second"))
     await gate.entered()
     topic = node.broker.topics.cached(TOPIC)
@@ -96,7 +96,7 @@ async def test_a_topic_deleted_while_it_is_looked_up_stays_deleted(
     await node.call("create", TOPIC)
     deleted = await topic_id(node, TOPIC)
     await node.restart()
-    look = f"_rows_by_{by}"
+    look = f"rows_by_{by}"
     gate = Gate(getattr(topics, look), after=True)
     monkeypatch.setattr(topics, look, gate)
     cache = node.broker.topics

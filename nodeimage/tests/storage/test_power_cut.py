@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,15 @@ class Disk:
         for name in ("fsync", "fdatasync"):
             real = getattr(os, name)
             monkeypatch.setattr(os, name, lambda fd, real=real: self._sync(fd, real))
+        write = os.pwritev
+
+        def pwritev(fd: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:
+            done = write(fd, buffers, offset, flags)
+            if flags & os.RWF_DSYNC:
+                self._sync(fd, lambda _fd: None)
+            return done
+
+        monkeypatch.setattr(os, "pwritev", pwritev)
 
     def _sync(self, fd: int, real: Callable[[int], None]) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))

@@ -38,6 +38,13 @@ def chunks(node: Running) -> list[Any]:
     return container.log.closed_chunks()
 
 
+def all_regrouped(node: Running) -> bool:
+    """Whether every chunk that is full has been closed and put in order."""
+    (container,) = [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    full = [chunk for chunk in container.log.chunks() if chunk.end is not None]
+    return bool(full) and all(chunk.body.regrouped for chunk in full)
+
+
 def stretches(node: Running, topic_partitionlet: int, chunk: Any) -> int:
     """How many separate stretches of a chunk a reader of one partition has to fetch."""
     places = [place for part in chunk.body.parts for place in part.places(topic_partitionlet, 0)]
@@ -49,7 +56,7 @@ async def test_reads_are_right_before_during_and_after_regrouping_and_become_seq
     node = await new_node()
     await interleave(node)
     checking = asyncio.create_task(check(node))
-    await until(lambda: chunks(node) and all(chunk.body.regrouped for chunk in chunks(node)), seconds=60)
+    await until(lambda: all_regrouped(node), seconds=60)
     await checking
     await check(node)
     (topic,) = await node.broker.topics.resolve([TOPICS[7]])

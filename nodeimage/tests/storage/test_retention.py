@@ -65,7 +65,7 @@ async def close_open_chunks(node: Running) -> None:
 
 @pytest.fixture(autouse=True)
 def _early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.space.EARLY_EVERY_S", 0.0)
+    monkeypatch.setattr("headrace.broker.chunk_closing.EARLY_EVERY_S", 0.0)
 
 
 async def test_a_short_stream_gives_its_share_of_common_chunks_back(new_node: NewNode) -> None:
@@ -103,7 +103,7 @@ async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await new_node(chunk_bytes=2 * MIB)
-    monkeypatch.setattr("headrace.broker.space.WORTH_PUNCHING", 100_000)
+    monkeypatch.setattr("headrace.broker.giving_back.WORTH_PUNCHING", 100_000)
     count = await fill(node, "/default:small", mib=1, size=10_000)
     third = count // 3  # less than is worth closing a chunk for
     assert await node.call("delete_records", "/default:small", third) == third
@@ -224,7 +224,7 @@ async def test_records_without_a_timestamp_expire_by_the_age_of_their_chunk(new_
 async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.space.REST_S", 0.0)
+    monkeypatch.setattr("headrace.broker.container_closing.REST_S", 0.0)
     node = await new_node(container_bytes=3 * MIB)
     await node.call("put", "/default:idle", b"stays")
     await streams(node, leave=3_600_000)
@@ -236,7 +236,7 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     await node.call("delete", "/default:idle")
     await settle(node)
     assert first not in node.broker.containers
-    assert not (node.containers / str(first)).exists()
+    await until(lambda: not (node.containers / str(first)).exists())
     await node.restart()
     assert first not in node.broker.containers
     assert await node.call("put", f"{LEAVE}:t", b"next") == 5 * MIB // 50_000
@@ -245,7 +245,7 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
 async def test_a_partition_made_for_a_container_that_closes_keeps_it(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.space.REST_S", 0.0)
+    monkeypatch.setattr("headrace.broker.container_closing.REST_S", 0.0)
     node = await new_node(container_bytes=MIB)
     await streams(node, leave=1000)
     await fill(node, f"{LEAVE}:t", mib=2, time_ms=LONG_AGO)

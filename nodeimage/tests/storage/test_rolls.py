@@ -136,7 +136,7 @@ async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_
         return append(frame_type, *args, **more)
 
     monkeypatch.setattr(container, "append_control", refused)
-    monkeypatch.setattr("headrace.broker.rolls.RETRY_FULL_S", 0.05)
+    monkeypatch.setattr("headrace.broker.roll_steps.RETRY_FULL_S", 0.05)
     answer = await asyncio.to_thread(_roll_error, node)
     assert answer == Code.KAFKA_STORAGE_ERROR
     refused_batch = await node.call("produce", TOPIC, [b"second"])
@@ -194,7 +194,7 @@ async def test_leader_epochs_rise_at_a_roll_after_very_many_restarts(new_node: N
     await node.start()
     before = (await node.call("admin", "topic.show", topic=TOPIC))["partitions"][0]["leader_epoch"]
     rolled = await node.call("admin", "roll", topic=TOPIC)
-    assert rolled["leader_epoch"] > before > 1000
+    assert rolled["leader_epoch"] > before >= 1000
     await node.call("put", TOPIC, b"second")
     await node.restart()
     assert (await node.call("admin", "topic.show", topic=TOPIC))["partitions"][0]["leader_epoch"] > rolled[

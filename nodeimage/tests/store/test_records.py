@@ -2,28 +2,42 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.protocol import VersionConflict
 from headrace.store.records import (
+    CATALOG_ID,
     CLUSTER_KEY,
     ClusterRecord,
+    LeaseRecord,
     NodeRecord,
     VolumeRecord,
     change_container,
+    change_volume,
+    check_volume,
     containers,
     create_container,
     ensure_cluster,
     ensure_volume,
     get_container,
+    get_lease,
     get_node,
     get_volume,
+    list_containers_versioned,
     next_producer_block,
     nodes,
+    put_container,
+    put_lease,
     register_node,
+    remove_node,
+    set_draining,
+    set_stopping,
+    volumes,
 )
 from headrace.store.sqlite import SqliteStore
 
@@ -99,6 +113,124 @@ def test_a_container_starts_with_its_primary_in_sync(store: SqliteStore) -> None
     assert containers(store) == [catalog, data]
 
 
+def test_the_catalog_is_made_once_and_no_other_container_takes_its_id(store: SqliteStore) -> None:
+    one, two = register(store), register(store)
+    data = create_container(store, kind="data", members=[(one.node_id, uuid.uuid4())])
+    catalog = create_container(store, kind="catalog", members=[(one.node_id, uuid.uuid4())])
+    assert create_container(store, kind="catalog", members=[(two.node_id, uuid.uuid4())]) == catalog
+    assert (data.container_id, catalog.container_id) == (2, CATALOG_ID)
+
+
+def test_a_container_has_its_first_member_as_primary_and_all_in_sync(store: SqliteStore) -> None:
+    members = [(NodeId(3), uuid.uuid4()), (NodeId(1), uuid.uuid4())]
+    made = create_container(store, kind="data", members=members, volume="fast", min_in_sync=2, wanted=3)
+    assert (made.primary, made.epoch, made.in_sync, made.replicas) == (3, 1, tuple(members), (3, 1))
+    assert (made.volume, made.min_in_sync, made.wanted) == ("fast", 2, 3)
+
+
+def test_a_container_is_put_at_its_version_only(store: SqliteStore) -> None:
+    made = create_container(store, kind="data", primary=register(store))
+    ((found, version),) = list_containers_versioned(store)
+    assert found == made
+    closed = msgspec.structs.replace(made, state="closed")
+    later = put_container(store, closed, version)
+    with pytest.raises(VersionConflict):
+        put_container(store, made, version)
+    assert list_containers_versioned(store) == [(closed, later)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"primary": NodeId(2)},
+        {"replicas": (NodeId(2),)},
+        {"replicas": (NodeId(1), NodeId(1))},
+        {"in_sync": ()},
+    ],
+)
+def test_a_primary_outside_the_in_sync_set_or_the_replicas_is_never_written(
+    store: SqliteStore, wrong: dict[str, Any]
+) -> None:
+    made = create_container(store, kind="data", primary=register(store))
+    ((_, version),) = list_containers_versioned(store)
+    with pytest.raises(HeadraceError, match="no container may have"):
+        put_container(store, msgspec.structs.replace(made, **wrong), version)
+    assert list_containers_versioned(store) == [(made, version)]
+
+
+def test_a_start_takes_back_stopping_but_not_draining(store: SqliteStore) -> None:
+    node = register(store)
+    set_draining(store, node.node_id, True)
+    assert set_stopping(store, node.node_id, run=uuid.uuid4()).stopping is False
+    assert set_stopping(store, node.node_id, run=node.run).stopping is True
+    again = register(store, node_id=1, format=node.format)
+    assert (again.draining, again.stopping) == (True, False)
+    assert set_draining(store, node.node_id, False).draining is False
+    with pytest.raises(HeadraceError, match="no node 9"):
+        set_draining(store, NodeId(9), True)
+
+
+def test_a_node_is_removed_once_it_has_no_replicas_and_never_comes_back(store: SqliteStore) -> None:
+    node = register(store)
+    made = create_container(store, kind="data", primary=node)
+    with pytest.raises(HeadraceError, match="drain it"):
+        remove_node(store, node.node_id)
+    change_container(store, made.container_id, lambda was: msgspec.structs.replace(was, state="deleted"))
+    remove_node(store, node.node_id)
+    remove_node(store, node.node_id)
+    with pytest.raises(FolderRefused, match="was removed"):
+        register(store, node_id=node.node_id, format=node.format)
+    assert nodes(store) == []
+
+
+def test_a_cluster_of_before_there_were_secrets_gets_one(store: SqliteStore) -> None:
+    made = ensure_cluster(store, first_nodes=3)
+    assert (len(made.secret), made.first_nodes) == (32, 3)
+    found = store.get(CLUSTER_KEY)
+    assert found is not None
+    store.put(CLUSTER_KEY, msgspec.json.encode(ClusterRecord(made.cluster_id, made.random_bits)), found.version)
+    again = ensure_cluster(store)
+    assert len(again.secret) == 32
+    assert again.cluster_id == made.cluster_id
+    assert ensure_cluster(store) == again
+
+
+@pytest.mark.parametrize(
+    ("volume", "why"),
+    [
+        (VolumeRecord("v", replicas=2, min_in_sync=3), "the number of replicas"),
+        (VolumeRecord("v", replicas=0, min_in_sync=0), "replicas is 0"),
+        (VolumeRecord("v", replicas=10), "replicas is 10"),
+        (VolumeRecord("v", min_in_sync=0), "min_in_sync is 0"),
+        (VolumeRecord("v", spread="maybe"), "'maybe'"),
+        (VolumeRecord("v", durability="hope"), "'hope'"),
+        (VolumeRecord("v", size_limit=-1), "size_limit is -1"),
+        (VolumeRecord("v", zones=("",)), "zone"),
+        (VolumeRecord("a/b"), "name"),
+    ],
+)
+def test_a_volume_that_cannot_be_kept_to_is_refused_with_one_line(
+    store: SqliteStore, volume: VolumeRecord, why: str
+) -> None:
+    with pytest.raises(HeadraceError, match=why) as caught:
+        check_volume(volume)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(HeadraceError, match=why):
+        ensure_volume(store, volume)
+    with pytest.raises(HeadraceError, match=why):
+        change_volume(store, "v", lambda _: volume)
+    assert volumes(store) == []
+
+
+def test_the_lease_is_taken_by_compare_and_set(store: SqliteStore) -> None:
+    assert get_lease(store) is None
+    lease = LeaseRecord(NodeId(1), uuid.uuid4(), 1)
+    version = put_lease(store, lease, None)
+    with pytest.raises(VersionConflict):
+        put_lease(store, LeaseRecord(NodeId(2), uuid.uuid4(), 1), None)
+    assert get_lease(store) == (lease, version)
+
+
 def test_changes_of_a_container_from_many_threads_all_take_place(store: SqliteStore, tmp_path: Path) -> None:
     container = create_container(store, kind="data", primary=register(store))
 
@@ -167,10 +299,11 @@ def test_records_keep_out_of_the_way_of_fields_from_later_versions(store: Sqlite
     node = register(store)
     container = create_container(store, kind="data", primary=node)
     later = msgspec.to_builtins(container) | {"colour": "blue"}
-    found = store.get("container/1")
+    key = f"container/{container.container_id}"
+    found = store.get(key)
     assert found is not None
-    store.put("container/1", msgspec.json.encode(later), found.version)
-    assert get_container(store, ContainerId(1)) == container
+    store.put(key, msgspec.json.encode(later), found.version)
+    assert get_container(store, container.container_id) == container
 
 
 def test_a_record_that_cannot_be_read_is_named(store: SqliteStore) -> None:

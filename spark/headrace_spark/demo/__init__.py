@@ -1,4 +1,4 @@
-"""`make demo`: this machine's own telemetry through a stream, three consumers, a restart in the middle, a check.
+"""`make demo`: this machine's own telemetry through a stream, three consumers, the death of a node, a check.
 
 Each part is a process of its own and knows the others by the Kafka port alone:
 

@@ -14,16 +14,11 @@ def main() -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m headrace_spark.demo", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a shorter story, for tests")
-    parser.add_argument(
-        "--kill", action="store_true", help="kill -9 the node in the middle, instead of `headrace down`"
-    )
     parser.add_argument("--folder", type=Path, default=Path(".demo"), help="where everything goes [default: .demo]")
     asked = parser.parse_args()
     with Screen() as screen:
         try:
-            story = Story(
-                Places(asked.folder.resolve()), screen, times=QUICK if asked.quick else Times(), kill=asked.kill
-            )
+            story = Story(Places(asked.folder.resolve()), screen, times=QUICK if asked.quick else Times())
             return story.run()
         except SourceError as error:  # no Java
             screen.failure(str(error))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from headrace_spark.demo.failover import Failover, told
 from headrace_spark.demo.ledger import Expected, Figures, SensorKey, WindowKey
 from headrace_spark.demo.reports import FeedReport, LiveReport, PressReport, SparkReport
 
@@ -74,13 +75,13 @@ def check_topics(expected: Expected, ends: Mapping[str, int]) -> Check:
 
 
 def check_live(live: LiveReport, expected: Expected, *, steady: LiveReport) -> Check:
-    """The live consumer saw every sequence number. `steady` is its report from before the restart."""
+    """The live consumer saw every sequence number. `steady` is its report from before the kill."""
     ok = live.readings == expected.readings and live.missing == 0
     return Check(
         ok,
         "Live",
         f"{live.readings:,} readings seen, {live.missing:,} missing; sensor to screen {steady.all_p50_ms:.0f} ms "
-        f"(p50), {steady.all_p99_ms:.0f} ms (p99) before the restart, its longest pause {live.longest_gap_s:.1f} s",
+        f"(p50), {steady.all_p99_ms:.0f} ms (p99) before the kill, its longest pause {live.longest_gap_s:.1f} s",
     )
 
 
@@ -162,6 +163,24 @@ def check_spike(found: Mapping[WindowKey, FlaggedWindow], press: PressReport, *,
         f"the load spike of {(press.ended - press.began) / 1000:.0f} s was flagged in {len(during)} windows: "
         f"{top.mean:.0f} % CPU where {top.baseline:.1f} % is usual",
     )
+
+
+def check_failover(failover: Failover, feed: FeedReport) -> Check:
+    """Others took over everything that the dead node led, and in the end redundancy was whole again."""
+    if not failover.taken_over:
+        return Check(
+            False, "Failover", f"of what node {failover.node} led only this was taken over: {_taken(failover)}"
+        )
+    took = f"{_taken(failover)}, {failover.took_over_s:.1f} s after the kill of node {failover.node}; the slowest "
+    took += f"acknowledgement took {feed.slowest_s:.1f} s"
+    if failover.whole_s is None:
+        return Check(False, "Failover", f"{took}; redundancy was not whole again")
+    whole = f"all {failover.containers} containers whole {failover.whole_s:.1f} s after its start"
+    return Check(True, "Failover", f"{took}; {whole}")
+
+
+def _taken(failover: Failover) -> str:
+    return told(failover.heirs.values()) or "nothing"
 
 
 def check_gone(left: Sequence[int]) -> Check:

@@ -1,7 +1,7 @@
 """The producer: reads the machine ten times a second and sends each value through the stock confluent-kafka client.
 
-Responsible for pace, sequence numbers and the ledger of acknowledgements. A reading enters the ledger when the node
-has acknowledged it, with the offset that it got. While the node is away readings wait in the client; idempotence keeps
+Responsible for pace, sequence numbers and the ledger of acknowledgements. A reading enters the ledger when it is
+acknowledged, with the offset that it got. While nobody leads a topic its readings wait in the client; idempotence keeps
 each from being stored twice when it is sent again.
 """
 
@@ -35,6 +35,8 @@ class Feed:
         self.sent = 0
         self.acknowledged = 0
         self.failed = 0
+        self.slowest_s = 0.0
+        """The longest that a reading waited for its acknowledgement, since `mark`."""
         self.devices: set[str] = set()
         self.sequences: Counter[tuple[str, str]] = Counter()
         self._producer = producer
@@ -48,6 +50,10 @@ class Feed:
             self.sequences[sample.device, sensor] += 1
             reading = Reading(sample.time_ms, sensor, value, self.sequences[sample.device, sensor])
             self._produce(topic, sensor, encode(reading), sample.time_ms)
+
+    def mark(self) -> None:
+        """From now on: acknowledgements are timed anew."""
+        self.slowest_s = 0.0
 
     def _produce(self, topic: str, key: str, value: bytes, time_ms: int) -> None:
         while True:
@@ -63,6 +69,7 @@ class Feed:
             self.failed += 1
             return
         self.acknowledged += 1
+        self.slowest_s = max(self.slowest_s, message.latency() or 0.0)
         value = message.value()
         reading = decode(value)
         self._ledger.add(
@@ -107,23 +114,20 @@ def _report(feed: Feed, marks: deque[tuple[float, int]], late: int) -> None:
             per_second=(sent - sent_then) / (now - since) if now > since else 0.0,
             waiting=feed.sent - feed.acknowledged - feed.failed,
             late_rounds=late,
+            slowest_s=feed.slowest_s,
         )
     )
 
 
 def main() -> None:
-    """Feed until the end of orders, then wait for every acknowledgement. Orders: "watch NAME PID"."""
+    """Feed until the end of orders, then wait for every acknowledgement. Orders: "watch NAME PID", "mark"."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--ledger", required=True, type=Path)
     asked = parser.parse_args()
-    watched: deque[tuple[str, int]] = deque()
+    ordered: deque[list[str]] = deque()
 
-    def take(words: list[str]) -> None:
-        if len(words) == 3 and words[0] == "watch":
-            watched.append((words[1], int(words[2])))
-
-    orders = Orders(take)
+    orders = Orders(ordered.append)
     producer = Producer(
         quiet({
             "bootstrap.servers": asked.bootstrap,
@@ -141,8 +145,12 @@ def main() -> None:
     feed = Feed(producer, ledger)
 
     def stopping() -> bool:
-        while watched:
-            machine.watch(*watched.popleft())
+        while ordered:
+            match ordered.popleft():
+                case ["watch", name, pid]:
+                    machine.watch(name, int(pid))
+                case ["mark"]:
+                    feed.mark()
         return orders.ended
 
     try:
@@ -153,7 +161,7 @@ def main() -> None:
     say(
         FeedReport(
             feed.sent, feed.acknowledged, feed.failed, len(feed.devices), len(feed.sequences), 0.0,
-            feed.sent - feed.acknowledged - feed.failed, 0,
+            feed.sent - feed.acknowledged - feed.failed, 0, feed.slowest_s,
         )
     )  # fmt: skip
 

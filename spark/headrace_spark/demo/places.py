@@ -23,7 +23,7 @@ class Places:
 
     @property
     def data(self) -> Path:
-        """The node's."""
+        """The nodes'."""
         return self.root / "data"
 
     @property

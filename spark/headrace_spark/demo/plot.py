@@ -50,7 +50,7 @@ def draw(path: Path, windows: Mapping[WindowKey, FlaggedWindow], *, marks: Marks
             axis.axvspan(*map(seconds, marks.down), color=MUTED, alpha=0.28, lw=0)
             if number == 0:
                 _label(axis, seconds(marks.spike[0]), "real load spike", ORANGE, side="right")
-                _label(axis, seconds(marks.down[1]), "node restarts", MUTED, side="left")
+                _label(axis, seconds(marks.down[0]), "a node is dead", MUTED, side="left")
         axes[-1].set_xlabel("seconds since the first reading")
         figure.savefig(path, dpi=130)
         pyplot.close(figure)
@@ -129,7 +129,7 @@ def _readings(axis: Any, windows: Mapping[WindowKey, FlaggedWindow], seconds: An
         [seconds(start) for start in starts], [counts[start] * 1000 / window_ms for start in starts],
         width=window_ms / 1000 * 0.86, align="edge", color=BLUE, alpha=0.75,
     )  # fmt: skip
-    axis.set_title("readings per second in Spark's windows: the restart leaves no hole")
+    axis.set_title("readings per second in Spark's windows: the dead node leaves no hole")
 
 
 def _flags(axis: Any, windows: Mapping[WindowKey, FlaggedWindow], seconds: Any, window_ms: int) -> None:

@@ -16,7 +16,7 @@ class Report(msgspec.Struct, frozen=True, tag_field="type", tag=lambda name: nam
 
 
 class FeedReport(Report, frozen=True):
-    """How far the producer is. A reading counts as acknowledged once the node has it on disk."""
+    """How far the producer is. A reading counts as acknowledged once all replicas in sync have it on disk."""
 
     sent: int
     acknowledged: int
@@ -28,6 +28,8 @@ class FeedReport(Report, frozen=True):
     """Readings that are sent, but not acknowledged yet."""
     late_rounds: int
     """Rounds that began more than a tenth of a second late and so left others out."""
+    slowest_s: float = 0.0
+    """The longest that a reading waited for its acknowledgement, since the last order "mark"."""
 
 
 class NewestValue(msgspec.Struct, frozen=True):

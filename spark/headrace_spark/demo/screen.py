@@ -12,6 +12,7 @@ from typing import Final
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -34,7 +35,8 @@ class Board:
     """The newest reports, and what the story does now."""
 
     act: str
-    node_up: bool
+    nodes: tuple[bool, ...]
+    """Of each node whether it is up."""
     feed: FeedReport | None = None
     live: LiveReport | None = None
     state: StateReport | None = None
@@ -79,7 +81,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A sentence."""
-        self._console.print(f"  {escape(text)}")
+        self._console.print(Padding(escape(text), (0, 0, 0, 2), expand=False))
 
     def alarm(self, alarm: Alarm, how: str) -> None:
         """A flagged window that the story waited for."""
@@ -110,7 +112,11 @@ class Screen:
 
     def place(self, path: str, what: str) -> None:
         """Where a result lies."""
-        self._console.print(f"  [cyan]{escape(path):<34}[/] {escape(what)}")
+        line = Table.grid(padding=(0, 1))
+        line.add_column(min_width=36, overflow="fold")
+        line.add_column(overflow="fold")
+        line.add_row(f"  [cyan]{escape(path)}[/]", escape(what))
+        self._console.print(line)
 
     def show(self, board: Board) -> None:
         """The running parts as they are now."""
@@ -140,7 +146,8 @@ class Screen:
 
 def plain(board: Board) -> str:
     """The board in one line."""
-    parts = [board.act]
+    down = board.nodes.count(False)
+    parts = [board.act, f"{len(board.nodes) - down} of {len(board.nodes)} nodes"] if down else [board.act]
     if (feed := board.feed) is not None:
         parts.append(f"feed {feed.per_second:,.0f}/s {feed.acknowledged:,} acknowledged {feed.waiting:,} waiting")
     if (live := board.live) is not None:
@@ -164,8 +171,8 @@ def draw(board: Board, *, rows: int, now_ms: int) -> RenderableType:
 
 
 def _act(board: Board) -> Text:
-    mark = ("● ", "bold green") if board.node_up else ("○ ", "bold red")
-    return Text.assemble("  ", mark, (board.act, "bold"))
+    marks = [("●", "bold green") if up else ("○", "bold red") for up in board.nodes]
+    return Text.assemble("  ", *marks, " ", (board.act, "bold"))
 
 
 def _processes(board: Board) -> Table:
@@ -175,9 +182,10 @@ def _processes(board: Board) -> Table:
         table.add_column(justify="right")
     feed, live, state, spark = board.feed, board.live, board.state, board.spark
     if feed is not None:
+        waits = f", {feed.waiting:,} wait" if feed.waiting > feed.per_second / 2 else ""
         table.add_row(
             "  feed", f"[bold]{feed.per_second:,.0f}[/] readings/s", f"{feed.acknowledged:,} acknowledged",
-            f"{feed.sensors} sensors, {feed.devices} topics" + (f", {feed.waiting:,} wait" if feed.waiting else ""),
+            f"{feed.sensors} sensors, {feed.devices} topics{waits}",
         )  # fmt: skip
     if live is not None:
         table.add_row(

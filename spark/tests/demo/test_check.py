@@ -2,6 +2,7 @@ from dataclasses import replace
 
 from headrace_spark.demo import check
 from headrace_spark.demo.check import FlaggedWindow, StateRow
+from headrace_spark.demo.failover import Contained, Failover, Look
 from headrace_spark.demo.ledger import Entry, Expected, Figures, expect
 from headrace_spark.demo.reports import FeedReport, PressReport, SparkReport
 
@@ -82,6 +83,25 @@ def test_the_load_spike_must_be_flagged_while_it_lasts() -> None:
     assert not verdict()
     assert not verdict(0, 2_000)
     assert not verdict(14_000)
+
+
+def test_all_that_a_dead_node_led_must_be_led_by_others_and_be_whole_again() -> None:
+    def look(at: float, primary: int, *, whole: bool) -> Look:
+        return Look(at, (Contained(1, "catalog", primary, 1, 3, 3), Contained(2, "data", 3, 1, 3, 3)), whole)
+
+    fed = FeedReport(20, 20, 0, 1, 1, 0.0, 0, 0, 1.5)
+    failover = Failover(2, look(99.0, 2, whole=True), killed_at=100.0)
+    assert not check.check_failover(failover, fed).ok
+    failover.see(look(101.0, 1, whole=False))
+    assert not check.check_failover(failover, fed).ok
+    failover.starts_again(110.0)
+    failover.see(look(112.0, 1, whole=True))
+    assert check.check_failover(failover, fed) == check.Check(
+        True,
+        "Failover",
+        "node 1 leads the catalog, 1.0 s after the kill of node 2; the slowest acknowledgement took 1.5 s; "
+        "all 2 containers whole 2.0 s after its start",
+    )
 
 
 def test_every_cursor_must_stand_at_the_end() -> None:

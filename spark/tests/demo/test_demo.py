@@ -14,7 +14,19 @@ import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
-CHECKS = ("Producer", "Topics", "Live", "SQLite", "Spark in", "Parquet", "Topic out", "Cursors", "Anomaly", "Stopped")
+CHECKS = (
+    "Producer",
+    "Topics",
+    "Live",
+    "SQLite",
+    "Spark in",
+    "Parquet",
+    "Topic out",
+    "Cursors",
+    "Anomaly",
+    "Failover",
+    "Stopped",
+)
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -47,6 +59,14 @@ def test_the_story_ends_well_and_leaves_its_results_and_no_process(tmp_path: Pat
     assert [one for one in CHECKS if any("✓ " + one in line for line in verdict)] == list(CHECKS), said
     assert "✗" not in said
     assert "Nothing was lost, nothing doubled." in said
+    for told in (
+        "takes most of the writes",
+        "kill -9",
+        "after the kill",
+        "headrace node start",
+        "Redundancy is whole",
+    ):
+        assert told in said
 
     results = folder / "results"
     assert (results / "anomalies.png").read_bytes().startswith(b"\x89PNG")

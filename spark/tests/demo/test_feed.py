@@ -12,8 +12,8 @@ from headrace_spark.demo.telemetry import Sample
 class Message:
     """What a delivery report hands over."""
 
-    def __init__(self, topic: str, offset: int, value: bytes) -> None:
-        self._topic, self._offset, self._value = topic, offset, value
+    def __init__(self, topic: str, offset: int, value: bytes, latency_s: float) -> None:
+        self._topic, self._offset, self._value, self._latency_s = topic, offset, value, latency_s
 
     def topic(self) -> str:
         return self._topic
@@ -24,6 +24,9 @@ class Message:
     def value(self) -> bytes:
         return self._value
 
+    def latency(self) -> float:
+        return self._latency_s
+
 
 class ShortQueue:
     """A producer whose queue takes `room` records, and that delivers them when it is polled."""
@@ -33,6 +36,7 @@ class ShortQueue:
         self._queue: deque[tuple[str, bytes, Any]] = deque()
         self._offset = 0
         self.fails: set[int] = set()
+        self.latency_s = 0.1
 
     def produce(self, topic: str, value: bytes, key: str, *, timestamp: int, on_delivery: Any) -> None:
         if len(self._queue) == self._room:
@@ -43,7 +47,8 @@ class ShortQueue:
         delivered = len(self._queue)
         while self._queue:
             topic, value, on_delivery = self._queue.popleft()
-            on_delivery("refused" if self._offset in self.fails else None, Message(topic, self._offset, value))
+            message = Message(topic, self._offset, value, self.latency_s)
+            on_delivery("refused" if self._offset in self.fails else None, message)
             self._offset += 1
         return delivered
 
@@ -80,3 +85,18 @@ def test_a_reading_that_is_refused_is_counted_and_stays_out_of_the_ledger(tmp_pa
     ledger.close()
     assert [entry.sensor for entry in read_ledger(tmp_path / "ledger.csv")] == ["busy"]
     assert (feed.sent, feed.acknowledged, feed.failed) == (2, 1, 1)
+
+
+def test_the_slowest_acknowledgement_is_that_since_the_mark(ledger: LedgerWriter) -> None:
+    producer = ShortQueue(room=10)
+    feed = Feed(producer, ledger)
+    slowest = []
+    for latency_s, mark in ((2.5, False), (0.5, True), (0.2, False)):
+        if mark:
+            feed.mark()
+        producer.latency_s = latency_s
+        feed.send(Sample("core-0", 1_000, [("busy", 1.5)]))
+        producer.poll(0)
+        slowest.append(feed.slowest_s)
+    ledger.close()
+    assert slowest == [2.5, 0.5, 0.5]

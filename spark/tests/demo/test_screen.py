@@ -12,7 +12,7 @@ NEWEST = tuple(
 )
 BOARD = Board(
     act="all parts run",
-    node_up=True,
+    nodes=(True, False, True),
     feed=FeedReport(1_000, 990, 0, 5, 50, 2_512.0, 10, 0),
     live=LiveReport(990, 0, 0, 4.0, 21.0, 0.3, 1, NEWEST, (), 5.0, 30.0),
     state=StateReport(980, 50, 0, 0),
@@ -30,7 +30,15 @@ def rendered(width: int = 100) -> str:
 
 def test_the_board_shows_rate_latency_state_spark_values_and_alarms() -> None:
     shown = rendered()
-    for part in ("2,512 readings/s", "p50 4 ms, p99 21 ms", "980 taken in", "120 windows", "core-0", "97.0 where 0.2"):
+    for part in (
+        "2,512 readings/s",
+        "p50 4 ms, p99 21 ms",
+        "980 taken in",
+        "120 windows",
+        "core-0",
+        "97.0 where 0.2",
+        "●○● all parts run",
+    ):
         assert part in shown
 
 
@@ -40,8 +48,8 @@ def test_the_board_fits_a_terminal_of_eighty_columns() -> None:
 
 def test_a_log_gets_the_board_in_one_line() -> None:
     assert plain(BOARD) == (
-        "all parts run | feed 2,512/s 990 acknowledged 10 waiting | live p50 4 ms p99 21 ms | SQLite 980 | "
-        "Spark batch 3 900 read 120 windows 2 flagged"
+        "all parts run | 2 of 3 nodes | feed 2,512/s 990 acknowledged 10 waiting | live p50 4 ms p99 21 ms | "
+        "SQLite 980 | Spark batch 3 900 read 120 windows 2 flagged"
     )
 
 
@@ -56,6 +64,16 @@ def test_where_there_is_no_terminal_the_board_is_printed_at_each_new_act_only_so
     assert len(lines) == 2
     assert "✓" in lines[1]
     assert "all [there]" in lines[1]
+
+
+def test_a_sentence_that_does_not_fit_goes_on_below_its_beginning() -> None:
+    console = Console(file=io.StringIO(), width=40, force_terminal=True, color_system=None)
+    with Screen(console) as screen:
+        screen.note("ten readings were lost, and none of them was doubled")
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert all(line.startswith("  ") and len(line.rstrip()) <= 40 for line in lines[:2])
+    assert " ".join(line.strip() for line in lines[:2]) == "ten readings were lost, and none of them was doubled"
 
 
 def test_cores_come_first_and_silent_devices_last() -> None:

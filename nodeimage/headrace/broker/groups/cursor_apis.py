@@ -7,9 +7,9 @@ frequent: with the group and its topics in memory it waits only for its own sync
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from headrace.broker.groups.host import GroupHost, NamedTopic, Session
+from headrace.broker.groups.host import CoordinationHost, NamedTopic, Session
 from headrace.broker.groups.messages import GroupState, GroupView
-from headrace.broker.groups.service import GroupService
+from headrace.broker.groups.takeover import Coordination
 from headrace.catalog.commands import Cursor, DeleteCursors
 from headrace.catalog.rows import CursorRow
 from headrace.errors import Code, HeadraceError, KafkaError
@@ -23,11 +23,11 @@ MAX_METADATA_BYTES: Final = 4096
 _NO_OFFSET = -1
 
 
-class Host(GroupHost, Protocol):
+class Host(CoordinationHost, Protocol):
     """The broker with its groups."""
 
     @property
-    def groups(self) -> GroupService: ...
+    def coordination(self) -> Coordination: ...
 
 
 Handler = Callable[[Any, Any, Any], Awaitable[Mapping[str, object]]]
@@ -39,7 +39,8 @@ async def offset_commit(host: Host, request: Any, session: Session) -> Mapping[s
     generation = request.generation_id_or_member_epoch
     instance_id = field(request, "group_instance_id", None)
     try:
-        code = await host.groups.may_commit(group_id, member_id, instance_id, generation)
+        groups = await host.coordination.service()
+        code = await groups.may_commit(group_id, member_id, instance_id, generation)
         topics = await host.topics.resolve([topic.name for topic in request.topics], session)
     except HeadraceError as error:
         code = error.code
@@ -67,7 +68,7 @@ async def offset_commit(host: Host, request: Any, session: Session) -> Mapping[s
                     )
                 )
     if cursors:
-        codes = await host.groups.commit(group_id, member_id, generation, cursors)
+        codes = await groups.commit(group_id, member_id, generation, cursors)
         refused.update(zip(places, codes, strict=True))
     return _committed(request, lambda topic, part: refused[topic, part])
 
@@ -88,20 +89,40 @@ def _committed(request: Any, code_of: Callable[[int, int], Code]) -> Mapping[str
 
 
 async def offset_fetch(host: Host, request: Any, session: Session) -> Mapping[str, object]:
-    """OffsetFetch 1-9; several groups from version 8. Without transactions all offsets are stable."""
+    """OffsetFetch 1-9; several groups from version 8. Without transactions all offsets are stable.
+
+    Raises KafkaError NOT_COORDINATOR, which ends the connection: librdkafka takes that code in an answer as final, and
+    looks for the coordinator when it is cut off from this one.
+    """
+    ready = await _may_read(host)
     groups = field(request, "groups", None)
     if groups is None:
-        return await _group_cursors(host, request.group_id, request.topics, session)
+        return await _group_cursors(host, request.group_id, request.topics, session, ready=ready)
     return {
         "groups": [
-            {"group_id": each.group_id, **await _group_cursors(host, each.group_id, each.topics, session)}
+            {"group_id": each.group_id, **await _group_cursors(host, each.group_id, each.topics, session, ready=ready)}
             for each in groups
         ]
     }
 
 
-async def _group_cursors(host: Host, group_id: str, topics: Sequence[Any] | None, session: Session) -> dict[str, Any]:
+async def _may_read(host: Host) -> bool:
+    """Whether the cursors here are the newest there are. Raises KafkaError NOT_COORDINATOR."""
+    try:
+        await host.coordination.service()
+    except KafkaError as error:
+        if error.code is Code.NOT_COORDINATOR:
+            raise
+        return False
+    return True
+
+
+async def _group_cursors(
+    host: Host, group_id: str, topics: Sequence[Any] | None, session: Session, *, ready: bool
+) -> dict[str, Any]:
     """The cursors of these topics, or where that is None all that the group has."""
+    if not ready:
+        return _no_cursors(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
     try:
         if topics is None:
             return {"error_code": int(Code.NONE), "topics": await _all_cursors(host, group_id, session)}
@@ -172,8 +193,9 @@ async def offset_delete(host: Host, request: Any, session: Session) -> Mapping[s
     group_id = request.group_id
     try:
         check_group_id(group_id)
-        view = await host.groups.describe(group_id)
-        subscribed = await host.groups.subscribed(group_id)
+        groups = await host.coordination.service()
+        view = await groups.describe(group_id)
+        subscribed = await groups.subscribed(group_id)
         _check_may_delete_cursors(view)
         topics = await host.topics.resolve([topic.name for topic in request.topics], session)
         in_use = await _ids(host, subscribed, session)
@@ -185,7 +207,7 @@ async def offset_delete(host: Host, request: Any, session: Session) -> Mapping[s
                 codes.update({(topic.topic_id, part.partition_index): code for part in asked.partitions})
         items = [item for item, code in codes.items() if code is Code.NONE]
         if items:
-            outcome = await host.catalog.submit(DeleteCursors(group=group_id, items=items))
+            outcome = await host.catalog.submit(DeleteCursors(group=group_id, items=items), here=True)
             codes.update(zip(items, outcome, strict=True))
     except HeadraceError as error:
         return {"error_code": int(error.code), "topics": []}

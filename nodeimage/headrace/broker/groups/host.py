@@ -5,7 +5,9 @@ from typing import Any, Protocol, TypeVar
 
 from headrace.catalog.commands import Command
 from headrace.catalog.reader import Reader
+from headrace.container.container import Container
 from headrace.errors import KafkaError
+from headrace.ids import NodeId, Position
 
 T = TypeVar("T")
 
@@ -13,8 +15,14 @@ T = TypeVar("T")
 class CatalogHost(Protocol):
     """The catalog: commands in, rows out."""
 
-    async def submit(self, command: Command) -> Any:
-        """The command's outcome, once committed and applied. Raises HeadraceError."""
+    async def submit(self, command: Command, *, here: bool = False) -> Any:
+        """The command's outcome, once committed and applied. Raises HeadraceError.
+
+        `here`: only while this node leads the catalog, else KafkaError NOT_COORDINATOR.
+        """
+
+    async def wait_applied(self, position: Position, /) -> None:
+        """Return once everything below `position` is applied here."""
 
     async def query(self, fn: Callable[[Reader], T]) -> T:
         """Run `fn` in a reader thread."""
@@ -80,10 +88,6 @@ class GroupHost(Protocol):
     @property
     def node_id(self) -> int: ...
 
-    def advertised(self, session: Any, /) -> tuple[str, int]:
-        """Host and port at which the clients of this session's listener reach this node."""
-        ...
-
     def now(self) -> int:
         """Milliseconds since 1970."""
         ...
@@ -96,4 +100,40 @@ class GroupHost(Protocol):
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], /) -> Any:
         """An asyncio task that the broker owns, and awaits before it closes."""
+        ...
+
+
+class NodeAddress(Protocol):
+    """A node as clients reach it."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class CoordinationHost(GroupHost, Protocol):
+    """The broker, as far as it matters who coordinates groups."""
+
+    @property
+    def catalog_container(self) -> Container | None:
+        """The catalog's container, where this node leads it."""
+        ...
+
+    @property
+    def coordinator(self) -> NodeId | None:
+        """The node that leads the catalog's container, as far as is known."""
+        ...
+
+    @property
+    def leads_catalog_soon(self) -> bool:
+        """The cluster wants this node to lead the catalog's container, which it may not yet do."""
+        ...
+
+    def address(self, node_id: NodeId, session: Any, /) -> NodeAddress | None:
+        """The address by which this session's client reaches a node."""
         ...

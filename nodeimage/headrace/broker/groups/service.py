@@ -4,7 +4,8 @@ A request gets a token and a future; the state machine's `Answer` resolves it. `
 those of one group in order, and its outcome goes back to the state machine. One timer is armed for the earliest
 deadline of all groups. Groups are read from the catalog when first asked for.
 
-What happens when a client goes away while it waits: its future is dropped and the answer goes nowhere; the member
+It lasts as long as this node coordinates (takeover.py): all of its commands are refused once another one does. What
+happens when a client goes away while it waits: its future is dropped and the answer goes nowhere; the member
 lives until its session ends, as in Kafka. When the catalog fails: nobody gets an assignment that is not stored. When
 the process dies: what was stored is loaded as Stable with fresh sessions, and members go on without a rebalance.
 """
@@ -43,10 +44,17 @@ log = structlog.get_logger(__name__)
 _PAGE = 1_000
 """Groups read from the catalog at once."""
 
-_FOR_MEMBERS = frozenset(
-    {Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID, Code.GROUP_ID_NOT_FOUND, Code.NON_EMPTY_GROUP}
+_FOR_CLIENTS = frozenset(
+    {
+        Code.ILLEGAL_GENERATION,
+        Code.UNKNOWN_MEMBER_ID,
+        Code.GROUP_ID_NOT_FOUND,
+        Code.NON_EMPTY_GROUP,
+        Code.NOT_COORDINATOR,
+    }
 )
-"""What the catalog says about the group itself. Anything else is about this node, and clients come again."""
+"""What the catalog says about the group itself, or about who coordinates it. Anything else is about this node, and
+clients come again."""
 
 
 class GroupService:
@@ -62,6 +70,7 @@ class GroupService:
         self._timer: Cancellable | None = None
         self._armed: int | None = None
         self._closed = False
+        self._closed_with = Code.COORDINATOR_NOT_AVAILABLE
 
     # --- events
 
@@ -126,6 +135,8 @@ class GroupService:
         The catalog checks the member again, against the generation that it has, in one order with the rebalances. A
         member may commit in a generation that was given up before it was stored, so that one is not sent.
         """
+        if self._closed:
+            return [self._closed_with] * len(cursors)
         if generation >= 0:
             generation = self._coordinator.stored_generation(group_id, default=generation)
         try:
@@ -136,7 +147,8 @@ class GroupService:
                     member_id=member_id,
                     items=cursors,
                     now=Millis(self._host.now()),
-                )
+                ),
+                here=True,
             )
         except HeadraceError as error:
             return [self._refusal(error, "commit", group_id)] * len(cursors)
@@ -175,20 +187,24 @@ class GroupService:
             if row.member_ids:
                 await self._load(row.group)
 
-    def close(self) -> None:
-        """Stop the timer; requests that wait learn that they must come again."""
+    def close(self, code: Code = Code.COORDINATOR_NOT_AVAILABLE) -> None:
+        """Stop the timer; requests that wait, and those that come, learn by `code` that they must come again."""
         self._closed = True
+        self._closed_with = code
         if self._timer is not None:
             self._timer.cancel()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "the node is shutting down"))
+                answer.set_exception(self._gone())
 
     # --- inside
 
+    def _gone(self) -> KafkaError:
+        return KafkaError(self._closed_with, "this node coordinates groups no more")
+
     def _wait(self) -> tuple[Token, asyncio.Future[Any]]:
         if self._closed:
-            raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "the node is shutting down")
+            raise self._gone()
         token = Token(next(self._tokens))
         answer = self._waiting[token] = asyncio.get_running_loop().create_future()
         return token, answer
@@ -223,13 +239,18 @@ class GroupService:
         self._carry_out()
 
     async def _load(self, group_id: str) -> None:
-        """Bring a group into memory. Raises KafkaError(COORDINATOR_NOT_AVAILABLE) where the catalog cannot say."""
+        """Bring a group into memory.
+
+        Raises KafkaError(COORDINATOR_NOT_AVAILABLE) where the catalog cannot say, and as it was closed with.
+        """
         while group_id not in self._coordinator:
             loading = self._loading.get(group_id)
             if loading is None:
                 loading = self._loading[group_id] = asyncio.get_running_loop().create_future()
                 self._host.spawn(self._read(group_id, loading))
             await asyncio.shield(loading)
+        if self._closed:
+            raise self._gone()
 
     async def _read(self, group_id: str, loading: asyncio.Future[None]) -> None:
         try:
@@ -253,6 +274,8 @@ class GroupService:
         if earlier is not None and not earlier.done():
             await asyncio.wait([earlier])
         try:
+            if self._closed:  # the next service may be here already, with what the catalog has
+                raise self._gone()
             await self._host.catalog.submit(
                 PutGroup(
                     group=snapshot.group_id,
@@ -264,7 +287,8 @@ class GroupService:
                     members=encode_members(snapshot.members),
                     state=GroupState.STABLE if snapshot.members else GroupState.EMPTY,
                     now=Millis(self._host.now()),
-                )
+                ),
+                here=True,
             )
             ok = True
         except HeadraceError as error:
@@ -291,7 +315,9 @@ class GroupService:
     async def _delete(self, group_id: str, deletion: asyncio.Future[Code]) -> None:
         code = Code.COORDINATOR_NOT_AVAILABLE
         try:
-            (code,) = await self._host.catalog.submit(DeleteGroups(groups=[group_id]))
+            if self._closed:
+                raise self._gone()
+            (code,) = await self._host.catalog.submit(DeleteGroups(groups=[group_id]), here=True)
         except HeadraceError as error:
             code = self._refusal(error, "delete", group_id)
         finally:
@@ -313,7 +339,7 @@ class GroupService:
             after = rows[-1].group
 
     def _refusal(self, error: HeadraceError, what: str, group_id: str) -> Code:
-        if error.code in _FOR_MEMBERS:
+        if error.code in _FOR_CLIENTS:
             return error.code
         log.warning("group change could not be stored", group=group_id, change=what, error=str(error))
         return Code.COORDINATOR_NOT_AVAILABLE

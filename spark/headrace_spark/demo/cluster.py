@@ -1,6 +1,6 @@
-"""The embedded node as a user has it: by the command `headrace`.
+"""The embedded cluster as a user has it: by the command `headrace`.
 
-Responsible for the commands' words and for a free port; what it does is shown before it is done.
+Responsible for the commands' words and for free ports; what it does is shown before it is done.
 """
 
 import json
@@ -18,8 +18,9 @@ from typing import Any, Final
 import psutil
 
 HOST: Final = "127.0.0.1"
+NODES: Final = 3
 PORTS: Final = range(20_000, 32_000)
-"""Below the range from which outgoing connections take theirs, so that the port is free again after a restart."""
+"""Below the range from which outgoing connections take theirs, so that a port is free again after a restart."""
 COMMAND_TIMEOUT_S: Final = 150.0
 CLEAN_UP_S: Final = 40.0
 
@@ -29,46 +30,51 @@ class CommandFailed(Exception):
 
 
 @dataclass(slots=True)
-class Node:
-    """The node whose data lie in `data`. `pid` is 0 while it is down."""
+class Cluster:
+    """The cluster whose data lie in `data`."""
 
     data: Path
     show: Callable[[str], None]
-    port: int = field(default_factory=lambda: free_port())
-    pid: int = 0
+    ports: dict[int, int] = field(default_factory=dict)
+    """Of each node, by its id; also of one that is down."""
+    pids: dict[int, int] = field(default_factory=dict)
+    """Of the nodes that run, by their ids."""
+
+    @property
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        """Of each node."""
+        return {node: (HOST, port) for node, port in self.ports.items()}
 
     @property
     def bootstrap(self) -> str:
-        """Its address."""
-        return f"{HOST}:{self.port}"
+        """All addresses, as clients want them."""
+        return ",".join(f"{HOST}:{port}" for port in self.ports.values())
 
     def up(self) -> None:
-        """Start it. Raises CommandFailed."""
-        said = self.run("up", "--detach", "--port", str(self.port), "--output", "json")
-        self.pid = json.loads(said)["nodes"][0]["pid"]
+        """Start it with all of its nodes. Raises CommandFailed."""
+        port = str(free_ports(NODES))
+        said = self.run("up", "--nodes", str(NODES), "--detach", "--port", port, "--output", "json")
+        for node in json.loads(said)["nodes"]:
+            self.ports[node["id"]], self.pids[node["id"]] = node["port"], node["pid"]
 
-    def down(self) -> None:
-        """Stop it politely. Raises CommandFailed."""
-        self.run("down")
-        self.pid = 0
+    def start(self, node: int) -> None:
+        """Start one of its nodes again. Raises CommandFailed."""
+        said = json.loads(self.run("node", "start", str(node), "--output", "json"))
+        self.ports[node], self.pids[node] = said["port"], said["pid"]
 
-    def stop_all(self) -> int | None:
-        """Stop whatever node runs in the folder; the id of a process that is left all the same."""
-        pid = self.pid
+    def kill(self, node: int) -> None:
+        """kill -9."""
+        os.kill(self.pids.pop(node), signal.SIGKILL)
+
+    def stop_all(self) -> list[int]:
+        """Stop whatever nodes run in the folder; the ids of processes that are left all the same."""
+        pids = list(self.pids.values())
         try:
-            self.run("down", shown=bool(pid))
+            self.run("down", shown=bool(pids))
         except CommandFailed:
             pass  # none runs
-        self.pid = 0
-        return pid if pid and _runs(pid) else None
-
-    def kill(self) -> None:
-        """kill -9."""
-        self.show(f"kill -9 {self.pid}")
-        process = psutil.Process(self.pid)
-        os.kill(self.pid, signal.SIGKILL)
-        process.wait(30)
-        self.pid = 0
+        self.pids.clear()
+        return [pid for pid in pids if _runs(pid)]
 
     def ask(self, *words: str) -> Any:
         """What a command says as JSON. Raises CommandFailed."""
@@ -109,17 +115,22 @@ def run_command(command: Sequence[str]) -> str:
     return said
 
 
-def free_port() -> int:
-    """A port of this machine that is free now. Raises OSError."""
-    for port in random.sample(PORTS, 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise OSError(f"no free port of {HOST} found between {PORTS.start} and {PORTS.stop}")
+def free_ports(count: int) -> int:
+    """The first of `count` ports of this machine, one after the other, that are free now. Raises OSError."""
+    for first in random.sample(PORTS, 100):
+        if all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise OSError(f"no {count} free ports of {HOST} found between {PORTS.start} and {PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def _runs(pid: int) -> bool:

@@ -1,0 +1,22 @@
+"""What all of Headrace's own admin calls are made of: parameters that are checked, and a function that answers."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A method's parameters."""
+
+
+class NoParams(Params, frozen=True):
+    """None."""
+
+
+Run = Callable[["Broker", Any], Awaitable[object]]
+Methods = Mapping[str, tuple[type[Params], Run]]
+"""By name: what a method takes, and what runs it."""

@@ -1,0 +1,320 @@
+"""Headrace's own admin calls on the cluster: nodes, containers, balance, events. Any node answers them.
+
+What is asked is carried out by a change of the cluster store, which the controller then acts on; so an answer says what
+was asked for, and `cluster.status` how far it is. Who lives is asked of the nodes themselves, all at a time, at every
+call that needs it. What may be asked is decided in `cluster_rules`; the calls on volumes are in
+`volume_admin`.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from headrace.broker import cluster_rules as rules
+from headrace.broker import volume_admin
+from headrace.broker.admin_params import Methods, NoParams, Params
+from headrace.broker.cluster_rules import refused
+from headrace.broker.node_status import bytes_on_disk
+from headrace.broker.volume_admin import volume_shown
+from headrace.errors import HeadraceError
+from headrace.ids import ContainerId, NodeId
+from headrace.peer.messages import Probe, ProbeAnswer, ReplicaState
+from headrace.store import records
+from headrace.store.records import ContainerRecord, NodeRecord
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = structlog.get_logger()
+
+PROBE_S: Final = 1.5
+EVENTS: Final = 20
+
+
+# --- the cluster
+
+
+class Newest(Params, frozen=True):
+    events: int = EVENTS
+
+
+async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object]:
+    """The cluster: its nodes, its controller, its volumes, and what its redundancy lacks."""
+    view = broker.cluster.view
+    answers = await _probed(broker)
+    replicas = {node: {each.container: each for each in answer.replicas} for node, answer in answers.items()}
+    kept = [each for each in view.containers.values() if each.state != rules.DELETED]
+    lacking = rules.lacks(kept, nodes=view.nodes, replicas=replicas)
+    below = [each for each in lacking if each.in_sync < each.min_in_sync]
+    nodes = list(view.nodes.values())
+    return {
+        "cluster": broker.node.cluster_id,
+        "controller": _controller(broker),
+        "redundancy": {
+            "whole": not lacking,
+            "since_ms": broker.redundancy.since if broker.redundancy.whole == (not lacking) else None,
+            "containers": len(kept),
+            "lacking": len(lacking),
+            "below_minimum": len(below),
+            "behind_bytes": sum(each.behind_bytes or 0 for each in lacking),
+        },
+        "nodes": [_node_shown(broker, node, answers.get(node.node_id)) for node in broker.cluster.nodes()],
+        "volumes": [volume_shown(each, nodes, kept) for _, each in sorted(view.volumes.items())],
+        "lacking": [msgspec.to_builtins(each) for each in lacking],
+    }
+
+
+async def cluster_events(broker: "Broker", params: Newest) -> list[dict[str, object]]:
+    """What this node has seen: as controller what it did and why, and when redundancy was lost and whole again."""
+    found: list[dict[str, object]] = [
+        {"at_ms": event.at, "kind": event.kind, "container": event.container, "reason": event.reason}
+        for event in broker.controller.events
+    ]
+    found += [
+        {"at_ms": turn.at, "kind": turn.kind, "container": None, "reason": turn.reason} for turn in broker.redundancy
+    ]
+    found.sort(key=lambda event: event["at_ms"])  # type: ignore[arg-type,return-value]  # all are numbers
+    return found[-params.events :] if params.events > 0 else []
+
+
+def _controller(broker: "Broker") -> NodeId | None:
+    lease = broker.cluster.view.lease
+    return None if lease is None or lease.node == records.NOBODY else lease.node
+
+
+# --- nodes
+
+
+class OneNode(Params, frozen=True):
+    node: int
+
+
+class Drain(Params, frozen=True):
+    node: int
+    cancel: bool = False
+
+
+class Removal(Params, frozen=True):
+    node: int
+    force: bool = False
+    check_only: bool = False
+
+
+async def node_list(broker: "Broker", params: NoParams) -> list[dict[str, object]]:
+    """Every node: where it is, whether it answers, what it leads and holds."""
+    answers = await _probed(broker)
+    return [_node_shown(broker, node, answers.get(node.node_id)) for node in broker.cluster.nodes()]
+
+
+async def node_drain(broker: "Broker", params: Drain) -> dict[str, object]:
+    """Have a node's roles and replicas go elsewhere (`cancel`: no longer); the node, and what to know about it."""
+    node = _node(broker, params.node)
+    warnings: list[str] = []
+    if not params.cancel and not node.draining:
+        view = broker.cluster.view
+        alive = (await _probed(broker)).keys()
+        volumes = list(view.volumes.values())
+        fault = rules.drain_fault(node.node_id, nodes=view.nodes, alive=alive, volumes=volumes)
+        if fault is not None:
+            raise refused(fault)
+        warnings = rules.drain_warnings(node.node_id, nodes=view.nodes, alive=alive, volumes=volumes)
+    await broker.store(lambda store: records.set_draining(store, node.node_id, not params.cancel))
+    broker.cluster.view.refresh()
+    log.info("drain", node=node.node_id, draining=not params.cancel)
+    held = rules.held_by(node.node_id, broker.cluster.view.containers.values())
+    return {
+        "node": node.node_id,
+        "draining": not params.cancel,
+        "leads": sum(each.primary == node.node_id for each in held),
+        "replicas": len(held),
+        "warnings": warnings,
+    }
+
+
+async def node_remove(broker: "Broker", params: Removal) -> dict[str, object]:
+    """Forget a node for good; `check_only`: say whether that may be, and leave it."""
+    node = _node(broker, params.node)
+    view = broker.cluster.view
+    fault = rules.removal_fault(node.node_id, nodes=view.nodes, containers=view.containers.values(), force=params.force)
+    if fault is not None:
+        raise refused(fault)
+    held = rules.held_by(node.node_id, view.containers.values())
+    if not params.check_only:
+        if node.node_id == broker.node_id:
+            raise refused(f"ask another node: this one is node {node.node_id}, which is to be removed")
+        await broker.store(lambda store: records.remove_node(store, node.node_id, force=params.force))
+        view.refresh()
+        log.warning("node removed", node=node.node_id, replicas_given_up=len(held))
+    return {"node": node.node_id, "removed": not params.check_only, "replicas_given_up": len(held)}
+
+
+def _node(broker: "Broker", number: int) -> NodeRecord:
+    node = broker.cluster.node(NodeId(number))
+    if node is None:
+        known = ", ".join(str(each.node_id) for each in broker.cluster.nodes())
+        raise refused(f"there is no node {number}; there are {known}")
+    return node
+
+
+def _node_shown(broker: "Broker", node: NodeRecord, answer: ProbeAnswer | None) -> dict[str, object]:
+    held = rules.held_by(node.node_id, broker.cluster.view.containers.values())
+    roles = ["controller"] if _controller(broker) == node.node_id else []
+    roles += ["catalog" for each in held if each.kind == "catalog" and each.primary == node.node_id]
+    load = answer.load if answer is not None else None
+    return {
+        "node": node.node_id,
+        "address": f"{node.host}:{node.port}",
+        "state": _state(node, answer, bool(held)),
+        "roles": roles,
+        "zone": node.zone,
+        "host": node.failure_host,
+        "labels": node.labels,
+        "leads": sum(each.primary == node.node_id for each in held),
+        "replicas": len(held),
+        "in_sync": sum(node.node_id in {member for member, _ in each.in_sync} for each in held),
+        "in_per_second_bytes": None if load is None else round(load.bytes_in_per_s),
+        "out_per_second_bytes": None if load is None else round(load.bytes_out_per_s),
+        "requests_per_second": None if load is None else round(load.requests_per_s),
+        "disk_used_bytes": None if load is None else load.disk_used,
+        "disk_total_bytes": None if load is None else load.disk_total,
+    }
+
+
+def _state(node: NodeRecord, answer: ProbeAnswer | None, holds: bool) -> str:
+    if node.draining and not holds:
+        return "drained" if answer is not None else "drained, down"
+    if answer is None:
+        return "draining, down" if node.draining else "down"
+    if node.stopping:
+        return "stopping"
+    if node.draining:
+        return "draining"
+    return "up" if answer.ready else "starting"
+
+
+async def _probed(broker: "Broker") -> dict[NodeId, ProbeAnswer]:
+    """How each node is that answers; all are asked at a time."""
+    nodes = broker.cluster.nodes()
+    answers = await asyncio.gather(
+        *(broker.cluster.ask(node, Probe(), timeout_s=PROBE_S) for node in nodes), return_exceptions=True
+    )
+    found: dict[NodeId, ProbeAnswer] = {}
+    for node, answer in zip(nodes, answers, strict=True):
+        if not isinstance(answer, BaseException):
+            found[node.node_id] = answer[0]
+        elif not isinstance(answer, HeadraceError | OSError):
+            raise answer
+    return found
+
+
+# --- containers
+
+
+class Recovery(Params, frozen=True):
+    container: int
+    node: int | None = None
+    epoch: int | None = None
+    """That of the record the caller has decided on; None: say only what would be done."""
+
+
+async def container_list(broker: "Broker", params: NoParams) -> list[dict[str, object]]:
+    """Every container's record. `bytes` are those of this node's replica, null where it has none."""
+    stored = await bytes_on_disk(broker)
+    return [
+        {
+            "container": each.container_id,
+            "kind": each.kind,
+            "state": each.state,
+            "volume": each.volume,
+            "primary": each.primary,
+            "epoch": each.epoch,
+            "in_sync": [node for node, _ in each.in_sync],
+            "replicas": list(each.replicas),
+            "wanted": each.wanted,
+            "min_in_sync": each.min_in_sync,
+            "recovered": each.recovered,
+            "bytes": stored.get(each.container_id),
+        }
+        for _, each in sorted(broker.cluster.view.containers.items())
+        if each.state != rules.DELETED
+    ]
+
+
+async def container_recover(broker: "Broker", params: Recovery) -> dict[str, object]:
+    """Choose a primary from outside the in-sync set, of which nobody is left (invariant 15); what may be lost by it."""
+    container = ContainerId(params.container)
+    record = broker.cluster.record(container)
+    if record is None:
+        raise refused(f"there is no container {container}; `headrace containers` shows them")
+    answers = await _probed(broker)
+    states: dict[NodeId, ReplicaState] = {
+        node: state for node, answer in answers.items() for state in answer.replicas if state.container == container
+    }
+    asked = None if params.node is None else NodeId(params.node)
+    heir = rules.unclean_heir(record, states, asked=asked)
+    open_rows = await broker.catalog.query(lambda reader: reader.open_in(container, limit=10_000))
+    shown: dict[str, object] = {
+        "container": container,
+        "kind": record.kind,
+        "epoch": record.epoch,
+        "in_sync": [node for node, _ in record.in_sync],
+        "node": heir.node,
+        "last_epoch": heir.last_epoch,
+        "end": heir.end,
+        "committed": heir.committed,
+        "open_partitionlets": len(open_rows),
+        "loss": heir.loss,
+        "done": params.epoch is not None,
+    }
+    if params.epoch is None:
+        return shown
+
+    def decide(present: ContainerRecord) -> ContainerRecord:
+        if present != record or present.epoch != params.epoch:
+            raise refused(f"container {container} has changed meanwhile: look at it again")
+        return heir.record
+
+    log.warning(
+        "unclean recovery", container=container, node=heir.node, epoch=heir.record.epoch, end=heir.end, loss=heir.loss
+    )
+    after = await broker.store(lambda store: records.change_container(store, container, decide))
+    broker.cluster.view.refresh()
+    return {**shown, "epoch": after.epoch}
+
+
+# --- balance
+
+
+class Balance(Params, frozen=True):
+    paused: bool | None = None
+
+
+async def balance(broker: "Broker", params: Balance) -> dict[str, object]:
+    """Whether load is moved; set where `paused` is given. With what each node carries, and the newest moves here."""
+    paused = broker.cluster.view.balance.paused
+    if params.paused is not None:
+        wanted = params.paused
+        paused = (await broker.store(lambda store: records.set_balance_paused(store, wanted))).paused
+        broker.cluster.view.refresh()
+        log.info("balance", paused=paused)
+    answers = await _probed(broker)
+    return {
+        "paused": paused,
+        "controller": _controller(broker),
+        "nodes": [_node_shown(broker, node, answers.get(node.node_id)) for node in broker.cluster.nodes()],
+    }
+
+
+METHODS: Final[Methods] = {
+    "cluster.status": (NoParams, cluster_status),
+    "cluster.events": (Newest, cluster_events),
+    "node.list": (NoParams, node_list),
+    "node.drain": (Drain, node_drain),
+    "node.remove": (Removal, node_remove),
+    **volume_admin.METHODS,
+    "container.list": (NoParams, container_list),
+    "container.recover": (Recovery, container_recover),
+    "balance": (Balance, balance),
+}

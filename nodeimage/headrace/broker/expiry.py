@@ -1,0 +1,137 @@
+"""Expiry: the log starts of what has outlived its time or its partition's size move, by a committed command.
+
+Only leaders expire, each what lies in its own containers. Chunks of which nothing can have expired are not read. A size
+limit counts what other nodes lead of the partition too; they are asked now and then, and count as empty where they do
+not answer: that keeps more than the limit, never less. Cursors of groups that have been empty for long go as well.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.giving_back import GivingBack
+from headrace.broker.retention import PartitionKey, Share, expired, rule_of
+from headrace.broker.upkeep import Upkeep
+from headrace.catalog.commands import ExpireCursors, LogStart, SetLogStart
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
+from headrace.ids import Millis, PartitionletId, StreamNumber
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+COMMANDS_AT_ONCE: Final = 10_000
+CURSORS_KEPT_S: Final = 7 * 24 * 3600
+CURSORS_EVERY_S: Final = 3600.0
+ELSEWHERE_EVERY_S: Final = 30.0
+"""How often other nodes are asked how much they hold of partitions with a size limit."""
+
+
+class Expiry:
+    """One node's."""
+
+    def __init__(self, broker: "Broker", upkeep: Upkeep, giving_back: GivingBack) -> None:
+        self._broker = broker
+        self._upkeep = upkeep
+        self._giving_back = giving_back
+        self._own: SetLogStart | None = None
+        self._elsewhere: dict[PartitionKey, int] = {}
+        """Bytes that other nodes lead of partitions that lie here too."""
+        self._elsewhere_due = 0.0
+        self._cursors_due = broker.loop.time() + CURSORS_EVERY_S
+
+    def is_own(self, command: SetLogStart) -> bool:
+        """Whether these log starts move on behalf of this node's expiry, which knows where bytes die."""
+        return command == self._own
+
+    async def step(self) -> None:
+        """Move the log starts of what has expired in closed chunks."""
+        oldest = [
+            (held, chunk, found)
+            for held in self._upkeep.data()
+            if held.led is not None and held.led.serves
+            for chunk in held.log.closed_chunks()
+            if (found := await self._upkeep.oldest(held, chunk)) is not None
+        ]
+        streams = {stream for _, _, found in oldest for stream in found}
+        if not streams:
+            return
+        rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
+        now = self._broker.now()
+        touched: set[StreamNumber] = set()
+        shares: list[Share] = []
+        for held, chunk, found in oldest:
+            due = {stream for stream, newest in found.items() if _may_expire(rules, stream, newest, now)}
+            if due:
+                touched |= due
+                shares += await self._upkeep.shares(held, chunk, due)
+        if not shares:
+            return
+        owners = await self._upkeep.owners(shares)
+        elsewhere = await self._bytes_elsewhere(shares, owners, rules)
+        starts: list[LogStart] = await self._upkeep.blocking(
+            # A partition's records may lie in several containers: by offset they are in order.
+            lambda: expired(sorted(shares, key=_first), owners=owners, rules=rules, now=now, elsewhere=elsewhere)
+        )
+        for index in range(0, len(starts), COMMANDS_AT_ONCE):
+            self._own = SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE])
+            await self._broker.catalog.submit(self._own)
+            self._giving_back.died(streams=touched)
+
+    async def _bytes_elsewhere(
+        self,
+        shares: Sequence[Share],
+        owners: Mapping[PartitionletId, Owner],
+        rules: Mapping[StreamNumber, StreamRetention],
+    ) -> Mapping[PartitionKey, int]:
+        """What other nodes lead of the partitions with a size limit whose oldest records lie here."""
+        limited: dict[PartitionKey, int] = {}
+        for share in shares:
+            owner = owners.get(share.partitionlet)
+            rule = None if owner is None else rule_of(rules, share.partitionlet, owner.topic)
+            if owner is None or rule is None or rule.bytes < 0:
+                continue
+            if share.first <= owner.log_start <= share.last:
+                limited[owner.topic_id, owner.partition] = owner.topic
+        now = self._broker.loop.time()
+        if not limited or now < self._elsewhere_due:
+            return {key: size for key, size in self._elsewhere.items() if key in limited}
+        self._elsewhere_due = now + ELSEWHERE_EVERY_S
+        led = frozenset(self._broker.containers)
+        rows = await self._broker.catalog.query(lambda reader: _rows_elsewhere(reader, limited, led))
+        sizes = await self._broker.old_reads.extents(row for some in rows.values() for row in some)
+        self._elsewhere = {
+            key: sum(sizes[row.id].size for row in some if row.id in sizes) for key, some in rows.items()
+        }
+        return self._elsewhere
+
+    async def forget_cursors(self) -> None:
+        """Cursors of groups that have been empty for `CURSORS_KEPT_S` go, as in Kafka (offsets.retention.minutes)."""
+        now = self._broker.loop.time()
+        if now < self._cursors_due:
+            return
+        self._cursors_due = now + CURSORS_EVERY_S
+        if self._upkeep.catalog_id in self._broker.containers:  # one node is enough
+            await self._broker.catalog.submit(ExpireCursors(before=Millis(self._broker.now() - CURSORS_KEPT_S * 1000)))
+
+
+def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNumber, oldest: int, now: int) -> bool:
+    """Whether anything of `stream` in a chunk may have outlived a rule."""
+    rule = rules.get(stream)
+    if rule is None:
+        return False
+    every = [rule.rule, *rule.overrides.values()]
+    return any((each.ttl_ms > 0 and oldest + each.ttl_ms <= now) or each.bytes >= 0 for each in every)
+
+
+def _rows_elsewhere(
+    reader: Reader, limited: Mapping[PartitionKey, int], led: Collection[int]
+) -> dict[PartitionKey, list[PartitionletRow]]:
+    """[blocking] The partitionlets of these partitions in containers that this node does not lead."""
+    return {
+        key: [row for row in reader.chain(topic, key[1]) if row.state != INTENDED and row.container not in led]
+        for key, topic in limited.items()
+    }
+
+
+def _first(share: Share) -> int:
+    return share.first

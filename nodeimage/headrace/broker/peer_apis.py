@@ -1,0 +1,153 @@
+"""What other nodes' brokers ask of this one: old records, sizes, opening a partitionlet, rolling load away.
+
+Each answers from this node's replicas alone, and refuses what it cannot tell, so that the asker tries another node.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from headrace.broker import replica_reads
+from headrace.broker.old_reads import extents_of, replica_of
+from headrace.broker.replica_reads import Replica
+from headrace.broker.roll_frames import Open
+from headrace.container.container import Container
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import ContainerId, Offset
+from headrace.peer.messages import (
+    Extents,
+    ExtentsFound,
+    FindTime,
+    Message,
+    Opened,
+    OpenPartitionlet,
+    RangeRead,
+    ReadRange,
+    RollAway,
+    Rolled,
+    TimeFound,
+)
+from headrace.peer.server import Handler
+from headrace.peer.session import Session
+from headrace.wire.primitives import Buffer
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+T = TypeVar("T")
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of one answer, and one batch more."""
+MOST_ROLLED: Final = 256
+
+
+def handlers(broker: "Broker") -> Mapping[type[Message], Handler]:
+    """Who answers which request."""
+    apis = _PeerApis(broker)
+    return {
+        ReadRange: apis.read_range,
+        FindTime: apis.find_time,
+        Extents: apis.extents,
+        OpenPartitionlet: apis.open_partitionlet,
+        RollAway: apis.roll_away,
+    }
+
+
+class _PeerApis:
+    """See peer.server.Handler: a request, its payload and its session; the answer, perhaps with a payload."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    async def read_range(
+        self, asked: ReadRange, _payload: memoryview, _session: Session
+    ) -> tuple[RangeRead, list[Buffer]]:
+        batches = await self._from(
+            asked.container,
+            lambda replica: replica_reads.read_range(
+                replica,
+                asked.partitionlet,
+                offset=asked.offset,
+                limit=asked.limit,
+                max_bytes=min(asked.max_bytes, MOST_BYTES),
+            ),
+        )
+        if batches is None:
+            raise _not_here(asked.container)
+        self._broker.counters.bytes_out += sum(map(len, batches))
+        return RangeRead([len(batch) for batch in batches]), batches
+
+    async def find_time(
+        self, asked: FindTime, _payload: memoryview, _session: Session
+    ) -> tuple[TimeFound, list[Buffer]]:
+        def look(replica: Replica) -> tuple[bytes | None] | None:
+            if not replica_reads.has_all(replica, asked.partitionlet, asked.limit):
+                return None
+            return (replica_reads.find_time(replica, asked.partitionlet, asked.timestamp, asked.limit),)
+
+        found = await self._from(asked.container, look)
+        if found is None:
+            raise _not_here(asked.container)
+        (batch,) = found
+        return TimeFound(batch is not None), [] if batch is None else [batch]
+
+    async def extents(self, asked: Extents, _payload: memoryview, _session: Session) -> ExtentsFound:
+        replica = self._replica(asked.container)
+        if not replica.led:
+            raise _not_here(asked.container)
+        try:
+            found = await extents_of(self._broker, replica, asked.partitionlets, set(asked.open))
+        except (HeadraceError, OSError) as error:
+            raise self._failed(error) from error
+        return ExtentsFound([(id_, extent.size, Offset(extent.end)) for id_, extent in found.items()])
+
+    async def open_partitionlet(self, asked: OpenPartitionlet, payload: memoryview, _session: Session) -> Opened:
+        try:
+            (opening,) = msgspec.msgpack.decode(payload, type=list[Open])
+        except (msgspec.DecodeError, ValueError) as error:
+            raise KafkaError(Code.UNSUPPORTED_VERSION, f"an open frame is not understood: {error}") from error
+        if (opening.partitionlet, opening.first) != (asked.partitionlet, asked.first):
+            raise KafkaError(
+                Code.UNSUPPORTED_VERSION,
+                f"an open frame of {opening.partitionlet} at {opening.first} for {asked.partitionlet} at {asked.first}",
+            )
+        return Opened(await self._broker.rolls.opening.open(self._led(asked.container), opening))
+
+    async def roll_away(self, asked: RollAway, _payload: memoryview, _session: Session) -> Rolled:
+        count = await self._broker.rolls.roll_away(
+            self._led(asked.container),
+            most=min(asked.most, MOST_ROLLED),
+            to=ContainerId(asked.to) if asked.to else None,
+            reason=asked.reason,
+        )
+        return Rolled(count)
+
+    def _led(self, container_id: ContainerId) -> Container:
+        container = self._broker.containers.get(container_id)
+        if container is None or container.lost:
+            raise KafkaError(
+                Code.NOT_LEADER_OR_FOLLOWER, f"node {self._broker.node_id} does not lead container {container_id}"
+            )
+        return container
+
+    def _replica(self, container_id: ContainerId) -> Replica:
+        replica = replica_of(self._broker, container_id)
+        if replica is None:
+            raise _not_here(container_id)
+        return replica
+
+    async def _from(self, container_id: ContainerId, look: Callable[[Replica], T]) -> T:
+        replica = self._replica(container_id)
+        try:
+            return await self._broker.loop.run_in_executor(self._broker.executor, look, replica)
+        except (HeadraceError, OSError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> KafkaError:
+        self._broker.read_failed(error)
+        return KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
+
+
+def _not_here(container_id: ContainerId) -> KafkaError:
+    return KafkaError(Code.REPLICA_NOT_AVAILABLE, f"container {container_id} is not here, or not far enough")

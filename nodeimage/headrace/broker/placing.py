@@ -1,0 +1,62 @@
+"""Which containers take new partitionlets: an even spread over the nodes that lead open ones.
+
+Of a few candidates, or two random ones of many, the one is taken whose leader got the fewest of the newest placements
+made here: load evens out without asking anybody, and no node is flooded because it looked idle to all at once.
+Partitionlets that turn out hotter than others are the balancer's to move.
+"""
+
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Final
+
+from headrace.broker.cluster_link import ClusterLink
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.records import ContainerRecord
+
+REMEMBERED: Final = 1_000
+"""Placements that count."""
+FEW: Final = 16
+"""Up to so many candidates are all compared, so that the partitions of a small topic lie on different nodes."""
+
+
+class Placing:
+    """Places what this node is asked for."""
+
+    def __init__(self, cluster: ClusterLink) -> None:
+        self._cluster = cluster
+        self._newest: deque[NodeId] = deque()
+        self._count: Counter[NodeId] = Counter()
+
+    def place(self, count: int, volume: str, *, avoid: ContainerId | None = None) -> list[tuple[ContainerId, Epoch]]:
+        """Containers for `count` new partitionlets, each with its epoch, which may be an older one but never a newer.
+
+        `avoid` is taken only where there is no other. Raises KafkaError LEADER_NOT_AVAILABLE while there is none.
+        """
+        candidates = self._candidates(volume, avoid)
+        if not candidates:
+            raise KafkaError(
+                Code.LEADER_NOT_AVAILABLE, f"no container of volume {volume!r} takes new partitions at the moment"
+            )
+        return [self._one(candidates) for _ in range(count)]
+
+    def _candidates(self, volume: str, avoid: ContainerId | None) -> Sequence[ContainerRecord]:
+        """The best there are: with a leader that stays, else whatever is open."""
+        every = self._cluster.open_data(volume=volume)
+        others = [each for each in every if each.container_id != avoid] or every
+        return [each for each in others if self._stays(each.primary)] or others
+
+    def _stays(self, node_id: NodeId) -> bool:
+        node = self._cluster.node(node_id)
+        return node is not None and not node.draining and not node.stopping
+
+    def _one(self, candidates: Sequence[ContainerRecord]) -> tuple[ContainerId, Epoch]:
+        if len(candidates) > FEW:
+            candidates = random.sample(candidates, 2)
+        chosen = min(candidates, key=lambda each: (self._count[each.primary], random.random()))
+        self._newest.append(chosen.primary)
+        self._count[chosen.primary] += 1
+        if len(self._newest) > REMEMBERED:
+            self._count[self._newest.popleft()] -= 1
+        return chosen.container_id, chosen.epoch

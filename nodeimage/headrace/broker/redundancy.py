@@ -1,0 +1,82 @@
+"""Since when each container has all the replicas in sync that its volume asks for, by the records alone.
+
+Every node keeps this for itself, so it is known whichever node dies, the controller's too. Times are wall clock, for
+people. A replica that died while the in-sync set was at its minimum stays in the set (invariant 6), and is not missed
+here; `cluster_rules.lacks`, which asks the nodes, does miss it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from headrace.ids import ContainerId, Millis
+from headrace.store.records import ContainerRecord
+from headrace.store.view import Changed, ClusterView
+
+log = structlog.get_logger()
+
+KEPT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Redundancy was `lost`, or is `whole` again."""
+
+    at: Millis
+    kind: str
+    reason: str
+
+
+class Redundancy:
+    """Follows a view from now on. `whole` is so `since` then; None: since before this node looked."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self.whole = True
+        self.since: Millis | None = None
+        self._view = view
+        self._turns: deque[Turn] = deque(maxlen=KEPT)
+        self._lacked: set[ContainerId] = set()
+        """Since redundancy was lost."""
+        view.on_change(self._changed)
+        self._lacked.update(_lacking(view.containers.values()))
+        self.whole = not self._lacked
+
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(tuple(self._turns))
+
+    def _changed(self, changed: Changed) -> None:
+        if changed.containers:
+            self.see(self._view.containers.values(), now=_now())
+
+    def see(self, containers: Iterable[ContainerRecord], *, now: Millis) -> None:
+        """The records, as they are at `now`."""
+        kept = [each for each in containers if each.state != "deleted"]
+        lacking = _lacking(kept)
+        self._lacked.update(lacking)
+        if self.whole == (not lacking):
+            return
+        lasted = None if self.since is None else (now - self.since) / 1000
+        self.whole, self.since = not lacking, now
+        if lacking:
+            have = "containers have" if len(lacking) > 1 else "container has"
+            reason = f"{len(lacking)} {have} fewer replicas in sync than asked for (such as container {lacking[0]})"
+        else:
+            after = "" if lasted is None else f", after {lasted:.1f} s"
+            reason = f"all containers have all of their replicas in sync again; {len(self._lacked)} had not{after}"
+            self._lacked.clear()
+        self._turns.append(Turn(now, "whole" if self.whole else "lost", reason))
+        log.info("redundancy", whole=self.whole, reason=reason)
+
+
+def _lacking(containers: Iterable[ContainerRecord]) -> list[ContainerId]:
+    return sorted(
+        each.container_id for each in containers if each.state != "deleted" and len(each.in_sync) < each.wanted
+    )
+
+
+def _now() -> Millis:
+    return Millis(time.time_ns() // 1_000_000)

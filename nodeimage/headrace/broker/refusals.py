@@ -1,0 +1,136 @@
+"""Refusals that hold for the moment, and what they mean for the batches behind them.
+
+An idempotent producer has several requests under way on one connection, and more built. When a batch is refused for
+the moment (the partition changes hands, rolls, or has no room), those behind it must not be stored before it comes
+again: they would be out of order, and nothing else tells, as a producer that is not known here may begin anywhere
+(container/producers.py). Nor may they be told OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka then begins a new epoch, in
+which it sends again what it had under way to other partitions, stored or not. So they get the same refusal, and the
+client sends all of them again, in order.
+
+A refusal is over when its batch comes again, when the producer begins a new epoch, when the partition's own state says
+that a batch is the next one (what was refused here may have been stored by way of another node), and after a while.
+
+Also responsible for what producers are told of faults that are not theirs to understand: the catalog's.
+"""
+
+import time
+from typing import Final, NamedTuple
+
+from headrace.container.producers import Producers
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.wire.batch import read_batch
+from headrace.wire.produce import PartitionRecords
+
+REMEMBERED_S: Final = 60.0
+REMEMBERED_UNKNOWN_S: Final = 1.0
+"""Where the topic is unknown: here the catalog may only be a moment behind, but if it was deleted, the client gives the
+batch up and goes on with the next sequence, should the topic be made again."""
+
+FOR_THE_MOMENT: Final = frozenset(
+    {
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.CORRUPT_MESSAGE,
+    }
+)
+"""After these a client sends the batch again, as it was."""
+
+_CATALOGS: Final = frozenset(
+    {
+        Code.UNKNOWN_SERVER_ERROR,
+        Code.REQUEST_TIMED_OUT,
+        Code.BROKER_NOT_AVAILABLE,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+        Code.NOT_CONTROLLER,
+        Code.INVALID_REQUEST,
+        Code.FENCED_LEADER_EPOCH,
+    }
+)
+
+
+def told(error: HeadraceError) -> KafkaError:
+    """The error as producers, and who asks where they may produce, are told it."""
+    code = Code.LEADER_NOT_AVAILABLE if error.code in _CATALOGS else error.code
+    return KafkaError(code, str(error))
+
+
+class _Refused(NamedTuple):
+    """A batch that is to come again. `until`: on the monotonic clock."""
+
+    epoch: int
+    sequence: int
+    error: KafkaError
+    until: float
+
+
+Key = tuple[str, int, int]
+"""Topic as the client calls it, partition, producer id."""
+
+
+class Refusals:
+    """Those of one connection."""
+
+    __slots__ = ("_refused",)
+
+    def __init__(self) -> None:
+        self._refused: dict[Key, _Refused] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._refused)
+
+    def expire(self) -> None:
+        """Forget what has been remembered for long enough."""
+        now = time.monotonic()
+        self._refused = {key: each for key, each in self._refused.items() if each.until > now}
+
+    def note(self, part: PartitionRecords, error: HeadraceError) -> None:
+        """This batch was refused."""
+        if error.code not in FOR_THE_MOMENT or (producer := _producer(part)) is None:
+            return
+        producer_id, epoch, sequence = producer
+        key = part.topic, part.partition, producer_id
+        if (known := self._refused.get(key)) is not None and known.epoch == epoch and _behind(sequence, known.sequence):
+            return
+        unknown = error.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+        until = time.monotonic() + (REMEMBERED_UNKNOWN_S if unknown else REMEMBERED_S)
+        self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), until)
+
+    def stands(self, part: PartitionRecords, producers: Producers) -> KafkaError | None:
+        """The refusal that this batch shares; None: it may be stored, as far as order goes.
+
+        `producers`: of its partition.
+        """
+        if (producer := _producer(part)) is None:
+            return None
+        producer_id, epoch, sequence = producer
+        key = part.topic, part.partition, producer_id
+        known = self._refused.get(key)
+        if known is None:
+            return None
+        is_next = producers.next_sequence(producer_id=producer_id, epoch=epoch) == sequence
+        if known.epoch == epoch and _behind(sequence, known.sequence) and not is_next:
+            return known.error
+        del self._refused[key]  # it has come again, or its producer has given it up and begun anew
+        return None
+
+
+def _producer(part: PartitionRecords) -> tuple[int, int, int] | None:
+    """Id, epoch and base sequence of an idempotent batch."""
+    if part.records is None:
+        return None
+    try:
+        header = read_batch(part.records, check_crc=False, from_client=False)
+    except HeadraceError:
+        return None
+    return None if header.producer_id == -1 else (header.producer_id, header.producer_epoch, header.base_sequence)
+
+
+def _behind(sequence: int, other: int) -> bool:
+    """Whether `sequence` comes after `other`; both wrap at 2**31."""
+    return 0 < (sequence - other) % (1 << 31) < 1 << 30

@@ -1,0 +1,83 @@
+"""What one replica on this node can answer of a partitionlet, whoever leads its container. All of it blocks.
+
+A replica that follows may lack the newest frames, and may hold frames that were never committed and will be cut: only
+frames below what it knows to be committed count (invariant 2), and whether it has all of a range is for the caller to
+see from `committed_end`. A sealed partitionlet is complete here once its last record lies below that.
+"""
+
+from typing import NamedTuple
+
+from headrace.ids import ContainerId, Offset, PartitionletId, Position
+from headrace.log.container_log import ContainerLog
+from headrace.wire.primitives import Buffer
+
+NO_OFFSET = Offset(-1)
+
+
+class Replica(NamedTuple):
+    """A replica's log, and what of it is committed. `led`: this node leads it and serves: all there is is here."""
+
+    container: ContainerId
+    log: ContainerLog
+    committed: Position
+    led: bool
+
+
+class Extent(NamedTuple):
+    """A partitionlet in its container's log: bytes stored, and the offset after its last record."""
+
+    size: int
+    end: int
+
+
+def committed_end(replica: Replica, partitionlet: PartitionletId) -> Offset:
+    """The offset behind the last committed record of a partitionlet; -1 where the log holds none."""
+    for chunk in reversed(replica.log.chunks()):
+        whole = chunk.end is not None and chunk.end <= replica.committed
+        for part in reversed(chunk.body.parts):
+            summary = part.summary(partitionlet)
+            if summary is None or not summary.length:
+                continue
+            if whole or chunk.start + part.end <= replica.committed:
+                return Offset(summary.last + 1)
+            end = NO_OFFSET
+            for place in part.places(partitionlet, 0):
+                if chunk.start + place.at + place.length > replica.committed:
+                    break
+                end = Offset(place.last + 1)
+            if end >= 0:
+                return end
+    return NO_OFFSET
+
+
+def read_range(
+    replica: Replica, partitionlet: PartitionletId, *, offset: int, limit: int, max_bytes: int
+) -> list[Buffer] | None:
+    """Committed batches from `offset` on, below `limit`; None: this replica cannot tell. Raises `CorruptLog`."""
+    end = committed_end(replica, partitionlet)
+    if offset >= end:
+        return [] if replica.led else None
+    batches: list[Buffer] = list(
+        replica.log.read(partitionlet, Offset(offset), limit=Offset(min(limit, end)), max_bytes=max_bytes)
+    )
+    if replica.led:
+        return batches
+    # Where a follower's batches begin behind `offset`, it gave back what another node may still have.
+    return batches if batches and int.from_bytes(batches[0][:8], "big") <= offset else None
+
+
+def has_all(replica: Replica, partitionlet: PartitionletId, limit: int) -> bool:
+    """Whether no other replica can know more of a partitionlet below `limit`."""
+    return replica.led or committed_end(replica, partitionlet) >= limit
+
+
+def find_time(replica: Replica, partitionlet: PartitionletId, timestamp: int, limit: int) -> bytes | None:
+    """The first batch below `limit` with a record of `timestamp` or later; of -1, the one with the largest time."""
+    if timestamp == -1:
+        return replica.log.find_max_timestamp(partitionlet, limit=limit)
+    return replica.log.find_timestamp(partitionlet, timestamp, limit=limit)
+
+
+def extent(replica: Replica, partitionlet: PartitionletId, *, is_open: bool) -> Extent:
+    """How much is stored of a partitionlet; its end is -1 where that is not asked for, or it holds no record."""
+    return Extent(replica.log.size(partitionlet), committed_end(replica, partitionlet) if is_open else NO_OFFSET)

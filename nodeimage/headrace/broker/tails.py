@@ -1,0 +1,108 @@
+"""How a partition stands: its chain in the catalog, and where its open partitionlet is in the log, with its producers.
+
+All functions block: they run in reader threads.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.broker.roll_frames import Carried, Open, Seal
+from headrace.broker.topics import Topic
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, PartitionletRow
+from headrace.container.container import Container
+from headrace.container.producers import KnownBatch, Producer, Producers
+from headrace.errors import HeadraceError
+from headrace.ids import Offset, PartitionletId, Position
+from headrace.log.frames import FrameType
+
+Key = tuple[bytes, int]
+"""Topic id and partition."""
+NOTHING = Position(0)
+
+
+class Chain(NamedTuple):
+    """A partition as the catalog has it."""
+
+    rows: tuple[PartitionletRow, ...]
+    log_start: int
+
+
+class Tail(NamedTuple):
+    """Where an open partitionlet stands, as its container's log has it."""
+
+    next_offset: int
+    producers: Producers
+    size: int
+    seal: Seal | None = None
+    """Its seal, if it has one already."""
+
+
+def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
+    """[blocking] The open and sealed partitionlets of one partition of a topic's number, in order."""
+    rows = tuple(row for row in reader.chain(topic, partition) if row.state != INTENDED)
+    if not rows:
+        return None
+    return Chain(rows, reader.log_starts([topic]).get((topic, partition), Offset(0)))
+
+
+def read_tail(container: Container, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:
+    """[blocking] Where an open partitionlet stands that ends at `first` or later; its frames lie behind `since`."""
+    state = container.log.load(partitionlet, since=since)
+    known: dict[int, Producer] = {}
+    seal: Seal | None = None
+    now = int(time.time() * 1000)
+    for frame in container.log.controls_of(partitionlet):
+        match frame.type:
+            case FrameType.OPEN:
+                (opened,) = msgspec.msgpack.decode(frame.payload, type=list[Open])
+                entries = opened.producers
+            case FrameType.PRODUCERS:
+                entries = msgspec.msgpack.decode(frame.payload, type=list[Carried])
+            case FrameType.SEAL:
+                seal = msgspec.msgpack.decode(frame.payload, type=Seal)
+                continue
+            case _:
+                continue
+        for entry in entries:
+            known[entry.producer_id] = Producer(entry.epoch, [KnownBatch(*batch) for batch in entry.batches], seen=now)
+    for producer_id, found in state.producers.items():
+        batches = [KnownBatch(*batch) for batch in found.batches]
+        carried_over = known.get(producer_id)
+        if carried_over is not None and carried_over.epoch == found.epoch:
+            oldest = batches[0].base_offset if batches else 0
+            batches = [batch for batch in carried_over.batches if batch.base_offset < oldest] + batches
+        if carried_over is None or found.epoch >= carried_over.epoch:
+            known[producer_id] = Producer(found.epoch, batches, seen=now)
+    next_offset = first if state.next_offset is None else max(first, state.next_offset)
+    if seal is not None:
+        next_offset = max(first, seal.end)
+    return Tail(next_offset, Producers(known), state.bytes, seal)
+
+
+def read_chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key, Chain]:
+    """[blocking] Those of these partitions that exist."""
+    found = {}
+    for topic, index in wanted:
+        chain = read_chain(reader, topic.row.number, index)
+        if chain is not None:
+            found[topic.topic_id, index] = chain
+    return found
+
+
+def read_tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail | Exception]:
+    """[blocking] Each partition's tail, or why it cannot be read: damage harms those alone whom it meets."""
+    tails: dict[Key, Tail | Exception] = {}
+    for key, chain, container in asked:
+        row = chain.rows[-1]
+        # What was opened in this run has its frames behind this run's start.
+        since = container.opened_at if row.container_epoch == container.epoch else NOTHING
+        # The log start is never above the end, and tells it where all records have expired.
+        try:
+            tails[key] = read_tail(container, row.id, max(row.first, chain.log_start), since=since)
+        except (HeadraceError, OSError) as error:
+            tails[key] = error
+    return tails

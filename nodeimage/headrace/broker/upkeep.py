@@ -1,0 +1,149 @@
+"""What looking after this node's disk has in common: its replicas, what their chunks hold, and to whom that belongs.
+
+A closed chunk is read once, and a note of it kept: most rounds have nothing to do with most chunks. Belongs to the loop
+thread, but what is marked [blocking].
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from headrace.broker.retention import Share
+from headrace.catalog.rows import Owner
+from headrace.container.container import Container
+from headrace.errors import HeadraceError
+from headrace.ids import ContainerId, PartitionletId, Position, StreamNumber, stream_of
+from headrace.log.chunk import Body
+from headrace.log.container_log import Chunk, ContainerLog
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+ChunkKey = tuple[ContainerId, int]
+"""A container, and the position at which a chunk of it starts."""
+_NO_TIME = 1 << 62
+
+
+class Held(NamedTuple):
+    """A replica of this node. `led`: the container, where this node leads it."""
+
+    id: ContainerId
+    log: ContainerLog
+    committed: Position
+    led: Container | None
+    kick: Callable[[], None]
+
+
+class Blocking(Protocol):
+    """Runs work in a thread."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
+
+
+class _Note(NamedTuple):
+    """A closed chunk as it was last read: by stream, the smallest of its partitionlets' largest timestamps."""
+
+    body: Body
+    oldest: Mapping[StreamNumber, int]
+
+
+class Upkeep:
+    """One node's."""
+
+    def __init__(self, broker: "Broker", *, blocking: Blocking) -> None:
+        self._broker = broker
+        self._notes: dict[ChunkKey, _Note] = {}
+        self._unreadable: set[ChunkKey] = set()
+        self.blocking = blocking
+        self.catalog_id = ContainerId(0)
+
+    # --- replicas
+
+    def held(self) -> list[Held]:
+        """Every replica here that is not about to go."""
+        cluster = self._broker.cluster
+        led = dict(self._broker.containers)
+        found = [Held(each.id, each.log, each.committed, each, each.kick) for each in led.values()]
+        found += [
+            Held(each.id, each.log, each.committed, None, each.cycle.kick)
+            for each in cluster.replicas.followed()
+            if each.id not in led and (record := cluster.record(each.id)) is not None and record.state != "deleted"
+        ]
+        return found
+
+    def data(self) -> list[Held]:
+        """Those that hold records."""
+        return [each for each in self.held() if each.id != self.catalog_id]
+
+    def led(self) -> list[Container]:
+        """The containers of records that this node leads."""
+        return [container for container in list(self._broker.containers.values()) if container.id != self.catalog_id]
+
+    # --- chunks
+
+    async def oldest(self, held: Held, chunk: Chunk) -> Mapping[StreamNumber, int] | None:
+        """By stream that a closed chunk has records of, how old they are at most; None: it is damaged."""
+        key = (held.id, chunk.start)
+        note = self._notes.get(key)
+        if note is None or note.body is not chunk.body:
+            body = chunk.body
+            oldest: dict[StreamNumber, int] = {}
+            try:
+                shares = await self.shares(held, chunk)
+            except HeadraceError as error:
+                self.damaged(key, error)
+                return None
+            for share in shares:
+                stream = stream_of(share.partitionlet)
+                newest = share.max_timestamp if share.last >= 0 else _NO_TIME
+                oldest[stream] = min(oldest.get(stream, newest), newest)
+            note = self._notes[key] = _Note(body, oldest)
+        return note.oldest
+
+    async def shares(self, held: Held, chunk: Chunk, streams: Collection[StreamNumber] | None = None) -> list[Share]:
+        """What a chunk holds of the partitionlets of `streams`, or of all. Raises `CorruptLog`."""
+        return await self.blocking(lambda: _shares_of(held.log, chunk, streams))
+
+    async def owners(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner]:
+        """The partitions that these belong to; nothing for those that are dead."""
+        partitionlets = {share.partitionlet for share in shares}
+        return await self._broker.catalog.query(lambda reader: reader.owners(partitionlets))
+
+    def damaged(self, key: ChunkKey, error: Exception) -> None:
+        """A chunk cannot be read; said once."""
+        if key not in self._unreadable:
+            self._unreadable.add(key)
+            log.error("nothing is given back of a chunk", container=key[0], chunk=key[1], error=str(error))
+
+    def sound(self, key: ChunkKey) -> None:
+        """A chunk could be read."""
+        self._unreadable.discard(key)
+
+    def forget(self, keys: Callable[[ChunkKey], bool]) -> None:
+        """These chunks are gone."""
+        for key in [key for key in self._notes if keys(key)]:
+            del self._notes[key]
+        self._unreadable = {key for key in self._unreadable if not keys(key)}
+
+
+def _shares_of(container_log: ContainerLog, chunk: Chunk, streams: Collection[StreamNumber] | None) -> list[Share]:
+    """[blocking]"""
+    # Records without a timestamp are as old as their chunk, as in Kafka.
+    written = int(os.fstat(chunk.body.file.fd).st_mtime * 1000)
+    return [
+        Share(
+            PartitionletId(each.partitionlet),
+            each.first,
+            each.last,
+            each.max_timestamp if each.max_timestamp >= 0 else written,
+            each.length,
+        )
+        for each in container_log.summaries(chunk)
+        if each.partitionlet > 0 and (streams is None or stream_of(PartitionletId(each.partitionlet)) in streams)
+    ]

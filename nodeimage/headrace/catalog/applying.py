@@ -1,0 +1,263 @@
+"""Applies what this node's replica has committed, in the order of its log, whoever submitted it.
+
+    committed moves -> the commands from memory, or from the disk -> the catalog thread applies them in one transaction
+    -> `told` on the loop: listeners, then submitters, then those who wait for a position
+
+The catalog thread takes all commands that are committed by then, as many as one transaction takes. Everything else is
+of the loop thread. Invariant 2: nothing above the log's `committed` is asked for.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import structlog
+
+from headrace.catalog import snapshots
+from headrace.catalog.command_log import CommandLog, Written, next_batch, shortened
+from headrace.catalog.commands import Command, decode
+from headrace.catalog.outcomes import CatalogFailed, Outcomes
+from headrace.catalog.rows import Decided
+from headrace.catalog.tables import apply_all
+from headrace.errors import HeadraceError, StorageFull
+from headrace.ids import Position
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_FULL_DISK_RETRY_S = 1.0
+_READ_RETRY_S = 0.2
+_READ_RETRIES: Final = 10
+"""Of the log: it is closed for a moment while it is cut or begins anew."""
+
+
+class AppliedCommand(NamedTuple):
+    """A command as it was applied."""
+
+    position: Position
+    payload: bytes
+    command: Command
+    decided: Decided
+
+
+class Applier:
+    """Owns the tables' connection and the catalog thread."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        command_log: CommandLog,
+        connection: sqlite3.Connection,
+        outcomes: Outcomes,
+        told: Callable[[Sequence[AppliedCommand]], None],
+        replaced: Callable[[Position], None],
+    ) -> None:
+        """`told` hears of every batch that was applied, `replaced` of tables from elsewhere; both in order."""
+        self.full = False
+        """Committed commands wait for room on the disk, and so do those who submitted them."""
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Resolves with the error if nothing can be applied any more."""
+        self._folder = folder
+        self._log = command_log
+        self._connection = connection
+        self._outcomes = outcomes
+        self._told = told
+        self._replaced = replaced
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog")
+        self._turn = asyncio.Lock()
+        """Held by whoever changes the tables."""
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._closing = threading.Event()
+        self._read_failures = 0
+        self._waiting: list[tuple[Position, asyncio.Future[None]]] = []
+        command_log.on_committed(self._wake.set)
+        self._task = asyncio.create_task(self._run(), name="catalog-apply")
+
+    @property
+    def applied(self) -> Position:
+        """Everything below is applied, and visible to queries."""
+        return self._outcomes.applied
+
+    async def wait(self, position: Position) -> None:
+        """Return once everything below `position` is applied here. Raises CatalogFailed."""
+        if self._outcomes.failure is not None:
+            raise self._outcomes.failure
+        if position > self.applied:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append((position, waiter))
+            await waiter
+
+    async def let_append(self) -> None:
+        """Return when this node may append: at once, unless the log that it leads lost its end."""
+        if self._log.end >= self.applied:
+            return
+        async with self._turn:
+            end = self._log.end
+            if self._log.leads and end < self.applied and self._outcomes.failure is None:
+                await self._in_thread(lambda: self._shortened(end))
+                self._outcomes.applied = end
+
+    async def install(self, snapshot: Path, position: Position) -> None:
+        """Replace the tables by those of `snapshot`, of which `position` was the applied position.
+
+        Queries under way go on in the old tables. Raises HeadraceError for a bad file, StorageFull; nothing has changed
+        then.
+        """
+        async with self._turn:
+            if self._outcomes.failure is not None:
+                raise self._outcomes.failure
+            if self._log.committed > position:
+                raise HeadraceError(
+                    f"a snapshot at {position} is older than this log, committed to {self._log.committed}"
+                )
+            await self._in_thread(lambda: snapshots.install(self._folder, self._connection, snapshot, position))
+            log.info("catalog_replaced", folder=str(self._folder), position=position)
+            self._outcomes.applied = position
+            self._replaced(position)
+            self._outcomes.jump(position)
+            self._reached()
+            self._wake.set()
+
+    async def close(self) -> None:
+        """Apply what is committed, then let go of the thread and the connection."""
+        self._closing.set()
+        self._wake.set()
+        await asyncio.wait([self._task])  # unlike awaiting it, does not hand a cancellation on
+        async with self._turn:
+            await asyncio.to_thread(self._thread.shutdown)
+
+    def fail(self, error: Exception) -> None:
+        """Nothing can be applied any more."""
+        if not self._closing.is_set():
+            log.error("catalog_failed", folder=str(self._folder), error=repr(error))
+        failure = CatalogFailed(f"the catalog cannot go on: {error}; what is committed is applied at the next start")
+        if not self.failed.done():
+            self.failed.set_exception(failure)
+            self.failed.exception()  # whoever awaits it gets it; nobody has to
+        self._end(failure)
+
+    def _reached(self) -> None:
+        """Wake those who wait for what is applied by now."""
+        if self._waiting:
+            applied = self.applied
+            due = [waiter for position, waiter in self._waiting if position <= applied]
+            self._waiting = [each for each in self._waiting if each[0] > applied and not each[1].done()]
+            for waiter in due:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _end(self, failure: CatalogFailed) -> None:
+        self._outcomes.fail(failure)
+        for _, waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(failure)
+                waiter.exception()
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        """The one that feeds the catalog thread; ends when closing and nothing is left, or at an error."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while await self._apply_some():
+                    pass
+                if self._closing.is_set():
+                    self._end(CatalogFailed("the catalog is closed; what is committed is applied at the next start"))
+                    return
+        except Exception as error:  # whatever it is, those who wait must hear of it
+            if isinstance(error, sqlite3.DatabaseError) and snapshots.is_damage(error):
+                await self._in_thread(lambda: mark_suspect(self._folder))
+            self.fail(error)
+
+    async def _apply_some(self) -> bool:
+        """Apply some of what is committed; whether there may be more."""
+        async with self._turn:
+            until = self._log.committed
+            if until <= self.applied:
+                return False
+            found = self._log.recent(self.applied)
+            if found is not None:
+                batch, last = next_batch(iter(found))
+            else:
+                read = await self._read(self.applied, until)
+                if read is None:
+                    return False
+                batch, last = read
+            done: list[AppliedCommand] | None = []
+            if batch:
+                done = await self._loop.run_in_executor(self._thread, self._apply, batch)
+                if done is None:
+                    raise CatalogFailed("the catalog closed on a full disk")
+            self._outcomes.applied = until if last else batch[-1][0]
+            if done:
+                self._told(done)
+            self._reached()
+            return not last or self._log.committed > until
+
+    async def _read(self, after: Position, until: Position) -> tuple[list[Written], bool] | None:
+        """Commands from the disk; None if it should be tried again."""
+        try:
+            read = await self._in_thread(lambda: next_batch(self._log.commands(after, until)))
+        except Exception as error:
+            self._read_failures += 1
+            if self._read_failures > _READ_RETRIES:
+                raise
+            log.warning("catalog_log_unread", after=after, until=until, error=repr(error))
+            self._loop.call_later(_READ_RETRY_S, self._wake.set)
+            return None
+        self._read_failures = 0
+        return read
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await self._loop.run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            if snapshots.is_full(error):
+                raise StorageFull(f"{self._folder} has no room for the catalog; free some") from error
+            raise
+
+    def _shortened(self, end: Position) -> None:
+        """[catalog thread]"""
+        snapshots.drop_above(self._folder, end)
+        shortened(self._connection, end)
+
+    def _apply(self, batch: list[Written]) -> list[AppliedCommand] | None:
+        """[catalog thread] Apply in one transaction, and wait while the disk is full. None if it closed meanwhile."""
+        commands = [self._outcomes.command(payload) or decode(payload) for _, payload in batch]
+        work = [(position, command) for (position, _), command in zip(batch, commands, strict=True)]
+        waited = False
+        while True:
+            try:
+                decided = apply_all(self._connection, work)
+            except sqlite3.Error as error:
+                if not snapshots.is_full(error):
+                    raise
+                if not waited:
+                    log.error("catalog_disk_full", folder=str(self._folder), commands=len(work))
+                    waited = self.full = True
+                if self._closing.wait(_FULL_DISK_RETRY_S):
+                    return None
+            else:
+                if waited:
+                    self.full = False
+                    log.info("catalog_disk_has_room", folder=str(self._folder))
+                return [
+                    AppliedCommand(position, payload, command, each)
+                    for (position, payload), command, each in zip(batch, commands, decided, strict=True)
+                ]
+
+
+def mark_suspect(folder: Path) -> None:
+    """[blocking] The next start does not trust the tables."""
+    with contextlib.suppress(OSError):
+        snapshots.suspect(folder)

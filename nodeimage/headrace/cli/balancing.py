@@ -1,0 +1,68 @@
+"""`headrace balance`: what each node carries, what was moved and why, and whether anything is moved."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.cli.cluster_status import EVENT_COLUMNS, UP, newest_events
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.words import rows_of
+from headrace.errors import HeadraceError
+
+MOVES: Final = ("primary", "roll", "container")
+MOST_EVENTS: Final = 200
+SHOWN: Final = 20
+COLUMNS: Final = (
+    *("node", "state", "leads", "in_per_second_bytes", "out_per_second_bytes", "requests_per_second"),
+    "disk_used_bytes",
+)
+RULES: Final = """\
+Every 3 s the controller compares what the nodes carry. One that carries more than 1.25 of the mean, in traffic,
+requests or disk, and for two rounds, gives something up: it hands a primary over to a replica in sync, or its hottest
+partitions go on in containers of the coolest node. No stored byte is copied. At most 6 moves a minute; then both nodes
+are left alone for 15 s. Below 8 MiB/s, 2,000 requests/s and 8 GiB nobody is thought to carry too much."""
+
+
+def balance(
+    pause: Annotated[bool, typer.Option("--pause", help="Move nothing until --resume")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Move load again")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what was moved and why, and by which rules")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show what each node carries; pause the moving of load, or resume it."""
+    from headrace.cli.connect import ask_each, connected
+
+    if pause and resume:
+        raise HeadraceError("--pause and --resume exclude each other: say one")
+    with connected(bootstrap, data) as cluster:
+        answer = cluster.admin("balance", {"paused": True if pause else False if resume else None})
+    if explain:
+        addresses = [node["address"] for node in answer["nodes"] if node["state"] in UP]
+        seen = ask_each(addresses, "cluster.events", {"events": MOST_EVENTS})
+        answer["moves"] = moves((each for each in seen if each is not None), SHOWN)
+    if output is OutputFormat.JSON:
+        print_json(answer)
+        return
+    note("paused: nothing is moved; `headrace balance --resume` ends that" if answer["paused"] else "load is balanced")
+    columns, rows, numbers = rows_of(answer["nodes"], COLUMNS)
+    print_table(columns, rows, right=numbers)
+    if explain:
+        _explain(answer["moves"])
+
+
+def moves(seen: Any, most: int) -> list[dict[str, Any]]:
+    """The newest events that moved load, in order of time. Pure."""
+    moved = ([event for event in events if event["kind"] in MOVES] for events in seen)
+    return newest_events(moved, most)
+
+
+def _explain(moved: list[dict[str, Any]]) -> None:
+    print(f"\n{RULES}\n")
+    if not moved:
+        print("Nothing was moved since the nodes that run were started.")
+        return
+    columns, rows, numbers = rows_of(moved, EVENT_COLUMNS)
+    print_table(columns, rows, title="moves", right=numbers)

@@ -1,0 +1,211 @@
+"""`headrace status`: nodes, redundancy, what happened lately. Any node tells; events are asked of all of them."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.units import show_size
+from headrace.cli.words import described, in_words, rows_of
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.cli.connect import Cluster
+
+EVENTS: Final = 10
+POLL_S: Final = 0.5
+UP: Final = ("up", "starting", "draining", "drained", "stopping")
+NODE_COLUMNS: Final = (
+    *("node", "address", "state", "roles", "zone", "leads", "replicas", "in_sync"),
+    *("in_per_second_bytes", "out_per_second_bytes", "disk_used_bytes", "resident_bytes", "uptime_ms", "pid"),
+)
+LACKING_COLUMNS: Final = ("container", "kind", "volume", "primary", "in_sync", "wanted", "reason", "behind_bytes")
+TURNS: Final = ("lost", "whole")
+"""Kinds of the events by which redundancy turns."""
+EVENT_COLUMNS: Final = ("at_ms", "kind", "container", "reason")
+
+
+def status(
+    node: Annotated[int | None, typer.Option("--node", help="One node, in full", show_default=False)] = None,
+    events: Annotated[int, typer.Option("--events", min=0, help="How many of the newest to show")] = EVENTS,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when redundancy is whole")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 600.0,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show the cluster: its nodes, whether redundancy is whole, and what happened lately."""
+    from headrace.cli.connect import connected
+
+    with connected(bootstrap, data) as cluster:
+        if node is not None:
+            _show_node(cluster, node, output)
+            return
+        if wait:
+            _await_whole(cluster, timeout)
+        here = {} if bootstrap else _embedded(data)
+        shown = _gathered(cluster, here, events)
+    if output is OutputFormat.JSON:
+        print_json(shown)
+        return
+    _print(shown)
+    for each in shown["nodes"]:
+        if here and each["state"].endswith("down"):
+            note(f"node {each['node']} is down: `headrace node start {each['node']}` starts it again")
+
+
+def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[str, Any]:
+    """All that is shown: what the cluster says, and what each node that is up adds."""
+    from headrace.cli.connect import ask_each
+
+    answer = cluster.admin("cluster.status")
+    own = cluster.admin("status")
+    addresses = [node["address"] for node in answer["nodes"] if node["state"] in UP]
+    details = dict(zip(addresses, ask_each(addresses, "status"), strict=True))
+    seen = ask_each(addresses, "cluster.events", {"events": events})
+    processes = here.get("processes", {})
+    for node in answer["nodes"]:
+        detail = details.get(node["address"]) or {}
+        node["uptime_ms"] = detail.get("uptime_ms")
+        node["resident_bytes"] = detail.get("memory", {}).get("resident_bytes")
+        node["version"] = detail.get("version")
+        node["pid"] = processes.get(node["node"])
+    return {
+        "bootstrap": ",".join(addresses),
+        **({"data": here["data"]} if here else {}),
+        "cluster": answer["cluster"],
+        "controller": answer["controller"],
+        **{name: own[name] for name in ("streams", "topics", "partitions")},
+        **{name: answer[name] for name in ("redundancy", "volumes", "nodes", "lacking")},
+        "events": newest_events((each for each in seen if each is not None), events),
+    }
+
+
+def newest_events(seen: Iterable[Sequence[dict[str, Any]]], most: int) -> list[dict[str, Any]]:
+    """What several nodes saw, in order of time. All of them see redundancy turn, a moment apart: the first tells."""
+    found: list[dict[str, Any]] = []
+    last_turn = ""
+    for event in sorted((event for events in seen for event in events), key=lambda event: event["at_ms"]):
+        if event["kind"] in TURNS:
+            if event["kind"] == last_turn:
+                continue
+            last_turn = event["kind"]
+        found.append(event)
+    return found[-most:] if most else []
+
+
+def redundancy_in_words(redundancy: Mapping[str, Any]) -> str:
+    """`whole`, or what is missing, in one line."""
+    since = f", since {in_words('since_ms', redundancy['since_ms'])}" if redundancy.get("since_ms") else ""
+    count = redundancy["containers"]
+    if redundancy["whole"]:
+        return f"whole: {count} container{'' if count == 1 else 's'} with all replicas in sync{since}"
+    lacking = redundancy["lacking"]
+    said = f"not whole: {lacking} of {count} containers {'lacks' if lacking == 1 else 'lack'} replicas{since}"
+    if redundancy["behind_bytes"]:
+        said += f"; {show_size(redundancy['behind_bytes'])} still to copy"
+    below = redundancy["below_minimum"]
+    if below:
+        fewer = "1 is below its minimum and takes" if below == 1 else f"{below} are below their minimum and take"
+        said += f"; {fewer} no writes"
+    return said
+
+
+def volume_in_words(volume: Mapping[str, Any]) -> str:
+    """A volume in one line."""
+    replicas = volume["replicas"]
+    if replicas == 1:
+        said = "1 replica"
+    else:
+        where = "in memory" if volume["durability"] == "memory" else "on disk"
+        least = volume["min_in_sync"]
+        said = f"{replicas} replicas; a record is acknowledged once all in sync, {least} at least, have it {where}"
+    return f"{said}; {volume['problem']}" if volume["problem"] else said
+
+
+def controller_in_words(controller: int | None, nodes: Iterable[Mapping[str, Any]]) -> str:
+    """Who is the controller; another takes over within seconds where that node does not answer."""
+    if controller is None:
+        return "none at present"
+    answers = any(each["node"] == controller and each["state"] in UP for each in nodes)
+    return f"node {controller}" if answers else f"node {controller}, which does not answer"
+
+
+def told_node(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A node as a table shows it: nothing where it has no role, whole seconds of its time up."""
+    uptime_ms = node.get("uptime_ms")
+    return {
+        **node,
+        "roles": ", ".join(node["roles"]),
+        **({"uptime_ms": max(1_000, uptime_ms // 1_000 * 1_000)} if uptime_ms is not None else {}),
+    }
+
+
+def _print(shown: dict[str, Any]) -> None:
+    heading: dict[str, Any] = {name: shown[name] for name in ("cluster", "bootstrap", "data") if name in shown}
+    heading["controller"] = controller_in_words(shown["controller"], shown["nodes"])
+    heading |= {name: shown[name] for name in ("streams", "topics", "partitions")}
+    heading |= {f"volume {each['volume']}": volume_in_words(each) for each in shown["volumes"]}
+    heading["redundancy"] = redundancy_in_words(shown["redundancy"])
+    print_fields(described(heading))
+    _print_things("nodes", [told_node(each) for each in shown["nodes"]], NODE_COLUMNS)
+    _print_things("not whole", shown["lacking"], LACKING_COLUMNS)
+    _print_things("events", shown["events"], EVENT_COLUMNS)
+
+
+def _print_things(title: str, things: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """A table without the columns in which nothing stands."""
+    if things:
+        told = [name for name in columns if any(each.get(name) not in (None, "", []) for each in things)]
+        labels, rows, numbers = rows_of(things, told)
+        print()
+        print_table(labels, rows, title=title, right=numbers)
+
+
+def _show_node(cluster: "Cluster", node: int, output: OutputFormat) -> None:
+    from headrace.cli.connect import ask_each
+
+    nodes = {each["node"]: each for each in cluster.admin("node.list")}
+    if node not in nodes:
+        raise HeadraceError(f"there is no node {node}; there are {', '.join(map(str, nodes))}")
+    (detail,) = ask_each([nodes[node]["address"]], "status")
+    if detail is None:
+        raise HeadraceError(f"node {node} at {nodes[node]['address']} does not answer: see `headrace status`")
+    if output is OutputFormat.JSON:
+        print_json(detail)
+        return
+    containers = detail.pop("containers")
+    print_fields(described(detail))
+    _print_things("containers", containers, list(containers[0]) if containers else ())
+
+
+def _await_whole(cluster: "Cluster", timeout_s: float) -> None:
+    """Returns when redundancy is whole; says what is missing whenever that changes. Raises HeadraceError."""
+    deadline = time.monotonic() + timeout_s
+    said = ""
+    while True:
+        redundancy = cluster.admin("cluster.status")["redundancy"]
+        if redundancy["whole"]:
+            return
+        now = redundancy_in_words(redundancy)
+        if time.monotonic() >= deadline:
+            raise HeadraceError(f"after {timeout_s:.0f} s redundancy is {now}; `headrace status` shows why")
+        if now != said:
+            note(now)
+            said = now
+        time.sleep(POLL_S)
+
+
+def _embedded(data: Path | None) -> dict[str, Any]:
+    """What this machine knows of the cluster that runs in the folder: its place, and process ids by node."""
+    from headrace.local.cluster import running_cluster
+    from headrace.local.folder import default_folder
+
+    folder = data or default_folder()
+    cluster = running_cluster(folder)
+    nodes = cluster.nodes if cluster else ()
+    return {"data": str(folder), "processes": {node.node_id: node.pid for node in nodes}}

@@ -1,0 +1,135 @@
+"""`headrace containers`, and the two ways out when what a cluster needs is gone: `recover-unclean`, `recover-store`."""
+
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.words import described, rows_of
+from headrace.errors import HeadraceError
+
+COLUMNS: Final = (
+    *("container", "kind", "state", "volume", "primary", "epoch", "in_sync", "replicas", "wanted", "recovered"),
+    "bytes",
+)
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+
+
+def containers(
+    volume: Annotated[str | None, typer.Option("--volume", help="Of this volume only", show_default=False)] = None,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """List the containers: who leads them, which replicas are in sync, how much disk each replica takes."""
+    from headrace.cli.connect import ask_each, connected
+
+    with connected(bootstrap, data) as cluster:
+        found = cluster.admin("container.list")
+        addresses = {node["node"]: node["address"] for node in cluster.admin("node.list")}
+    needed = [primary for primary in {each["primary"] for each in found} if primary in addresses]
+    answers = ask_each([addresses[primary] for primary in needed], "container.list")
+    told = with_bytes(found, dict(zip(needed, answers, strict=True)))
+    told = [each for each in told if volume is None or each["volume"] == volume]
+    if output is OutputFormat.JSON:
+        print_json(told)
+        return
+    shown = [name for name in COLUMNS if name != "recovered" or any(each["recovered"] for each in told)]
+    columns, rows, numbers = rows_of(told, shown)
+    print_table(columns, rows, right=numbers)
+
+
+def with_bytes(found: list[dict[str, Any]], answers: dict[int, Any]) -> list[dict[str, Any]]:
+    """The containers with the bytes that each one's primary told; None where it did not answer. Pure."""
+    stored = {
+        (node, each["container"]): each["bytes"] for node, told in answers.items() if told is not None for each in told
+    }
+    return [{**each, "bytes": stored.get((each["primary"], each["container"]))} for each in found]
+
+
+def recover_unclean(
+    container: Annotated[int, typer.Argument(metavar="CONTAINER", min=1, help="As `headrace containers` shows it")],
+    node: Annotated[
+        int | None, typer.Option("--node", help="Who is to lead [default: who has most]", show_default=False)
+    ] = None,
+    yes: Yes = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Let a replica that was not in sync lead a container, where none that was will come back. May lose records.
+
+    A container waits for those that were in sync, as they have every acknowledged record. Only when their disks are
+    lost for good is this the way to write to it again.
+    """
+    from headrace.cli.connect import connected
+
+    with connected(bootstrap, data) as cluster:
+        params: dict[str, Any] = {"container": container, "node": node}
+        planned = cluster.admin("container.recover", params)
+        if not yes:
+            _ask(planned)
+        done = cluster.admin("container.recover", {**params, "node": planned["node"], "epoch": planned["epoch"]})
+    if output is OutputFormat.JSON:
+        print_json(done)
+    else:
+        note(f"node {done['node']} leads container {container} in epoch {done['epoch']}; {done['loss']}")
+
+
+def _ask(planned: dict[str, Any]) -> None:
+    """Explains, and asks. Raises Abort, and HeadraceError where nobody can answer."""
+    in_sync = ", ".join(str(node) for node in planned["in_sync"])
+    count = planned["open_partitionlets"]
+    note(f"Container {planned['container']} ({planned['kind']}) waits for node {in_sync}, which had all of it.")
+    note(f"It holds the newest part of {count} partition{'' if count == 1 else 's'}.")
+    note(f"Node {planned['node']} would lead it, with what it has up to position {planned['end']}.")
+    note(f"What may be lost: {planned['loss']}.")
+    if not sys.stdin.isatty():
+        raise HeadraceError("nothing was done: say --yes to give up what may be lost")
+    typer.confirm("Give that up?", abort=True, err=True)
+
+
+def recover_store(data: DataFolder = None, yes: Yes = False, output: Output = OutputFormat.TABLE) -> None:
+    """Build the cluster store of a stopped cluster anew, from what the nodes' folders say of their containers."""
+    from headrace.local.folder import default_folder
+    from headrace.local.store_recovery import recover_store as recover
+
+    folder = data or default_folder()
+    if not yes:
+        note(f"{folder}/cluster.sqlite is set aside, and a new one is made from the nodes' folders.")
+        note("Every node of the cluster must be in this folder: what only others hold would be missing.")
+        if not sys.stdin.isatty():
+            raise HeadraceError("nothing was done: say --yes to do it")
+        typer.confirm("Do it?", abort=True, err=True)
+    done = recover(folder)
+    for warning in done.warnings:
+        note(f"warning: {warning}")
+    result = {
+        "data": str(folder),
+        "cluster": done.cluster_id,
+        "nodes": list(done.nodes),
+        "containers": [
+            {
+                "container": each.container_id,
+                "kind": each.kind,
+                "primary": each.primary,
+                "epoch": each.epoch,
+                "in_sync": [node for node, _ in each.in_sync],
+                "replicas": list(each.replicas),
+            }
+            for each in done.containers
+        ],
+        "volumes": [each.name for each in done.volumes],
+        "old_store": str(done.kept_as) if done.kept_as else None,
+        "warnings": list(done.warnings),
+    }
+    if output is OutputFormat.JSON:
+        print_json(result)
+        return
+    print_fields(described({name: result[name] for name in ("cluster", "nodes", "volumes", "old_store")}))
+    print()
+    columns, rows, numbers = rows_of(result["containers"])  # type: ignore[arg-type]
+    print_table(columns, rows, title="containers", right=numbers)
+    note(f"start the cluster with `headrace up{f' --data {data}' if data else ''}`, and look at `headrace volume list`")

@@ -1,0 +1,238 @@
+"""`headrace node`: one more, empty one, start one again, forget one.
+
+What concerns roles and data is asked of the cluster; processes and folders are those of the embedded cluster. On
+Kubernetes the operator has the processes, and drains by itself.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from headrace.cli.cluster_status import NODE_COLUMNS, told_node
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.topic_names import parse_settings
+from headrace.cli.words import rows_of
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.cli.connect import Cluster
+    from headrace.local.folder import NodeProcess
+
+app = typer.Typer(help="The nodes of a cluster.", no_args_is_help=True)
+
+POLL_S: Final = 0.3
+NodeId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As `headrace node list` shows it")]
+NodeName = Annotated[str, typer.Argument(metavar="ID", help="For example 2, or node-2", show_default=False)]
+
+
+@app.command(name="list")
+def list_nodes(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """List the nodes: where they are, whether they answer, what they lead and hold."""
+    from headrace.cli.connect import connected
+
+    with connected(bootstrap, data) as cluster:
+        nodes = cluster.admin("node.list")
+    if output is OutputFormat.JSON:
+        print_json(nodes)
+        return
+    columns, rows, numbers = rows_of([told_node(each) for each in nodes], [n for n in NODE_COLUMNS if n in nodes[0]])
+    print_table(columns, rows, right=numbers)
+
+
+@app.command()
+def add(
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65_535, help="[default: after the last; 0: a free one]", show_default=False),
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option("--zone", help="For volumes that choose zones", show_default=False)
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="For volumes", show_default=False)
+    ] = None,
+    node_option: Annotated[
+        list[str] | None, typer.Option("--node-option", help="One more argument for the node", show_default=False)
+    ] = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Add a node to the cluster that runs in the folder. It carries new writes within seconds; no data are copied."""
+    from headrace.local.folder import default_folder
+    from headrace.local.nodes import add_node
+
+    labels = parse_settings(label or [])
+    options = [*(["--zone", zone] if zone else [])]
+    for name, value in labels.items():
+        options += ["--label", f"{name}={value}"]
+    began = time.monotonic()
+    node = _reported(
+        lambda folder: add_node(folder, port=port, options=[*options, *(node_option or [])], progress=note),
+        data or default_folder(),
+    )
+    note(f"ready after {time.monotonic() - began:.1f} s")
+    _print_process(node, output)
+
+
+@app.command()
+def start(node: NodeName, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Start a node of the folder that was stopped or has died."""
+    from headrace.local.folder import default_folder
+    from headrace.local.nodes import start_node
+
+    began = time.monotonic()
+    started = _reported(lambda folder: start_node(folder, node, progress=note), data or default_folder())
+    note(f"ready after {time.monotonic() - began:.1f} s")
+    _print_process(started, output)
+
+
+@app.command()
+def stop(
+    node: NodeName,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds before it is killed")] = 30.0,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Stop one node of the folder. Its roles go to others; its replicas stay, and catch up at its next start."""
+    from headrace.local.folder import default_folder
+    from headrace.local.nodes import stop_node
+
+    name, killed = stop_node(data or default_folder(), node, timeout_s=timeout)
+    if killed:
+        note(f"{name} did not stop within {timeout:.0f} s and was killed; what it acknowledged is safe")
+    if output is OutputFormat.JSON:
+        print_json({"stopped": [name], "killed": [name] if killed else []})
+    else:
+        note(f"stopped {name}; start it again with `headrace node start {name}{_data_option(data)}`")
+
+
+@app.command()
+def drain(
+    node: NodeId,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Let the node take roles and replicas again")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is empty")] = True,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 3600.0,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Empty a node: its roles go to others at once, then its replicas. Clients notice nothing."""
+    from headrace.cli.connect import connected
+
+    with connected(bootstrap, data) as cluster:
+        answer = cluster.admin("node.drain", {"node": node, "cancel": cancel})
+        for warning in answer["warnings"]:
+            note(f"note: {warning}")
+        if wait and not cancel:
+            answer = {**answer, **_await_drained(cluster, node, timeout)}
+    if output is OutputFormat.JSON:
+        print_json(answer)
+    elif cancel:
+        note(f"node {node} takes roles and replicas again")
+    elif answer["replicas"]:
+        note(f"node {node} is being drained: {_left(answer)}; `headrace node list` shows how far it is")
+    else:
+        note(f"node {node} is empty; `headrace node remove {node}{_data_option(data)}` forgets it")
+
+
+@app.command()
+def remove(
+    node: NodeId,
+    force: Annotated[bool, typer.Option("--force", help="Give up the replicas that it still has")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Forget a node for good, stopping its process where it is of this machine. Drain it first."""
+    from headrace.cli.connect import connected
+    from headrace.local.folder import default_folder
+
+    folder = None if bootstrap else data or default_folder()
+    with connected(bootstrap, data) as cluster:
+        addresses = {each["node"]: each["address"] for each in cluster.admin("node.list")}
+        checked = cluster.admin("node.remove", {"node": node, "force": force, "check_only": True})
+    if folder is not None:
+        _stop_process(folder, node)
+    others = ",".join(address for number, address in addresses.items() if number != node)
+    with connected(others, None) as cluster:
+        answer = cluster.admin("node.remove", {"node": node, "force": force})
+    if folder is not None:
+        _drop_folder(folder, node, erase=not checked["replicas_given_up"])
+    if output is OutputFormat.JSON:
+        print_json(answer)
+    elif answer["replicas_given_up"]:
+        note(f"removed node {node}; {answer['replicas_given_up']} replicas are made anew on other nodes")
+    else:
+        note(f"removed node {node}")
+
+
+def _await_drained(cluster: "Cluster", node: int, timeout_s: float) -> dict[str, Any]:
+    """Waits until the node has no replica; what it has then. Says how far it is whenever that changes."""
+    deadline = time.monotonic() + timeout_s
+    said = ""
+    while True:
+        found = next((each for each in cluster.admin("node.list") if each["node"] == node), None)
+        if found is None:
+            raise HeadraceError(f"node {node} was removed meanwhile")
+        left = {"leads": found["leads"], "replicas": found["replicas"]}
+        if not left["replicas"] or time.monotonic() >= deadline:
+            return left
+        if (now := _left(left)) != said:
+            note(f"node {node}: {now}")
+            said = now
+        time.sleep(POLL_S)
+
+
+def _left(answer: dict[str, Any]) -> str:
+    replicas = answer["replicas"]
+    return f"{replicas} replica{'' if replicas == 1 else 's'} left, {answer['leads']} of them primary"
+
+
+def _stop_process(folder: Path, node: int) -> None:
+    """Stops the node's process, where it is one of this folder and runs."""
+    from headrace.local.folder import node_name
+    from headrace.local.nodes import NodeRefused, stop_node
+
+    try:
+        stop_node(folder, node_name(node))
+    except NodeRefused:
+        return  # none of ours, or it does not run
+    note(f"stopped {node_name(node)}")
+
+
+def _drop_folder(folder: Path, node: int, *, erase: bool) -> None:
+    from headrace.local.folder import node_folders, node_name
+    from headrace.local.nodes import drop_node
+
+    name = node_name(node)
+    if name in node_folders(folder):
+        drop_node(folder, name, erase=erase)
+        if not erase:
+            note(f"its data stay in {folder / name}; no node takes them up again")
+
+
+def _reported(work: "Any", folder: Path) -> "NodeProcess":
+    """Runs a start; the last lines of a node that died are shown before its error."""
+    from headrace.local.starting import NodeDied
+
+    try:
+        node: NodeProcess = work(folder)
+    except NodeDied as error:
+        for line in error.log:
+            note(f"  {line}")
+        raise
+    return node
+
+
+def _print_process(node: "NodeProcess", output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json({"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid})
+    else:
+        print(f"127.0.0.1:{node.port}", flush=True)
+
+
+def _data_option(data: Path | None) -> str:
+    return f" --data {data}" if data else ""

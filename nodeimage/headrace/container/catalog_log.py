@@ -1,0 +1,93 @@
+"""The catalog's container as the catalog sees it: this node's replica, whoever leads (catalog.command_log.CommandLog).
+
+The replica stays the same object while its roles change; its log is replaced when it is cut or begins anew.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+
+import structlog
+
+from headrace.container.container import commands_in
+from headrace.container.local_replica import LocalReplica
+from headrace.errors import Code, KafkaError
+from headrace.ids import Position
+
+log = structlog.get_logger()
+
+
+class CatalogLog:
+    """A CommandLog over one replica."""
+
+    def __init__(self, replica: LocalReplica, executor: Executor) -> None:
+        assert replica.commands is not None, "this is not the catalog's container"
+        self._replica = replica
+        self._tail = replica.commands
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def leads(self) -> bool:
+        """See CommandLog."""
+        container = self._replica.container
+        return container is not None and not container.lost
+
+    @property
+    def end(self) -> Position:
+        """See CommandLog."""
+        return self._replica.log.end
+
+    @property
+    def committed(self) -> Position:
+        """See CommandLog."""
+        return self._replica.committed
+
+    def append_command(self, payload: bytes) -> asyncio.Future[Position]:
+        """See CommandLog."""
+        container = self._replica.container
+        appended: asyncio.Future[Position] = self._loop.create_future()
+        if container is None or container.lost:
+            appended.set_exception(_not_here())
+            return appended
+
+        def done(ended: asyncio.Future[Position]) -> None:
+            if appended.done():
+                return
+            if ended.cancelled():
+                appended.cancel()
+            elif (error := ended.exception()) is None:
+                appended.set_result(ended.result())
+            elif isinstance(error, KafkaError) and error.code == Code.NOT_LEADER_OR_FOLLOWER:
+                appended.set_exception(_not_here())
+            else:
+                appended.set_exception(error)
+
+        container.append_command(payload).add_done_callback(done)
+        return appended
+
+    def recent(self, after: Position) -> list[tuple[Position, bytes]] | None:
+        """See CommandLog."""
+        return self._tail.read(after, self._replica.committed)
+
+    def commands(self, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
+        """[blocking] See CommandLog."""
+        return commands_in(self._replica.log, after, until)
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        """See CommandLog."""
+        self._replica.on_commit = callback
+
+    def trim(self, until: Position) -> None:
+        """See CommandLog. It happens in a thread; what fails is tried again at the next snapshot."""
+        trimmed = self._loop.run_in_executor(self._executor, self._replica.log.trim, until)
+        trimmed.add_done_callback(_trimmed)
+
+
+def _not_here() -> KafkaError:
+    return KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
+
+
+def _trimmed(ended: "asyncio.Future[None]") -> None:
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        log.warning("trimming the catalog's log failed, it is tried again at the next snapshot", error=str(error))

@@ -1,0 +1,286 @@
+"""The follower's half of a replica: gets the primary's frames, writes and syncs them, says what it has.
+
+Responsible for one replica's connection to whoever leads: asks to follow with its history, cuts what the primary does
+not have (invariant 7), appends what comes, acknowledges what is on disk. Before it speaks in an epoch it has written
+that it has seen it, and it follows nobody of a lower one (invariant 4). It keeps trying while it is a follower.
+
+What happens when: the connection ends or the primary falls silent: it asks again, from what it has on disk. The disk is
+full: it stops reading, the primary lets it go, it goes on when there is room. A frame does not check: the connection is
+closed and the piece comes again. The process dies: what was not acknowledged is cut or completed at the next start.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from headrace.container.history import History, clip
+from headrace.errors import HeadraceError, StorageFull
+from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.log.container_log import ContainerLog, WriteJob
+from headrace.log.frames import HEADER_BYTES, FrameType
+from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Refused, SnapshotPiece
+
+if TYPE_CHECKING:
+    from headrace.container.local_replica import LocalReplica
+    from headrace.peer.session import Session
+
+log = structlog.get_logger()
+
+BEAT_S: Final = 0.3
+SILENCE_S: Final = 2.0
+"""A primary that says nothing for so long is asked anew."""
+RETRY_S: Final = (0.02, 0.05, 0.1, 0.2, 0.3)
+FULL_RETRY_S: Final = 1.0
+LOW_BYTES: Final = 8 * 1024 * 1024
+HIGH_BYTES: Final = 32 * 1024 * 1024
+"""Received and not yet on disk: above, the connection is not read."""
+
+Install = Callable[[bytearray, Position], Awaitable[None]]
+"""Takes over the catalog's snapshot that a primary sent, before the log begins at its position."""
+
+
+class Follower:
+    """A replica that follows. Made when it begins to, closed when it leads or leaves."""
+
+    def __init__(
+        self,
+        replica: "LocalReplica",
+        *,
+        epoch: Epoch,
+        node: NodeId,
+        observer: bool,
+        connect: Callable[[], "Awaitable[Session]"],
+        lost: Callable[[], None] = lambda: None,
+        install: Install | None = None,
+    ) -> None:
+        self.replica = replica
+        self.id: ContainerId = replica.id
+        self.epoch = epoch
+        self._lost = lost
+        self._node = node
+        self.observer = observer
+        """It reads along, and never counts."""
+        self._connect = connect
+        self._install = install
+        self._session: Session | None = None
+        self._incoming: deque[tuple[object, memoryview]] = deque()
+        self._incoming_bytes = 0
+        self._arrived = asyncio.Event()
+        self._following = False
+        self._beaten = 0.0
+        """When, on the primary's clock, the last heartbeat was sent that came over this connection."""
+        self._current_from = Position(0)
+        self._acknowledged_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        replica.cycle.owner = self
+        self._task = self._loop.create_task(self._run(), name=f"follow-{replica.id}")
+
+    @property
+    def log(self) -> ContainerLog:
+        """The replica's log."""
+        return self.replica.cycle.log
+
+    @property
+    def committed(self) -> Position:
+        """What is known to be committed, and is here."""
+        return self.replica.committed
+
+    @property
+    def is_current(self) -> bool:
+        """It has all that was committed when the primary took it on."""
+        return self._following and self.replica.committed >= self._current_from
+
+    async def close(self) -> None:
+        """Follow no more: nothing is acknowledged from now on. What came is written out."""
+        self._following = False
+        self._task.cancel()
+        if self._session is not None:
+            self._session.close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([self._task])
+        await self.replica.cycle.flush()
+        if self.replica.cycle.owner is self:
+            self.replica.cycle.owner = None
+
+    # --- cycle.Owner
+
+    def cycle_starts(self, job: WriteJob) -> None:
+        """See cycle.Owner."""
+
+    def cycle_done(self) -> None:
+        """See cycle.Owner. The first moment at which it may be acknowledged (invariant 1)."""
+        self._acknowledge()
+        self.replica.committed_moved()
+
+    def _acknowledge(self) -> None:
+        if self._following and self._session is not None:
+            self._acknowledged_at = self._loop.time()
+            self._session.send(Acked(position=self.log.synced, epoch=self.epoch, beat=self._beaten))
+
+    # --- the connection
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            followed = False
+            try:
+                followed = await self._follow()
+            except (HeadraceError, OSError, TimeoutError) as error:
+                log.debug("not following", container=self.id, reason=str(error))
+                self._lost()
+            except Exception:  # a fault of ours must not end the one task that keeps this replica alive
+                log.exception("following went wrong", container=self.id)
+            finally:
+                self._following = False
+                if self._session is not None:
+                    self._session.close()
+                    self._session = None
+                self._incoming.clear()
+                self._incoming_bytes = 0
+            attempt = 0 if followed else attempt + 1
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+
+    async def _follow(self) -> bool:
+        """One connection, from asking to its end; whether the primary took us on."""
+        await self.replica.saw(self.epoch)
+        await self.replica.ready()
+        await self.replica.cycle.flush()
+        session = self._session = await self._connect()
+        self._beaten = 0.0
+        session.on_message = self._received
+        session.on_closed = self._arrived.set
+        end = self.log.end
+        session.send(
+            Follow(
+                container=self.id,
+                epoch=self.epoch,
+                node=self._node,
+                format=self.replica.format,
+                observer=self.observer,
+                history=list(clip(self.replica.history, end)),
+                end=end,
+                start=self.log.start,
+                snapshot=self.replica.is_cut_below_applied,
+            )
+        )
+        first, _ = await self._next()
+        while isinstance(first, Commit):  # the primary is preparing a snapshot
+            first, _ = await self._next()
+        if isinstance(first, Refused):
+            log.debug("refused", container=self.id, reason=first.reason, epoch=first.epoch)
+            self.replica.other_epoch(Epoch(first.epoch))
+            return False
+        if not isinstance(first, Following) or first.epoch != self.epoch:
+            return False
+        await self._take_up(first)
+        self._following = True
+        self._acknowledge()
+        beat = self._loop.create_task(self._beat())
+        try:
+            while True:
+                message, payload = await self._next()
+                match message:
+                    case Frames():
+                        await self._append(payload)
+                        self.replica.learn_committed(Position(message.committed))
+                    case Commit():
+                        self.replica.learn_committed(Position(message.committed))
+                        if message.sent_at:
+                            self._beaten = message.sent_at
+                            self._acknowledge()
+                    case _:
+                        return True
+        finally:
+            beat.cancel()
+
+    async def _take_up(self, following: Following) -> None:
+        """Bring the log to where the primary's goes on."""
+        begin = Position(following.begin)
+        if following.snapshot_position >= 0:
+            received = bytearray()
+            while True:
+                message, payload = await self._next()
+                if not isinstance(message, SnapshotPiece):
+                    raise HeadraceError("the primary broke off its snapshot")
+                received += payload
+                if message.last:
+                    break
+            if self._install is not None:
+                await self._install(received, Position(following.snapshot_position))
+        history: History = tuple((Epoch(epoch), Position(start)) for epoch, start in following.history)
+        if not self.log.start <= begin <= self.log.end:
+            await self.replica.reset(begin)
+        elif begin < self.log.end:
+            log.info("cut", container=self.id, end=self.log.end, begin=begin)
+            await self.replica.cut(begin)
+            if self.replica.is_cut_below_applied:
+                raise HeadraceError("the catalog's tables are ahead of the log that was cut; a snapshot is asked for")
+        await self.replica.adopt(history)
+        self._current_from = Position(following.committed)
+        self.replica.learn_committed(Position(following.committed))
+
+    async def _append(self, frames: memoryview) -> None:
+        container_log = self.log
+        before = container_log.end
+        full: StorageFull | None = None
+        while True:
+            try:
+                if full is not None or not container_log.room(len(frames)):
+                    await self.replica.cycle.make_room()  # a piece with gaps takes more than its bytes
+                container_log.append_frames(frames)
+                break
+            except StorageFull as error:
+                if full is not None:
+                    await asyncio.sleep(FULL_RETRY_S)
+                else:
+                    log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
+                full = error
+        if self.replica.commands is not None:
+            for position, payload in commands_of(frames, before):
+                self.replica.commands.add(position, payload)
+        self.replica.cycle.kick()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._loop.time() - self._acknowledged_at > BEAT_S / 2:
+                self._acknowledge()
+
+    def _received(self, message: object, payload: memoryview) -> None:
+        self._incoming.append((message, payload))
+        self._incoming_bytes += len(payload)
+        if self._incoming_bytes > HIGH_BYTES and self._session is not None:
+            self._session.pause()
+        self._arrived.set()
+
+    async def _next(self) -> tuple[object, memoryview]:
+        while not self._incoming:
+            session = self._session
+            if session is None or session.is_closed:
+                raise HeadraceError("the primary closed the connection")
+            self._arrived.clear()
+            async with asyncio.timeout(SILENCE_S):
+                await self._arrived.wait()
+        message, payload = self._incoming.popleft()
+        self._incoming_bytes -= len(payload)
+        if self._incoming_bytes < LOW_BYTES and self._session is not None:
+            self._session.resume()
+        return message, payload
+
+
+def commands_of(frames: memoryview, position: int) -> list[tuple[Position, bytes]]:
+    """The catalog commands among whole frames that start at `position`: (position after the frame, payload)."""
+    found: list[tuple[Position, bytes]] = []
+    at = 0
+    while at < len(frames):
+        length = int.from_bytes(frames[at + 4 : at + 8], "little")
+        kind = frames[at + 8]
+        position += length
+        if kind == FrameType.COMMAND:
+            found.append((Position(position), bytes(frames[at + HEADER_BYTES : at + length])))
+        at += HEADER_BYTES if kind == FrameType.GAP else length
+    return found

@@ -1,0 +1,134 @@
+"""Puts in-sync sets into the cluster store: the one change of a container's record that its primary makes itself.
+
+A put whose outcome is unknown is put again until the record has another version (store.protocol): it may have landed,
+or may still, and until then the primary's commits wait for both sets (invariant 3).
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+import structlog
+from msgspec import structs
+
+from headrace.container.container import Container
+from headrace.container.replica import Member
+from headrace.errors import HeadraceError
+from headrace.ids import ContainerId
+from headrace.store import records
+from headrace.store.protocol import ClusterStore, StoreUnavailable, VersionConflict
+from headrace.store.records import ContainerRecord
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+RETRY_S: Final = 0.3
+DIFFERS_S: Final = 1.5
+"""A view is not that late, as a rule, and a member that is gone has been let go by then."""
+
+
+class _View(Protocol):
+    def refresh(self) -> None: ...
+
+
+class StoreAndView(Protocol):
+    """What is needed of the node."""
+
+    @property
+    def view(self) -> _View: ...
+
+    def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]: ...
+
+
+class InSync:
+    """Carries the primaries' proposals to the store, one at a time for each container."""
+
+    def __init__(self, environment: StoreAndView) -> None:
+        self._env = environment
+        self._putting: dict[ContainerId, asyncio.Task[None]] = {}
+        self._differing: dict[ContainerId, float] = {}
+        """Since when a record shows another set than its primary goes by."""
+
+    def look_at(self, container: Container, record: ContainerRecord | None) -> None:
+        """Put the set that the primary wants now, if it wants another one than `record`, as last seen, has."""
+        if container.id in self._putting or container.lost:
+            return
+        loop = asyncio.get_running_loop()
+        wanted = container.primary.proposal(loop.time())
+        if wanted is None:
+            if not self._differs_for_long(container, record, loop.time()):
+                return
+            # The controller took a member out, and gave its node the replica again before the primary had looked:
+            # commits have waited for it all the while.
+            wanted = container.primary.in_sync
+        task = self._putting[container.id] = loop.create_task(
+            self._put(container, wanted), name=f"in-sync-{container.id}"
+        )
+        task.add_done_callback(lambda _: self._putting.pop(container.id, None))
+
+    def _differs_for_long(self, container: Container, record: ContainerRecord | None, now: float) -> bool:
+        """Whether the record has shown another set than the primary's for so long that it is not only seen late."""
+        if record is None or record.epoch != container.epoch or members(record) == container.primary.in_sync:
+            self._differing.pop(container.id, None)
+            return False
+        if now - self._differing.setdefault(container.id, now) < DIFFERS_S:
+            return False
+        del self._differing[container.id]
+        return True
+
+    async def close(self) -> None:
+        """Put nothing more."""
+        tasks = list(self._putting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _put(self, container: Container, wanted: frozenset[Member]) -> None:
+        """Ends when the store has been seen to hold the set, or when the epoch is over."""
+        while not container.lost:
+            try:
+                held = await self._env.store(lambda store: _try_put(store, container, wanted))
+            except StoreUnavailable as error:
+                log.warning("the in-sync set could not be put", container=container.id, reason=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            except HeadraceError as error:
+                # A record that must not be: the proposal stands, and so does the wait for both sets.
+                log.error("the in-sync set was refused", container=container.id, reason=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._env.view.refresh()
+            if held is not None and not container.lost:
+                log.info("in sync", container=container.id, nodes=sorted(member.node for member in held))
+                if container.primary.decided(held):
+                    container.committed_moved()
+            return
+
+
+def members(record: ContainerRecord) -> frozenset[Member]:
+    """The in-sync set of a record."""
+    return frozenset(Member(node, str(format)) for node, format in record.in_sync)
+
+
+def _try_put(store: ClusterStore, container: Container, wanted: frozenset[Member]) -> frozenset[Member] | None:
+    """[blocking] The set that the store holds now in this epoch, or None: the epoch is over."""
+    in_sync = tuple(sorted((member.node, uuid.UUID(member.format)) for member in wanted))
+    while True:
+        found = store.get(f"{records.CONTAINER_PREFIX}{container.id}")
+        if found is None:
+            return None
+        record = records.decode(found.value, ContainerRecord, found.key)
+        if record.epoch != container.epoch or record.primary != container.member.node:
+            return None
+        if set(record.in_sync) == set(in_sync):
+            return wanted
+        if not {node for node, _ in in_sync} <= set(record.replicas):
+            # The controller took a replica away meanwhile: what the record says stands, and is proposed from anew.
+            return members(record)
+        try:
+            records.put_container(store, structs.replace(record, in_sync=in_sync), found.version)
+        except VersionConflict:
+            continue
+        return wanted

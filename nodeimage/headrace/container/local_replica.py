@@ -1,0 +1,345 @@
+"""One replica on this node: its folder, its log and sync cycle, and what it knows of its epochs, whoever leads.
+
+It stays while roles change: `Container` and `Follower` are its two halves, one at a time. Cutting the log closes it,
+cuts the files and opens them again (invariant 9: index, producers' state and all go with the frames). Changes of
+`replica.json` and cuts come one at a time, and each to its end, whoever is cancelled meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+from msgspec import structs
+
+from headrace.container import replica_folder
+from headrace.container.command_tail import CommandTail
+from headrace.container.container import Container
+from headrace.container.cycle import Room, SyncCycle
+from headrace.container.feed import Recent
+from headrace.container.follower import Follower
+from headrace.container.history import History, begin_epoch, clip, last_epoch
+from headrace.container.replica import Member
+from headrace.container.replica_folder import ReplicaFile
+from headrace.errors import CorruptLog
+from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.log.container_log import ContainerLog, LogOptions
+
+log = structlog.get_logger()
+
+CATALOG: Final = "catalog"
+
+
+class LocalReplica:
+    """Made by `open`. The loop thread's own."""
+
+    def __init__(
+        self,
+        *,
+        container_id: ContainerId,
+        kind: str,
+        node: NodeId,
+        folder: Path,
+        options: LogOptions,
+        executor: Executor,
+        room: Room,
+        fatal: Callable[[str], None],
+        state: ReplicaFile,
+        container_log: ContainerLog,
+    ) -> None:
+        self.id = container_id
+        self.kind = kind
+        self.folder = folder
+        self.container: Container | None = None
+        self.follower: Follower | None = None
+        self.recent = Recent()
+        self.on_commit: Callable[[], None] | None = None
+        self.on_other_epoch: Callable[[Epoch], None] = lambda _epoch: None
+        self.on_chunk_full: Callable[[], None] = lambda: None
+        self.applied: Callable[[], Position] | None = None
+        """Of the catalog: how far its tables are."""
+        self._node = node
+        self._options = options
+        self._executor = executor
+        self._room = room
+        self._fatal = fatal
+        self._state = state
+        self._known_committed = Position(0)
+        self._turn = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
+        """Of the files: under way."""
+        self._loop = asyncio.get_running_loop()
+        self.cycle = self._new_cycle(container_log)
+        self.commands = CommandTail(container_log.end) if kind == CATALOG else None
+
+    @classmethod
+    async def open(
+        cls,
+        *,
+        container_id: ContainerId,
+        kind: str,
+        node: NodeId,
+        folder: Path,
+        options: LogOptions,
+        executor: Executor,
+        room: Room,
+        fatal: Callable[[str], None],
+        replaceable: bool,
+        unmarked: str = "",
+    ) -> "LocalReplica":
+        """Recover the replica in `folder`, or make an empty one.
+
+        `unmarked`: see replica_folder.prepare. `replaceable`: others have the data, so a damaged replica is thrown
+        away and fetched anew, as another format (invariant 14). Else raises CorruptLog.
+        """
+        loop = asyncio.get_running_loop()
+
+        def opened() -> tuple[ReplicaFile, ContainerLog]:
+            try:
+                state = replica_folder.prepare(folder, unmarked=unmarked)
+                if not options.fsync:
+                    state = replica_folder.after_page_cache(folder, state)
+                return state, ContainerLog.open(folder, options)
+            except CorruptLog as error:
+                if not replaceable:
+                    raise
+                log.error("a damaged replica is fetched anew", container=container_id, error=str(error))
+                replica_folder.remove(folder)
+                return replica_folder.prepare(folder), ContainerLog.open(folder, options)
+
+        state, container_log = await loop.run_in_executor(executor, opened)
+        return cls(
+            container_id=container_id,
+            kind=kind,
+            node=node,
+            folder=folder,
+            options=options,
+            executor=executor,
+            room=room,
+            fatal=fatal,
+            state=structs.replace(state, history=clip(state.history, container_log.end)),
+            container_log=container_log,
+        )
+
+    def _new_cycle(self, container_log: ContainerLog) -> SyncCycle:
+        cycle = SyncCycle(
+            container_id=self.id,
+            container_log=container_log,
+            executor=self._executor,
+            room=self._room,
+            fatal=self._fatal,
+        )
+        cycle.on_chunk_full = self._chunk_full
+        return cycle
+
+    # --- state
+
+    @property
+    def log(self) -> ContainerLog:
+        """The log, as it is now: a cut replaces it."""
+        return self.cycle.log
+
+    @property
+    def format(self) -> str:
+        """Of the folder (invariant 5)."""
+        return self._state.format
+
+    @property
+    def member(self) -> Member:
+        """The replica's identity in the in-sync set."""
+        return Member(self._node, self._state.format)
+
+    @property
+    def seen(self) -> Epoch:
+        """The highest epoch it has heard of."""
+        return self._state.seen
+
+    @property
+    def led(self) -> Epoch:
+        """The last epoch in which it was primary, in this run of the process or an earlier one."""
+        return self._state.led
+
+    @property
+    def history(self) -> History:
+        """The epochs of its frames."""
+        return self._state.history
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """Of its last frame."""
+        return last_epoch(self._state.history, self.log.end)
+
+    @property
+    def committed(self) -> Position:
+        """What is known to be committed, and is on this disk."""
+        if self.container is not None:
+            return self.container.committed
+        return min(self._known_committed, self.cycle.log.synced)
+
+    @property
+    def is_cut_below_applied(self) -> bool:
+        """The catalog's tables hold commands that the log lost: only after an unclean recovery (invariant 15)."""
+        return self.applied is not None and self.applied() > self.log.end
+
+    def learn_committed(self, position: Position) -> None:
+        """Everything below `position` is committed."""
+        if position > self._known_committed:
+            self._known_committed = position
+            self.committed_moved()
+
+    def committed_moved(self) -> None:
+        """`committed` may have moved."""
+        if self.on_commit is not None:
+            self.on_commit()
+        self._chunk_full()
+
+    def _chunk_full(self) -> None:
+        if self.log.chunks_to_close(self.committed):
+            self.on_chunk_full()
+
+    # --- epochs
+
+    async def saw(self, epoch: Epoch) -> None:
+        """Remember, durably, that there is `epoch` (invariant 4). Raises CorruptLog if there was a higher one."""
+        if epoch < self._state.seen:
+            raise CorruptLog(f"container {self.id}: epoch {epoch} after {self._state.seen}")
+        if epoch > self._state.seen:
+            await self._write(lambda state: structs.replace(state, seen=max(epoch, state.seen)))
+
+    def other_epoch(self, epoch: Epoch) -> None:
+        """The node that was asked has another epoch than we know of."""
+        self.on_other_epoch(epoch)
+
+    async def adopt(self, history: History) -> None:
+        """The primary's history, before any of its frames is appended here."""
+        if history != self._state.history:
+            await self._write(lambda state: structs.replace(state, history=history))
+
+    async def remember(self, record: str) -> None:
+        """The container's record, as the store has it."""
+        if record != self._state.record:
+            await self._write(lambda state: structs.replace(state, record=record))
+
+    async def _write(self, change: Callable[[ReplicaFile], ReplicaFile]) -> None:
+        await self._to_its_end(lambda: self._write_now(change))
+
+    async def _write_now(self, change: Callable[[ReplicaFile], ReplicaFile]) -> None:
+        state = change(self._state)
+        await self._loop.run_in_executor(self._executor, replica_folder.write, self.folder, state)
+        self._state = state
+
+    async def _to_its_end(self, change: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Change the files after all changes begun before, and to the end, though who asked for it be cancelled: what
+        is known of them here must be what they hold.
+        """
+
+        async def make() -> None:
+            async with self._turn:
+                await change()
+
+        making = self._loop.create_task(make(), name=f"files-{self.id}")
+        self._changes.add(making)
+        making.add_done_callback(self._changes.discard)
+        making.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
+        await asyncio.shield(making)
+
+    # --- roles
+
+    async def lead(
+        self, *, epoch: Epoch, in_sync: frozenset[Member], replicas: tuple[NodeId, ...], min_in_sync: int
+    ) -> Container:
+        """Become the primary in `epoch`, which nobody has written in."""
+        used = max(self._state.led + 1, self._state.seen)
+        assert epoch >= used, f"container {self.id}: epoch {epoch} was used"
+        await self.stop()
+        await self.ready()
+        end = self.log.end
+        await self._write(
+            lambda state: structs.replace(
+                state, seen=epoch, led=epoch, history=begin_epoch(clip(state.history, end), epoch=epoch, start=end)
+            )
+        )
+        self.recent = Recent()
+        self.container = Container(
+            container_id=self.id,
+            member=self.member,
+            epoch=epoch,
+            executor=self._executor,
+            cycle=self.cycle,
+            in_sync=in_sync,
+            replicas=replicas,
+            min_in_sync=min_in_sync,
+            committed=min(self._known_committed, self.log.synced),
+            commands=self.commands,
+        )
+        self.container.commands_at_once = self.kind == CATALOG
+        self.container.on_commit = self.committed_moved
+        self.container.recent = self.recent
+        if self.container.committed > self._known_committed:  # a single replica commits what it has
+            self.committed_moved()
+        return self.container
+
+    async def stop(self) -> None:
+        """Neither lead nor follow. What was appended is written out."""
+        if self.container is not None:
+            self._known_committed = max(self._known_committed, self.container.committed)
+            self.container.lose()
+            self.container = None
+        if self.follower is not None:
+            follower, self.follower = self.follower, None
+            await follower.close()
+        while self._changes:
+            await asyncio.wait(self._changes)
+        await self.cycle.flush()
+        self.cycle.owner = None
+        self.cycle.on_chunk_full = self._chunk_full
+
+    # --- the log's files
+
+    async def cut(self, position: Position) -> None:
+        """Remove what lies at or above `position`."""
+        change = partial(ContainerLog.cut, self.folder, position, self._options)
+        await self._to_its_end(lambda: self._reopen(change, begin=None))
+
+    async def reset(self, begin: Position) -> None:
+        """Begin anew at `begin`, empty."""
+        change = partial(ContainerLog.reset, self.folder, begin)
+        await self._to_its_end(lambda: self._reopen(change, begin=begin))
+
+    async def ready(self) -> None:
+        """Open the log again that a cut or reset which failed has left closed."""
+        if self.cycle.is_closed:
+            await self._to_its_end(lambda: self._reopen(lambda: None, begin=None))
+
+    async def _reopen(self, change: Callable[[], None], *, begin: Position | None) -> None:
+        owner = self.cycle.owner
+        await self.cycle.close()
+
+        def changed() -> ContainerLog:
+            change()
+            if begin is None:
+                return ContainerLog.open(self.folder, self._options)
+            return ContainerLog.open(self.folder, self._options, begin=begin)
+
+        container_log = await self._loop.run_in_executor(self._executor, changed)
+        self.cycle = self._new_cycle(container_log)
+        self.cycle.owner = owner
+        self._known_committed = min(self._known_committed, container_log.end)
+        if self.commands is not None:
+            self.commands.restart(container_log.end)
+        await self._write_now(lambda state: structs.replace(state, history=clip(state.history, container_log.end)))
+
+    async def close(self) -> None:
+        """Let go of the files."""
+        await self.stop()
+        await self.cycle.close()
+        if not self._options.fsync:
+            await self._loop.run_in_executor(self._executor, replica_folder.left_clean, self.folder, self._state)
+
+    async def remove(self) -> None:
+        """Remove the replica with its folder."""
+        await self.close()
+        await self._loop.run_in_executor(self._executor, replica_folder.remove, self.folder)

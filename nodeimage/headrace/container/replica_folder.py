@@ -1,0 +1,114 @@
+"""What a replica's folder says of itself: the file `replica.json` beside the chunks.
+
+    {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...]}
+
+`format` is made with the folder (invariant 5): a folder that was lost and made again is another replica. `seen` is the
+highest epoch that the replica has heard of, written before it answers in that epoch (invariant 4). `led` is the last
+epoch in which it was primary: no later run of the process writes in that epoch again. `history` is written before the
+first frame of an epoch. Everything here blocks.
+"""
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from headrace.container.history import History
+from headrace.errors import CorruptLog
+from headrace.ids import Epoch
+from headrace.log.files import replace_file, sync_folder
+
+_NAME = "replica.json"
+_REMOVED = ".removed"
+
+
+class ReplicaFile(msgspec.Struct, frozen=True):
+    """The file's content."""
+
+    format: str
+    seen: Epoch = Epoch(0)
+    led: Epoch = Epoch(0)
+    history: History = ()
+    boot: str = ""
+    """Of a replica that is not synced: the start of the machine in whose page cache its newest frames may lie."""
+    record: str = ""
+    """The container's last known record, as JSON: the cluster store can be rebuilt from these."""
+
+
+def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
+    """The replica in `folder`; made, empty, where there is none. Raises CorruptLog, StorageFull.
+
+    `unmarked`: the format of a folder with chunks that was written before replicas had one of their own.
+    """
+    found = read(folder)
+    if found is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        old = unmarked and any(folder.glob("*.chunk"))
+        found = ReplicaFile(format=unmarked if old else str(uuid.uuid4()))
+        write(folder, found)
+        sync_folder(folder.parent)
+    return found
+
+
+def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
+    """The state of a replica that is not synced (durability: memory).
+
+    A process that dies loses nothing of the page cache; a machine does. So after another start of the machine the
+    replica counts as another format, and joins anew (invariant 5).
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    if state.boot == boot:
+        return state
+    state = msgspec.structs.replace(state, boot=boot, format=str(uuid.uuid4()) if state.boot else state.format)
+    write(folder, state)
+    return state
+
+
+def left_clean(folder: Path, state: ReplicaFile) -> None:
+    """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine."""
+    if not (folder / _NAME).exists():  # the disk went away before
+        return
+    for path in (path for path in folder.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    current = read(folder) or state
+    write(folder, msgspec.structs.replace(current, boot=""))
+
+
+def read(folder: Path) -> ReplicaFile | None:
+    """What the folder says; None: there is no replica here. Raises CorruptLog."""
+    try:
+        raw = (folder / _NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=ReplicaFile)
+    except msgspec.DecodeError as error:
+        raise CorruptLog(f"{folder / _NAME} cannot be read: {error}. Restore it, or remove the folder.") from error
+
+
+def write(folder: Path, state: ReplicaFile) -> None:
+    """Durably, all or nothing. Raises StorageFull."""
+    replace_file(folder / _NAME, [msgspec.json.encode(state)])
+
+
+def remove(folder: Path) -> None:
+    """Remove a replica: all of it at once, also over a crash. Chunks without their replica.json would pass for an old
+    replica's, whose history nobody knows.
+    """
+    aside = folder.with_name(folder.name + _REMOVED)
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:
+        return
+    sync_folder(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """At a start: end the removals among the replicas in `folder` that a crash cut short."""
+    for aside in folder.glob(f"*{_REMOVED}"):
+        shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,462 @@
+"""The replicas of one node: which there are and who leads them follows from the containers' records.
+
+Responsible for carrying out what the cluster store says: a replica becomes primary, follows, or goes, as its record
+changes; and for the one change that a primary makes itself, the in-sync set (invariants 3, 5, 6). One task per
+replica makes its changes of role one after the other; one timer for all looks after silent followers and heartbeats.
+
+A primary that starts again takes a new epoch by compare and set before it writes: what it had not synced may be on its
+followers, and no epoch is written in twice. A put whose outcome is unknown is put again until the record has another
+version; meanwhile commits wait for both sets.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import msgspec
+import structlog
+from msgspec import structs
+
+from headrace.container import feed, replica_folder
+from headrace.container.container import Container
+from headrace.container.cycle import Room
+from headrace.container.follower import Follower, Install
+from headrace.container.in_sync import InSync, members
+from headrace.container.local_replica import CATALOG, LocalReplica
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
+from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.peer.messages import Follow, ReplicaState
+from headrace.store import records
+from headrace.store.protocol import ClusterStore, VersionConflict
+from headrace.store.records import ContainerRecord, NodeRecord
+
+if TYPE_CHECKING:
+    from headrace.peer.session import Session
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+TICK_S: Final = 0.1
+BEAT_EVERY: Final = 3
+STORE_RETRY_S: Final = 0.3
+
+Snapshot = Callable[[], Awaitable[tuple[memoryview, Position]]]
+
+
+class View(Protocol):
+    """What the cluster store holds, as last seen (store.view.ClusterView)."""
+
+    @property
+    def nodes(self) -> Mapping[NodeId, NodeRecord]: ...
+
+    @property
+    def containers(self) -> Mapping[ContainerId, ContainerRecord]: ...
+
+    @property
+    def versions(self) -> Mapping[ContainerId, int]: ...
+
+    def refresh(self) -> None: ...
+
+
+class Environment(Protocol):
+    """What replicas need of their node."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    @property
+    def node_format(self) -> str:
+        """Of the node's folder."""
+
+    @property
+    def executor(self) -> Executor: ...
+
+    @property
+    def view(self) -> View: ...
+
+    @property
+    def folder(self) -> Path:
+        """Where the replicas' folders lie."""
+
+    def options(self, kind: str, volume: str) -> LogOptions: ...
+
+    def room(self, kind: str) -> Room: ...
+
+    def fatal(self, reason: str) -> None: ...
+
+    def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]:
+        """Run a blocking call on the cluster store in a thread."""
+        ...
+
+    async def connect(self, node: NodeRecord) -> "Session": ...
+
+
+class _Kept:
+    """One replica and the task that changes its role."""
+
+    __slots__ = ("changed", "problem", "replica", "task")
+
+    def __init__(self) -> None:
+        self.replica: LocalReplica | None = None
+        self.changed = asyncio.Event()
+        self.changed.set()
+        self.problem = ""
+        self.task: asyncio.Task[None] | None = None
+
+
+class Replicas:
+    """All replicas of this node."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._env = environment
+        self._loop = asyncio.get_running_loop()
+        self._kept: dict[ContainerId, _Kept] = {}
+        self._in_sync = InSync(environment)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticks = 0
+        self._ticking: asyncio.Task[None] | None = None
+        self._closed = False
+        self.led: dict[ContainerId, Container] = {}
+        """The containers that this node leads."""
+        self.on_led: list[Callable[[Container], None]] = []
+        self.on_left: list[Callable[[Container], None]] = []
+        self.on_opened: list[Callable[[LocalReplica], None]] = []
+        self.on_unusable: list[Callable[[ContainerId, HeadraceError], None]] = []
+        """Told of a replica that is damaged and nowhere else, or that has no room to take up its role."""
+        self.on_trouble: list[Callable[[NodeId], None]] = []
+        """Told of a node whose connection with a replica here has ended, or that does not answer one."""
+        self.install: Install | None = None
+        """Takes over the catalog's snapshot that a primary sent."""
+        self.snapshot: Snapshot | None = None
+        """The catalog's newest snapshot, for a follower that is too far behind the log."""
+
+    # --- life
+
+    def start(self) -> None:
+        """Carry out what the records say, from now on."""
+        self._loop.run_in_executor(self._env.executor, replica_folder.sweep, self._env.folder)
+        self._ticking = self._loop.create_task(self._tick_always(), name="replicas")
+        self.records_changed(set(self._env.view.containers))
+
+    async def close(self) -> None:
+        """Lead and follow nothing more; let go of all files."""
+        self._closed = True
+        await self._in_sync.close()
+        for task in [self._ticking, *(kept.task for kept in self._kept.values()), *self._tasks]:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(
+            *(task for task in [self._ticking, *self._tasks] if task is not None),
+            *(kept.task for kept in self._kept.values() if kept.task is not None),
+            return_exceptions=True,
+        )
+        for kept in list(self._kept.values()):
+            if kept.replica is not None:
+                if kept.replica.container is not None:
+                    await kept.replica.cycle.flush()
+                await kept.replica.close()
+        self.led.clear()
+
+    def records_changed(self, containers: set[ContainerId]) -> None:
+        """These containers' records are new, changed or gone."""
+        for container_id in containers:
+            kept = self._kept.get(container_id)
+            if kept is None:
+                if not self._is_wanted(self._env.view.containers.get(container_id)):
+                    continue
+                kept = self._kept[container_id] = _Kept()
+            self._heed(container_id)
+            kept.changed.set()
+            if kept.task is None or kept.task.done():
+                kept.task = self._loop.create_task(self._keep(container_id, kept), name=f"replica-{container_id}")
+
+    def _heed(self, container_id: ContainerId) -> None:
+        """What a record's change means for a container that is led here, at once: an old primary stops now."""
+        container = self.led.get(container_id)
+        record = self._env.view.containers.get(container_id)
+        if container is None:
+            return
+        if record is None or record.state == "deleted" or record.epoch != container.epoch:
+            self._leave(container)
+            return
+        container.closing = record.state != "open"
+        container.primary.placed(record.replicas, record.min_in_sync)
+
+    def _leave(self, container: Container) -> None:
+        if self.led.get(container.id) is container:
+            del self.led[container.id]
+        container.lose()
+        log.info("leads no more", container=container.id, epoch=container.epoch)
+        for callback in self.on_left:
+            callback(container)
+
+    def _is_wanted(self, record: ContainerRecord | None) -> bool:
+        if record is None or record.state == "deleted":
+            return False
+        # Every node follows the catalog, to apply its commands.
+        return record.kind == CATALOG or self._env.node_id in record.replicas or record.primary == self._env.node_id
+
+    # --- one replica
+
+    async def _keep(self, container_id: ContainerId, kept: _Kept) -> None:
+        while not self._closed:
+            await kept.changed.wait()
+            kept.changed.clear()
+            record = self._env.view.containers.get(container_id)
+            try:
+                if not self._is_wanted(record):
+                    if not await self._may_go(record):
+                        await asyncio.sleep(STORE_RETRY_S)
+                        kept.changed.set()
+                        continue
+                    await self._remove(container_id, kept)
+                    if self._is_wanted(self._env.view.containers.get(container_id)):
+                        self.records_changed({container_id})  # given to this node again while it was being removed
+                    return
+                assert record is not None
+                await self._carry_out(record, kept)
+                kept.problem = ""
+            except asyncio.CancelledError:
+                raise
+            except (HeadraceError, OSError) as error:
+                if kept.problem != str(error):
+                    log.warning("a replica is not as it should be", container=container_id, reason=str(error))
+                kept.problem = str(error)
+                if isinstance(error, CorruptLog | StorageFull):
+                    for callback in self.on_unusable:
+                        callback(container_id, error)
+                await asyncio.sleep(STORE_RETRY_S)
+                kept.changed.set()
+            except Exception as error:
+                log.exception("a replica's change of role went wrong", container=container_id)
+                kept.problem = repr(error)
+                await asyncio.sleep(STORE_RETRY_S)
+                kept.changed.set()
+
+    async def _may_go(self, record: ContainerRecord | None) -> bool:
+        """A replica goes only when the record says so; a record that is missing may be back in a moment."""
+        if record is not None:
+            return record.state == "deleted" or self._env.node_id not in {node for node, _ in record.in_sync}
+        return False
+
+    async def _remove(self, container_id: ContainerId, kept: _Kept) -> None:
+        if kept.replica is not None:
+            await kept.replica.remove()
+            log.info("replica removed", container=container_id)
+        else:
+            folder = self._env.folder / str(container_id)
+            await self._loop.run_in_executor(self._env.executor, replica_folder.remove, folder)
+        self._kept.pop(container_id, None)
+
+    async def _carry_out(self, record: ContainerRecord, kept: _Kept) -> None:
+        replica = kept.replica
+        if replica is None:
+            replica = kept.replica = await self._open(record)
+        await replica.remember(msgspec.json.encode(record).decode())
+        if record.primary == self._env.node_id:
+            await self._lead(record, replica)
+        else:
+            await self._follow(record, replica)
+
+    async def _open(self, record: ContainerRecord) -> LocalReplica:
+        others = {node for node, _ in record.in_sync} - {self._env.node_id}
+        replica = await LocalReplica.open(
+            container_id=record.container_id,
+            kind=record.kind,
+            node=self._env.node_id,
+            folder=self._env.folder / str(record.container_id),
+            options=self._env.options(record.kind, record.volume),
+            executor=self._env.executor,
+            room=self._env.room(record.kind),
+            fatal=self._env.fatal,
+            replaceable=bool(others),
+            unmarked=self._env.node_format,
+        )
+        replica.on_other_epoch = lambda epoch: self._env.view.refresh()
+        for callback in self.on_opened:
+            callback(replica)
+        return replica
+
+    async def _lead(self, record: ContainerRecord, replica: LocalReplica) -> None:
+        if replica.container is not None and replica.container.epoch == record.epoch and not replica.container.lost:
+            return
+        if replica.container is not None:
+            await replica.stop()
+        own = (self._env.node_id, uuid.UUID(replica.format))
+        if own not in record.in_sync:
+            # Invariants 5, 14: what this replica lost or never had may be committed elsewhere.
+            await replica.stop()
+            raise KafkaError(Code.REPLICA_NOT_AVAILABLE, "this replica is not in the in-sync set, and cannot lead")
+        if record.epoch <= replica.led or record.epoch < replica.seen:
+            await replica.stop()
+            await self._claim(record, replica)
+            return
+        if self._env.view.containers.get(record.container_id) is not record:
+            return  # it has changed while we waited; the next round sees to it
+        container = await replica.lead(
+            epoch=record.epoch, in_sync=members(record), replicas=record.replicas, min_in_sync=record.min_in_sync
+        )
+        container.on_follower_gone = self._trouble
+        container.volume = record.volume
+        container.closing = record.state != "open"
+        self.led[container.id] = container
+        log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)
+        for callback in self.on_led:
+            callback(container)
+        self._heed(container.id)
+
+    async def _claim(self, record: ContainerRecord, replica: LocalReplica) -> None:
+        """Take an epoch that nobody has written in."""
+        if self._env.view.containers.get(record.container_id) is not record:
+            return  # it has changed while we waited: with its new version the old record would be put over the new one
+        epoch = Epoch(max(record.epoch, replica.seen, replica.led) + 1)
+        wanted = structs.replace(record, epoch=epoch)
+        version = self._env.view.versions[record.container_id]
+        try:
+            await self._env.store(lambda store: records.put_container(store, wanted, version))
+        except VersionConflict:
+            pass
+        self._env.view.refresh()
+
+    async def _follow(self, record: ContainerRecord, replica: LocalReplica) -> None:
+        follower = replica.follower
+        observer = self._env.node_id not in record.replicas
+        if follower is not None and follower.epoch == record.epoch and follower.observer == observer:
+            return
+        await replica.stop()
+        if record.epoch < replica.seen:
+            raise KafkaError(Code.FENCED_LEADER_EPOCH, f"epoch {record.epoch} is older than {replica.seen}, seen here")
+        await replica.saw(record.epoch)
+
+        async def connect() -> "Session":
+            node = self._env.view.nodes.get(record.primary)
+            if node is None:
+                raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"node {record.primary} is not known")
+            return await self._env.connect(node)
+
+        replica.follower = Follower(
+            replica,
+            epoch=record.epoch,
+            node=self._env.node_id,
+            observer=observer,
+            connect=connect,
+            lost=lambda: self._trouble(record.primary),
+            install=self._install if record.kind == CATALOG else None,
+        )
+
+    def _trouble(self, node: NodeId) -> None:
+        if not self._closed:
+            for callback in self.on_trouble:
+                callback(node)
+
+    async def _install(self, snapshot: bytearray, position: Position) -> None:
+        assert self.install is not None, "a snapshot came, but there is no catalog"
+        await self.install(snapshot, position)
+
+    # --- the timer
+
+    async def _tick_always(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._ticks += 1
+            try:
+                for container in list(self.led.values()):
+                    if self._ticks % BEAT_EVERY == 0:
+                        for each in container.feeds:
+                            each.beat()
+                    self._in_sync.look_at(container, self._env.view.containers.get(container.id))
+            except Exception:
+                log.exception("looking after the followers went wrong")
+
+    # --- asked by others
+
+    def accept(self, asked: Follow, session: "Session") -> None:
+        """A follower wants to follow a container that this node leads."""
+        container = self.led.get(ContainerId(asked.container))
+        kept = self._kept.get(ContainerId(asked.container))
+        if container is None or kept is None or kept.replica is None or asked.epoch != container.epoch:
+            epoch = container.epoch if container is not None else Epoch(-1)
+            if container is None or asked.epoch > container.epoch:
+                self._env.view.refresh()
+            feed.refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "another epoch", epoch=epoch)
+            return
+        replica = kept.replica
+        snapshot = self.snapshot if replica.kind == CATALOG else None
+        task = self._loop.create_task(self._accept(container, asked, session, replica, snapshot), name="accept")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(
+        self,
+        container: Container,
+        asked: Follow,
+        session: "Session",
+        replica: LocalReplica,
+        snapshot: Snapshot | None,
+    ) -> None:
+        try:
+            await feed.accept(
+                container,
+                asked,
+                session,
+                history=replica.history,
+                recent=replica.recent,
+                executor=self._env.executor,
+                snapshot=snapshot,
+            )
+        except (HeadraceError, OSError) as error:
+            log.warning("a follower was not taken on", container=container.id, node=asked.node, reason=str(error))
+            session.close()
+
+    async def prepare(self, container_id: ContainerId) -> str:
+        """Make an empty replica for a container that is about to be created; its format. Idempotent."""
+        folder = self._env.folder / str(container_id)
+        state = await self._loop.run_in_executor(self._env.executor, replica_folder.prepare, folder)
+        return state.format
+
+    def problem(self, container_id: ContainerId) -> str:
+        """Why a replica here is not as it should be; empty if it is."""
+        kept = self._kept.get(container_id)
+        return kept.problem if kept is not None else ""
+
+    def replica(self, container_id: ContainerId) -> LocalReplica | None:
+        """This node's replica of a container, if it has one and it is open."""
+        kept = self._kept.get(container_id)
+        return kept.replica if kept is not None else None
+
+    def all(self) -> Sequence[LocalReplica]:
+        """All replicas that are open."""
+        return [kept.replica for kept in self._kept.values() if kept.replica is not None]
+
+    def followed(self) -> Sequence[LocalReplica]:
+        """Those that another node leads."""
+        return [replica for replica in self.all() if replica.container is None]
+
+    def any_log(self, container_id: ContainerId) -> tuple[ContainerLog, Position] | None:
+        """The log of this node's replica and what of it is committed; None: there is no replica here."""
+        replica = self.replica(container_id)
+        return None if replica is None else (replica.log, replica.committed)
+
+    def states(self) -> list[ReplicaState]:
+        """What the controller asks for."""
+        return [_state(replica, self._loop.time()) for replica in self.all()]
+
+
+def _state(replica: LocalReplica, now: float) -> ReplicaState:
+    container = replica.container
+    return ReplicaState(
+        container=replica.id,
+        role="primary" if container is not None else "follower" if replica.follower is not None else "none",
+        epoch=container.epoch if container is not None else replica.seen,
+        last_epoch=replica.last_epoch,
+        end=replica.log.end,
+        committed=replica.committed,
+        stalled=container is not None and container.primary.stalled,
+        in_sync=[member.node for member in container.primary.in_sync] if container is not None else [],
+        format=replica.format,
+    )

@@ -1,0 +1,235 @@
+"""Which load should move, and where. Pure.
+
+Every few seconds. A node is hot if it carries more than 1.25 of the mean of the nodes, in traffic, requests or disk,
+above a floor below which nobody minds. Once it has been hot for two rounds, one thing is moved:
+
+    a primary       to a member of the in-sync set, where that makes the larger of the two loads smaller
+    partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
+
+Then both nodes are left alone until the move has had its effect, and all moves together keep to a budget a minute. The
+primaries of closed containers, which only serve reads, are spread evenly by number, within a budget of their own.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from headrace.control.changes import Change, PutContainer, Roll
+from headrace.control.heirs import hand_over, heirs
+from headrace.control.observed import CLOSED, DATA, OPEN, Observed
+from headrace.ids import ContainerId, NodeId
+from headrace.peer.messages import NodeLoad
+from headrace.store.records import ContainerRecord
+
+EVERY_S: Final = 3.0
+OVER_MEAN: Final = 1.25
+ROUNDS: Final = 2
+"""In which a node must be hot, one after the other."""
+SETTLE_S: Final = 15.0
+"""After a move its nodes are left alone; rates are over seconds."""
+MOVES_PER_MINUTE: Final = 6
+CLOSED_PER_ROUND: Final = 2
+CLOSED_PER_MINUTE: Final = 30
+BETTER: Final = 0.9
+"""A primary moves only if the larger load of the two nodes falls below this part of what it was."""
+MOST_ROLLED: Final = 16
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One kind of load."""
+
+    name: str
+    floor: float
+
+
+TRAFFIC: Final = Measure("traffic", 8 * MIB)
+REQUESTS: Final = Measure("requests", 2_000)
+DISK: Final = Measure("disk", 8 * 1024 * MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceState:
+    """What a round leaves to the next."""
+
+    at: float = float("-inf")
+    ends: Mapping[ContainerId, tuple[int, int]] = field(default_factory=dict)
+    """(epoch, end) of each container that is led."""
+    hot: Mapping[NodeId, int] = field(default_factory=dict)
+    """Rounds in a row."""
+    moves: tuple[float, ...] = ()
+    """When, in the last minute."""
+    closed_moves: tuple[float, ...] = ()
+    """The same for primaries of closed containers."""
+    resting: Mapping[NodeId, float] = field(default_factory=dict)
+    """Until when a node is left alone."""
+
+
+def balance(observed: Observed, state: BalanceState, now: float) -> tuple[list[Change], BalanceState]:
+    """The moves of this round, and what the next is to know. Nothing before a round is due."""
+    if now - state.at < EVERY_S:
+        return [], state
+    return _Round(observed, state, now).make()
+
+
+class _Round:
+    def __init__(self, observed: Observed, state: BalanceState, now: float) -> None:
+        self._observed = observed
+        self._state = state
+        self._now = now
+        self._loads = {node: load for node, load in observed.loads().items() if observed.takes_roles(node, now)}
+        self._containers = [
+            each for each in observed.containers.values() if each.kind == DATA and each.primary in self._loads
+        ]
+        self._ends = self._read_ends()
+        self._rates = self._read_rates()
+        self._moves = [at for at in state.moves if now - at < 60]
+        self._closed_moves = [at for at in state.closed_moves if now - at < 60]
+        self._resting = {node: until for node, until in state.resting.items() if until > now}
+        self._changes: list[Change] = []
+
+    def make(self) -> tuple[list[Change], BalanceState]:
+        hot = {}
+        for node, measure, _ in self._hot():
+            hot[node] = self._state.hot.get(node, 0) + 1
+            if hot[node] >= ROUNDS and self._may_move(node):
+                self._cool(node, measure)
+        closed = [each for each in self._containers if each.state == CLOSED]
+        led = Counter(each.primary for each in closed)
+        for _ in range(CLOSED_PER_ROUND):
+            self._spread_closed(closed, led)
+        return self._changes, replace(
+            self._state,
+            at=self._now,
+            ends=self._ends,
+            hot=hot,
+            moves=tuple(self._moves),
+            closed_moves=tuple(self._closed_moves),
+            resting=self._resting,
+        )
+
+    # --- loads
+
+    def _hot(self) -> list[tuple[NodeId, Measure, float]]:
+        """(node, what it has most of, how many times the mean), hottest first; each node once."""
+        found: dict[NodeId, tuple[NodeId, Measure, float]] = {}
+        for measure in (TRAFFIC, REQUESTS, DISK):
+            values = {node: _value(load, measure) for node, load in self._loads.items()}
+            mean = sum(values.values()) / len(values) if values else 0.0
+            for node, value in values.items():
+                over = value / mean if mean else 0.0
+                if value > measure.floor and over > OVER_MEAN and over > found.get(node, (node, measure, 0.0))[2]:
+                    found[node] = (node, measure, over)
+        return sorted(found.values(), key=lambda each: (-each[2], each[0]))
+
+    def _read_ends(self) -> dict[ContainerId, tuple[int, int]]:
+        ends: dict[ContainerId, tuple[int, int]] = {}
+        for record in self._containers:
+            replica = self._observed.replica(record.primary, record.container_id)
+            if replica is not None and replica.role == "primary":
+                ends[record.container_id] = (replica.epoch, replica.end)
+        return ends
+
+    def _read_rates(self) -> dict[ContainerId, float]:
+        """Bytes a second that were written to each container since the last round."""
+        rates = {}
+        for container, (epoch, end) in self._ends.items():
+            before = self._state.ends.get(container)
+            if before is not None and before[0] == epoch:
+                rates[container] = max(end - before[1], 0) / max(self._now - self._state.at, EVERY_S)
+        return rates
+
+    # --- moves
+
+    def _may_move(self, *nodes: NodeId) -> bool:
+        return len(self._moves) < MOVES_PER_MINUTE and not any(node in self._resting for node in nodes)
+
+    def _move(self, change: Change, *nodes: NodeId) -> None:
+        self._changes.append(change)
+        self._moves.append(self._now)
+        self._resting.update(dict.fromkeys(nodes, self._now + SETTLE_S))
+
+    def _cool(self, node: NodeId, measure: Measure) -> None:
+        values = {each: _value(load, measure) for each, load in self._loads.items()}
+        mean = sum(values.values()) / len(values)
+        why = f"node {node} carries {values[node] / mean:.2f} times the mean {measure.name}"
+        if measure is DISK or not self._hand_over_open(node, values, why):
+            self._roll_away(node, values, mean, why)
+
+    def _hand_over_open(self, node: NodeId, values: Mapping[NodeId, float], why: str) -> bool:
+        """Hand over the open container whose move helps most. A node keeps one of each volume, for new partitions."""
+        led = [each for each in self._containers if each.primary == node and each.state == OPEN]
+        of_volume = Counter(each.volume for each in led)
+        written = sum(self._rates.get(each.container_id, 0.0) for each in led)
+        best: tuple[float, ContainerRecord, NodeId] | None = None
+        for record in led:
+            if of_volume[record.volume] < 2 or not written:
+                continue
+            share = values[node] * self._rates.get(record.container_id, 0.0) / written
+            for heir in self._heirs(record):
+                larger = max(values[node] - share, values[heir] + share)
+                if larger < BETTER * values[node] and self._may_move(heir) and (best is None or larger < best[0]):
+                    best = (larger, record, heir)
+        if best is None:
+            return False
+        _, record, heir = best
+        reason = f"{why}; node {heir} leads now"
+        self._move(hand_over(self._observed, record, heir, reason, self._now), node, heir)
+        return True
+
+    def _roll_away(self, node: NodeId, values: Mapping[NodeId, float], mean: float, why: str) -> None:
+        """Roll partitionlets of the busiest container to the coolest node. One alone would take all the heat along."""
+        opened = [each for each in self._containers if each.state == OPEN]
+        led = [each for each in opened if each.primary == node and self._rates.get(each.container_id, 0.0) > 0]
+        count = self._loads[node].open_partitionlets
+        if not led or count < 2:
+            return
+        busiest = max(led, key=lambda each: (self._rates[each.container_id], -each.container_id))
+        targets = [
+            each
+            for each in opened
+            if each.volume == busiest.volume and values[each.primary] < mean and self._may_move(each.primary)
+        ]
+        if not targets:
+            return
+        target = min(targets, key=lambda each: (values[each.primary], each.container_id))
+        excess = (values[node] - mean) / values[node]
+        most = min(max(round(count * excess / 2), 1), MOST_ROLLED, count - 1)
+        reason = f"{why}; {most} partitionlets go on in container {target.container_id} of node {target.primary}"
+        self._move(Roll(node, busiest.container_id, most, target.container_id, reason), node, target.primary)
+
+    def _spread_closed(self, closed: list[ContainerRecord], led: Counter[NodeId]) -> None:
+        """Hand over one primary of a closed container, from the node that has most of them to one that has fewer."""
+        if len(self._closed_moves) >= CLOSED_PER_MINUTE or not led:
+            return
+        fewest = min(led[node] for node in self._loads)
+        best: tuple[int, ContainerRecord, NodeId] | None = None
+        for record in closed:
+            if led[record.primary] - fewest < 2 or (best is not None and led[record.primary] - fewest <= best[0]):
+                continue
+            for heir in self._heirs(record):
+                gap = led[record.primary] - led[heir]
+                if gap >= 2 and (best is None or gap > best[0]):
+                    best = (gap, record, heir)
+        if best is not None:
+            gap, record, heir = best
+            reason = f"node {record.primary} leads {gap} closed containers more than node {heir}, which leads this now"
+            self._changes.append(hand_over(self._observed, record, heir, reason, self._now))
+            self._closed_moves.append(self._now)
+            led[record.primary] -= 1
+            led[heir] += 1
+
+    def _heirs(self, record: ContainerRecord) -> list[NodeId]:
+        taken = {each.record.container_id for each in self._changes if isinstance(each, PutContainer)}
+        if record.container_id in taken:
+            return []
+        able = heirs(self._observed, record, lambda _: 0, self._now)
+        return [node for node in able if node != record.primary and node in self._loads]
+
+
+def _value(load: NodeLoad, measure: Measure) -> float:
+    if measure is TRAFFIC:
+        return load.bytes_in_per_s + load.bytes_out_per_s
+    return load.requests_per_s if measure is REQUESTS else float(load.disk_used)

@@ -1,0 +1,47 @@
+"""What a plan can ask for. Every change says why, for the events that people read."""
+
+from dataclasses import dataclass
+
+from headrace.ids import ContainerId, NodeId
+from headrace.store.records import ContainerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PutContainer:
+    """Replace a container's record, if it is still at `version`."""
+
+    record: ContainerRecord
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateContainer:
+    """Make a container; the first member leads."""
+
+    kind: str
+    members: tuple[NodeId, ...]
+    volume: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Have the primary of a container roll its `most` hottest partitionlets to container `to` (0: to any)."""
+
+    node: NodeId
+    container: ContainerId
+    most: int
+    to: ContainerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done for a container now, and this is why."""
+
+    container: ContainerId
+    reason: str
+
+
+Change = PutContainer | CreateContainer | Roll | Wait

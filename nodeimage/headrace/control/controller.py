@@ -1,0 +1,392 @@
+"""The controller's loop: observe, plan, apply, and observe again. Every node runs one; the one in office acts.
+
+    prober     who answers (control.prober), on every node
+    office     the lease (control.office), on every node
+    planning   while in office: plan and balance, pure, from the view of the store and what the prober saw; each change
+               applied by compare and set, in a thread, the most urgent first
+
+Planning runs when records or sights change, at once, and once a second besides. A put whose outcome is not known is put
+again until the record has another version, and nothing else is planned for that container meanwhile.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
+
+import structlog
+
+from headrace.control.balance import BalanceState, balance
+from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
+from headrace.control.creation import Peers, StoreCall, create
+from headrace.control.events import Events, Status
+from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
+from headrace.control.office import Office
+from headrace.control.placement import choose_members
+from headrace.control.plan import conditions, plan
+from headrace.control.prober import Prober
+from headrace.errors import HeadraceError
+from headrace.ids import ContainerId, NodeId
+from headrace.peer.messages import ProbeAnswer, RollAway
+from headrace.store import records
+from headrace.store.protocol import StoreUnavailable, VersionConflict
+from headrace.store.records import NOBODY, ContainerRecord, VolumeRecord
+from headrace.store.view import Changed, ClusterView
+
+log = structlog.get_logger()
+
+TICK_S: Final = 1.0
+DOUBT_TICK_S: Final = 0.1
+"""While a node is in doubt, or something is under way."""
+PUTS_AT_ONCE: Final = 16
+ROLL_S: Final = 10.0
+SHOWN_S: Final = 3.0
+"""Within which a new container should show in the view."""
+FAILED_PAUSE_S: Final = 0.5
+
+_Creation = tuple[str, NodeId, str]
+
+
+class Controller:
+    """This node's part in deciding. `view` has been started; `peers` reaches every node but need not reach this one for
+    probes: `own_probe` answers those.
+    """
+
+    def __init__(
+        self,
+        *,
+        own: NodeId,
+        run: uuid.UUID,
+        view: ClusterView,
+        store_call: StoreCall,
+        peers: Peers,
+        own_probe: Callable[[], ProbeAnswer],
+        settings: Settings | None = None,
+    ) -> None:
+        self._own = own
+        self._run = run
+        self._view = view
+        self._store_call = store_call
+        self._peers = peers
+        self._own_probe = own_probe
+        self._settings = settings or Settings()
+        self._wake = asyncio.Event()
+        self._since: dict[Condition, float] = {}
+        self._lives: dict[NodeId, Life] = {}
+        self._waits: dict[ContainerId, str] = {}
+        self._unsure: dict[ContainerId, PutContainer] = {}
+        self._creating: set[_Creation] = set()
+        self._balance = BalanceState()
+        self._yielded = False
+        """The lease was left to others, who hear more. If none takes it, there is none, and this node goes on."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._changes_seen: set[asyncio.Event] = set()
+        self.events = Events()
+        """What was done and why, oldest first."""
+
+    def start(self) -> None:
+        """Probe, and take office when it is free, until `close`."""
+        self._loop = asyncio.get_running_loop()
+        self._started_at = self._loop.time()
+        self._prober = Prober(own=self._own, view=self._view, peers=self._peers, changed=self._wake.set)
+        self._office = Office(
+            own=self._own,
+            run=self._run,
+            view=self._view,
+            store_call=self._store_call,
+            sight=lambda node: self._prober.sights().get(node),
+            changed=self._office_changed,
+        )
+        self._view.on_change(self._view_changed)
+        self._spawn(self._office.keep(), "office")
+        self._spawn(self._plan_always(), "controller")
+
+    async def close(self) -> None:
+        """Give the lease back and stop."""
+        if self._closed or not self._tasks:
+            return
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._prober.close()
+        await self._office.give_back()
+
+    @property
+    def in_office(self) -> bool:
+        """Whether this node is the controller."""
+        return self._office.is_held()
+
+    def heard(self) -> set[NodeId]:
+        """The nodes that answered this one's probes within 2 s: part of what a probe's answer tells."""
+        return self._prober.heard()
+
+    def look_at(self, node: NodeId) -> None:
+        """Probe a node now, as something seems wrong with it: a session with it ended."""
+        self._prober.look_at(node)
+
+    async def create(self, *, first: NodeId, volume: VolumeRecord) -> ContainerRecord:
+        """Make an open data container now, led by `first`, in office or not; returns once the view shows it.
+
+        Raises HeadraceError where `first` is not registered or does not answer, StoreUnavailable.
+        """
+        if first not in self._view.nodes:
+            raise HeadraceError(f"there is no node {first}")
+        now = self._loop.time()
+        observed = self._observe(now)
+        members = choose_members(
+            [node for key, node in sorted(observed.nodes.items()) if key == first or observed.takes_roles(key, now)],
+            observed.containers.values(),
+            first=first,
+            count=volume.replicas,
+            volume=volume,
+            loads=observed.loads(),
+        )
+        key = (DATA, first, volume.name)
+        self._creating.add(key)
+        try:
+            record = await self._make(DATA, members, volume)
+            self.events.add("container", f"made for volume {volume.name}", container=record.container_id, node=first)
+            return record
+        finally:
+            self._creating.discard(key)
+
+    def status(self) -> Status:
+        """How things are, as seen from here."""
+        now = self._loop.time()
+        observed = self._observe(now)
+        lease = self._view.lease
+        return Status(
+            in_office=self.in_office,
+            controller=None if lease is None or lease.node == NOBODY else lease.node,
+            term=self._office.term,
+            nodes={node: observed.life(node, now).value for node in sorted(observed.nodes)},
+            waiting=dict(self._waits),
+            creating=len(self._creating),
+            balance_paused=self._view.balance.paused,
+        )
+
+    # --- events from outside
+
+    def _view_changed(self, changed: Changed) -> None:
+        if self._closed:
+            return
+        if changed.nodes:
+            self._prober.nodes_changed()
+        if changed.lease or changed.nodes:
+            self._office.lease_changed()
+        lease = self._view.lease
+        if lease is not None and lease.node not in (self._own, NOBODY):
+            self._yielded = False
+        if changed.nodes or changed.containers or changed.volumes or changed.balance or changed.cluster:
+            self._wake.set()
+        for each in self._changes_seen:
+            each.set()
+
+    def _office_changed(self, held: bool) -> None:
+        self._since.clear()
+        self._lives.clear()
+        self._waits.clear()
+        self._unsure.clear()
+        self._balance = BalanceState()
+        text = f"node {self._own} is the controller now" if held else f"node {self._own} is the controller no longer"
+        self.events.add("office", f"{text} (term {self._office.term})", node=self._own)
+        self._wake.set()
+
+    # --- planning
+
+    async def _plan_always(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._pause()):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            if self.in_office:
+                began = self._loop.time()
+                try:
+                    await self._plan_once()
+                except Exception:
+                    log.exception("a plan went wrong")
+                    await asyncio.sleep(FAILED_PAUSE_S)
+                # With thousands of containers a plan takes a while, and there is other work on this loop.
+                await asyncio.sleep(min(self._loop.time() - began, FAILED_PAUSE_S))
+
+    def _pause(self) -> float:
+        if not self.in_office:
+            return TICK_S
+        busy = self._prober.is_in_doubt() or self._creating or self._unsure
+        return DOUBT_TICK_S if busy else TICK_S
+
+    async def _plan_once(self) -> None:
+        now = self._loop.time()
+        observed = self._observe(now)
+        self._tell_lives(observed, now)
+        why = cut_off(observed, now) or ("" if observed.reaches_store(self._own) else "does not reach the store")
+        if not why:
+            self._yielded = False
+        elif len(observed.nodes) > 1 and not self._yielded:
+            self._yielded = True
+            self.events.add("office", f"node {self._own} {why}: leaves the office to others", node=self._own)
+            await self._office.give_back()
+            return
+        self._since = {each: self._since.get(each, now) for each in conditions(observed, now)}
+        observed = self._observe(now)
+        changes = plan(observed, now)
+        self._tell_waits(changes)
+        if not any(not isinstance(each, Wait) for each in changes) and not self._view.balance.paused:
+            changes, self._balance = balance(observed, self._balance, now)
+        await self._apply(changes)
+
+    def _observe(self, now: float) -> Observed:
+        probes = self._prober.sights()
+        probes[self._own] = Sight(self._own_probe(), now)
+        cluster = self._view.cluster
+        return Observed(
+            own=self._own,
+            nodes=dict(self._view.nodes),
+            containers=dict(self._view.containers),
+            versions=dict(self._view.versions),
+            volumes=dict(self._view.volumes),
+            probes=probes,
+            first_nodes=1 if cluster is None else cluster.first_nodes,
+            office_at=self._office.taken_at,
+            started_at=self._started_at,
+            counted_from=self._prober.counted_from(),
+            since=self._since,
+            creating=frozenset(self._creating),
+            settings=self._settings,
+        )
+
+    def _tell_lives(self, observed: Observed, now: float) -> None:
+        lives = {node: observed.life(node, now) for node in observed.nodes}
+        for node, life in lives.items():
+            before = self._lives.get(node)
+            # Doubt passes, one way or the other.
+            if life is Life.DEAD and before is not Life.DEAD:
+                sight = observed.probes.get(node)
+                how = "refuses connections" if sight is not None and sight.refused_twice else "is silent"
+                self.events.add("node", f"node {node} {how}", node=node)
+            elif life is Life.ALIVE and before is Life.DEAD:
+                self.events.add("node", f"node {node} answers again", node=node)
+        self._lives = {
+            node: self._lives.get(node, life) if life is Life.DOUBT and self._lives.get(node) is Life.DEAD else life
+            for node, life in lives.items()
+        }
+
+    def _tell_waits(self, changes: Iterable[Change]) -> None:
+        waits = {each.container: each.reason for each in changes if isinstance(each, Wait)}
+        for container, reason in waits.items():
+            if self._waits.get(container) != reason:
+                self.events.add("wait", reason, container=container)
+        self._waits = waits
+
+    # --- applying
+
+    async def _apply(self, changes: Iterable[Change]) -> None:
+        puts = list(self._unsure.values())
+        for change in changes:
+            match change:
+                case PutContainer(record=record):
+                    if record.container_id not in self._unsure:
+                        puts.append(change)
+                case CreateContainer(kind=kind, members=members, volume=volume):
+                    key = (kind, members[0], volume)
+                    if key not in self._creating:
+                        self._creating.add(key)
+                        self._spawn(self._create(change, key), "create container")
+                case Roll():
+                    self._spawn(self._roll(change), "roll away")
+        for start in range(0, len(puts), PUTS_AT_ONCE):
+            if not self.in_office:
+                return
+            await asyncio.gather(*(self._put(change) for change in puts[start : start + PUTS_AT_ONCE]))
+
+    async def _put(self, change: PutContainer) -> None:
+        container = change.record.container_id
+        before = self._view.containers.get(container)
+        if self._view.versions.get(container) != change.version:
+            self._unsure.pop(container, None)
+            self._wake.set()
+            return
+        try:
+            version = await self._store_call(lambda store: records.put_container(store, change.record, change.version))
+        except StoreUnavailable as error:
+            # It may have landed, or may yet. Whatever version comes next tells.
+            self._unsure[container] = change
+            log.warning("a container's record could not be put", container=container, reason=str(error))
+            return
+        except VersionConflict:
+            self._view.refresh()
+            if self._unsure.pop(container, None) is not None:
+                log.info("a put of before has landed, or somebody else was faster", container=container)
+            return
+        self._unsure.pop(container, None)
+        moved = before is not None and before.primary != change.record.primary
+        self.events.add(
+            "primary" if moved else "replicas", change.reason, container=container, node=change.record.primary
+        )
+        self._view.put_seen(change.record, version)
+
+    async def _create(self, change: CreateContainer, key: _Creation) -> None:
+        try:
+            volume = self._view.volumes.get(change.volume) or VolumeRecord(change.volume)
+            try:
+                record = await self._make(change.kind, change.members, volume)
+            except HeadraceError as error:
+                log.warning("a container was not made", kind=change.kind, node=change.members[0], reason=str(error))
+                await asyncio.sleep(FAILED_PAUSE_S)
+                return
+            self.events.add("container", change.reason, container=record.container_id, node=record.primary)
+        finally:
+            self._creating.discard(key)
+            self._wake.set()
+
+    async def _make(self, kind: str, members: Sequence[NodeId], volume: VolumeRecord) -> ContainerRecord:
+        nodes = [self._view.nodes[node] for node in members if node in self._view.nodes]
+        record = await create(self._store_call, self._peers, kind=kind, members=nodes, volume=volume)
+        self._view.refresh()
+        await self._shown(record.container_id)
+        return record
+
+    async def _shown(self, container: ContainerId) -> None:
+        """Until the view has it, or should have: a plan that does not see it would make another."""
+        seen = asyncio.Event()
+        self._changes_seen.add(seen)
+        try:
+            async with asyncio.timeout(SHOWN_S):
+                while container not in self._view.containers:
+                    await seen.wait()
+                    seen.clear()
+        except TimeoutError:
+            log.warning("a new container does not show in the store", container=container)
+        finally:
+            self._changes_seen.discard(seen)
+
+    async def _roll(self, change: Roll) -> None:
+        node = self._view.nodes.get(change.node)
+        if node is None:
+            return
+        order = RollAway(change.container, change.most, change.to, change.reason)
+        try:
+            answer, _ = await self._peers.call((node.host, node.peer_port), order, timeout_s=ROLL_S)
+        except HeadraceError as error:
+            log.warning("partitionlets were not rolled", container=change.container, reason=str(error))
+            return
+        if answer.count:
+            self.events.add(
+                "roll", f"{change.reason} ({answer.count} rolled)", container=change.container, node=change.node
+            )
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the controller ended", task=task.get_name(), error=repr(error))

@@ -1,0 +1,82 @@
+"""Making a container: its id first, then an empty replica on each member, then its record.
+
+The record names the formats of the replicas' folders, so the folders come first. What a crash leaves in between is an
+id that is never used and an empty folder, which Prepare finds again or nobody ever asks for. Two that make the catalog
+at a time prepare the same folders, and get the same record.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from headrace.errors import HeadraceError
+from headrace.ids import ContainerId, NodeId
+from headrace.peer.messages import AnswerT, Prepare, Request
+from headrace.store import records
+from headrace.store.protocol import ClusterStore
+from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+PREPARE_S: Final = 2.0
+
+
+class StoreCall(Protocol):
+    """Runs a blocking function of the cluster store in a thread."""
+
+    def __call__(self, function: Callable[[ClusterStore], T], /) -> Awaitable[T]:
+        """What the function returns, or raises."""
+
+
+class Peers(Protocol):
+    """The way to other nodes: peer.client.PeerClient."""
+
+    async def call(
+        self, address: tuple[str, int], message: Request[AnswerT], *, timeout_s: float
+    ) -> tuple[AnswerT, memoryview]:
+        """A node's answer. Raises PeerUnreachable, KafkaError."""
+
+
+async def create(
+    store_call: StoreCall, peers: Peers, *, kind: str, members: Sequence[NodeRecord], volume: VolumeRecord
+) -> ContainerRecord:
+    """A new container led by the first of `members`; without those of the others that do not answer.
+
+    Replicas that are missing are made later, by the controller. Raises HeadraceError where the first one does not
+    answer, StoreUnavailable (the container may be there nevertheless).
+    """
+    if not members:
+        raise HeadraceError("a container needs a node that is registered")
+    container = await store_call(lambda store: records.take_container_id(store, kind))
+    answers = await asyncio.gather(
+        *(_prepare(peers, node, container, kind) for node in members), return_exceptions=True
+    )
+    ready: list[tuple[NodeId, uuid.UUID]] = []
+    for node, answer in zip(members, answers, strict=True):
+        if isinstance(answer, uuid.UUID):
+            ready.append((node.node_id, answer))
+        elif not isinstance(answer, HeadraceError) or not ready:
+            raise answer
+        else:
+            log.warning("a replica was not made", container=container, node=node.node_id, reason=str(answer))
+    return await store_call(
+        lambda store: records.create_container(
+            store,
+            kind=kind,
+            members=ready,
+            container_id=container,
+            volume=volume.name,
+            min_in_sync=volume.min_in_sync,
+            wanted=volume.replicas,
+        )
+    )
+
+
+async def _prepare(peers: Peers, node: NodeRecord, container: ContainerId, kind: str) -> uuid.UUID:
+    answer, _ = await peers.call((node.host, node.peer_port), Prepare(container, kind), timeout_s=PREPARE_S)
+    return uuid.UUID(answer.format)

@@ -1,0 +1,208 @@
+"""What the controller knows when it plans, and what it concludes from it about each node. No I/O, no clock.
+
+Times are of the controller's own monotonic clock.
+
+    ALIVE    answers probes
+    DOUBT    does not just now, or not yet: nothing is taken from it and nothing given to it
+    DEAD     refused twice, silent for 2 s, or no longer registered
+
+A node that is silent here, but that a living one has just heard, is in doubt and not dead: it may be we who are cut
+off. A node that this process has never heard is in doubt for the first seconds of the process, since all may have
+started together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.ids import ContainerId, NodeId
+from headrace.peer.messages import NodeLoad, ProbeAnswer, ReplicaState
+from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
+
+DEFAULT_VOLUME = "default"
+OPEN = "open"
+CLOSED = "closed"
+DELETED = "deleted"
+CATALOG = "catalog"
+DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times of the plan, in seconds, and bounds."""
+
+    doubt_s: float = 0.5
+    """A probe that takes longer puts its node in doubt."""
+    silence_s: float = 2.0
+    gather_s: float = 5.0
+    """So long the first containers wait for more nodes, and a new process for nodes that it never heard."""
+    rebuild_after_s: float = 600.0
+    """A node that has been dead for so long has its replicas rebuilt elsewhere."""
+    idle_s: float = 10.0
+    """A primary that answers but does not lead for so long is replaced."""
+    openless_s: float = 3.0
+    """So long a node that leads closed containers has to make its next open one itself."""
+    return_s: float = 30.0
+    """So long a node that came back has to catch up with an open container, before it gets a new one."""
+    rebuilds_at_once: int = 8
+    """Closed containers that are copied at a time."""
+
+
+class Life(Enum):
+    """How a node is, as far as we can tell."""
+
+    ALIVE = "alive"
+    DOUBT = "in doubt"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What probes told of one run of a node."""
+
+    answer: ProbeAnswer | None = None
+    """The last one."""
+    heard_at: float | None = None
+    silent_since: float | None = None
+    """When the first probe was sent that has no answer, since the last answer."""
+    refused_twice: bool = False
+    """Its host said twice in a row that nobody listens."""
+
+
+Condition = tuple[str, int, str]
+"""Something that matters only when it lasts: what, of which container or node, and a detail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything that a plan is made of."""
+
+    own: NodeId
+    """The controller's node."""
+    nodes: Mapping[NodeId, NodeRecord]
+    containers: Mapping[ContainerId, ContainerRecord]
+    versions: Mapping[ContainerId, int]
+    volumes: Mapping[str, VolumeRecord]
+    probes: Mapping[NodeId, Sight]
+    """Of the runs that are registered."""
+    first_nodes: int = 1
+    office_at: float = 0.0
+    started_at: float = float("-inf")
+    """Of this process."""
+    counted_from: float = float("-inf")
+    """When this process last stood still. Silence counts from then on only: answers may have waited meanwhile."""
+    since: Mapping[Condition, float] = field(default_factory=dict)
+    """When each present condition began."""
+    creating: frozenset[tuple[str, NodeId, str]] = frozenset()
+    """(kind, primary, volume) of containers that are being made."""
+    settings: Settings = Settings()
+    _replicas: Mapping[tuple[NodeId, ContainerId], ReplicaState] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        told = {
+            (node, each.container): each
+            for node, sight in self.probes.items()
+            if sight.answer is not None
+            for each in sight.answer.replicas
+        }
+        object.__setattr__(self, "_replicas", told)
+
+    def life(self, node: NodeId, now: float) -> Life:
+        """How a node is."""
+        if node not in self.nodes:
+            return Life.DEAD
+        sight = self.probes.get(node)
+        if sight is None:
+            return Life.DOUBT
+        silent = 0.0 if sight.silent_since is None else now - sight.silent_since
+        if sight.answer is not None and silent < self.settings.doubt_s and not sight.refused_twice:
+            return Life.ALIVE
+        if sight.heard_at is None and now < self.started_at + self.settings.gather_s:
+            return Life.DOUBT
+        if sight.refused_twice:
+            return Life.DEAD
+        # A probe that has just been sent proves nothing, however long ago the one before it was answered.
+        silent = min(silent, now - self.counted_from)
+        unheard = silent if sight.heard_at is None else now - sight.heard_at
+        lost = unheard >= self.settings.silence_s and silent >= self.settings.silence_s / 2
+        return Life.DEAD if lost and not self._is_vouched_for(node, now) else Life.DOUBT
+
+    def _is_vouched_for(self, node: NodeId, now: float) -> bool:
+        for other, sight in self.probes.items():
+            if other in (node, self.own) or sight.answer is None or node not in sight.answer.heard:
+                continue
+            if sight.silent_since is None or now - sight.silent_since < self.settings.doubt_s:
+                return True
+        return False
+
+    def is_alive(self, node: NodeId, now: float) -> bool:
+        """Whether it answers."""
+        return self.life(node, now) is Life.ALIVE
+
+    def takes_roles(self, node: NodeId, now: float) -> bool:
+        """Whether roles and replicas may be given to it: it lives, reaches the store, and is not about to leave."""
+        record = self.nodes.get(node)
+        return (
+            record is not None
+            and not record.draining
+            and not record.stopping
+            and self.is_alive(node, now)
+            and self.reaches_store(node)
+        )
+
+    def reaches_store(self, node: NodeId) -> bool:
+        """Whether it said so."""
+        sight = self.probes.get(node)
+        return sight is not None and sight.answer is not None and sight.answer.reaches_store
+
+    def is_gone(self, node: NodeId, now: float) -> bool:
+        """Whether its replicas are to be rebuilt elsewhere: removed, drained, or dead for long."""
+        record = self.nodes.get(node)
+        if record is None or record.draining:
+            return True
+        if self.life(node, now) is not Life.DEAD:
+            return False
+        since = self.probes[node].silent_since
+        return since is not None and now - since >= self.settings.rebuild_after_s
+
+    def replica(self, node: NodeId, container: ContainerId) -> ReplicaState | None:
+        """A replica, as its node told of it last."""
+        return self._replicas.get((node, container))
+
+    def heard_by(self, node: NodeId) -> frozenset[NodeId]:
+        """The nodes that it hears, as it told last."""
+        sight = self.probes.get(node)
+        return frozenset(sight.answer.heard) if sight is not None and sight.answer is not None else frozenset()
+
+    def loads(self) -> dict[NodeId, NodeLoad]:
+        """What each node said it carries."""
+        return {node: sight.answer.load for node, sight in self.probes.items() if sight.answer is not None}
+
+
+def cut_off(observed: Observed, now: float) -> str:
+    """Why another node should rather be the controller, as this one hears too little; "": no reason.
+
+    Only silence counts: a connection that is refused tells of a process that ended, not of a network that is cut.
+    """
+    settings = observed.settings
+    heard = {observed.own} | {node for node in observed.nodes if observed.is_alive(node, now)}
+    silent: dict[NodeId, float] = {}
+    for node, sight in observed.probes.items():
+        if node in observed.nodes and sight.silent_since is not None and not sight.refused_twice and node not in heard:
+            began = sight.silent_since if sight.heard_at is None else sight.heard_at
+            silent[node] = now - max(began, observed.counted_from)
+    # Looked at somewhat before the first of them counts as dead.
+    lost = [
+        node
+        for node, silence in silent.items()
+        if silence >= 0.75 * settings.silence_s and observed.probes[node].heard_at is not None
+    ]
+    if len(lost) > len(heard):
+        return f"hears {len(heard)} nodes, and no longer {len(lost)} that it heard before"
+    for node in sorted(heard - {observed.own}):
+        theirs = ({node} | observed.heard_by(node)) & (heard | silent.keys())
+        # By then what the other has heard is newer than what was heard here.
+        deaf_to = [each for each in theirs - heard if silent[each] >= 1.75 * settings.silence_s]
+        if deaf_to and len(theirs) > len(heard) and observed.takes_roles(node, now):
+            return f"hears {len(heard)} nodes, and node {node} hears {len(theirs)}"
+    return ""

@@ -1,0 +1,214 @@
+"""Who answers: a probe to every other node once a second, more often to those in doubt.
+
+Every node probes, whoever is the controller: so a new controller knows at once who lives, and nodes can tell each other
+whom they hear. Probes of healthy nodes go out together, so that a cut of the network shows for all at the same time.
+What was seen belongs to one run of a node; another run begins unseen.
+
+A loop that stood still concludes nothing: the silence of others begins anew then, since their answers may be waiting.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+
+import structlog
+
+from headrace.control.creation import Peers
+from headrace.control.observed import Sight
+from headrace.errors import HeadraceError
+from headrace.ids import NodeId
+from headrace.peer.messages import Probe, ProbeAnswer
+from headrace.peer.session import PeerUnreachable
+from headrace.store.records import NodeRecord
+
+log = structlog.get_logger()
+
+ROUND_S: Final = 1.0
+DOUBT_ROUND_S: Final = 0.3
+AGAIN_S: Final = 0.03
+"""Before a refusal is asked to be confirmed."""
+MOST_AT_ONCE: Final = 3
+"""Failures in a row that are asked to be confirmed: a process that dies closes its sessions, and then refuses."""
+PROBE_S: Final = 2.5
+"""An answer that takes longer is not waited for; more probes are under way by then."""
+MOST_UNDER_WAY: Final = 4
+HEARD_S: Final = 2.0
+BEAT_S: Final = 0.1
+STOOD_STILL_S: Final = 0.6
+
+
+class Nodes(Protocol):
+    """The part of the view that is probed."""
+
+    @property
+    def nodes(self) -> dict[NodeId, NodeRecord]:
+        """Those that are registered."""
+
+
+class Prober:
+    """Keeps a Sight of each other node. `changed` is called when something was seen that matters to a plan."""
+
+    def __init__(self, *, own: NodeId, view: Nodes, peers: Peers, changed: Callable[[], None]) -> None:
+        self._own = own
+        self._view = view
+        self._peers = peers
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._origin = self._beat_at = self._loop.time()
+        self._counted_from = float("-inf")
+        self._sights: dict[NodeId, Sight] = {}
+        self._watched: dict[NodeId, _Watched] = {}
+        self._beating = self._loop.create_task(self._beat(), name="prober")
+        self.nodes_changed()
+
+    async def close(self) -> None:
+        """Probe no more."""
+        tasks = [self._beating, *(task for each in self._watched.values() for task in each.tasks())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def nodes_changed(self) -> None:
+        """Nodes were registered, started again or removed."""
+        for node, watched in list(self._watched.items()):
+            record = self._view.nodes.get(node)
+            if record is None or (record.run, record.host, record.peer_port) != watched.place:
+                for task in watched.tasks():
+                    task.cancel()
+                del self._watched[node], self._sights[node]
+        for node, record in self._view.nodes.items():
+            if node != self._own and node not in self._watched:
+                self._sights[node] = Sight()
+                watched = self._watched[node] = _Watched(record)
+                watched.ticker = self._loop.create_task(self._watch(watched), name=f"probe node {node}")
+
+    def sights(self) -> dict[NodeId, Sight]:
+        """What was seen of the other nodes."""
+        return dict(self._sights)
+
+    def counted_from(self) -> float:
+        """When this process last stood still: the silence of others counts from then on."""
+        now = self._loop.time()
+        if now - self._beat_at > STOOD_STILL_S:
+            self._counted_from = self._beat_at = now
+        return self._counted_from
+
+    def is_in_doubt(self) -> bool:
+        """Whether it is not clear of some node how it is."""
+        now = self._loop.time()
+        return any(_is_doubtful(sight, now) for sight in self._sights.values())
+
+    def heard(self) -> set[NodeId]:
+        """The nodes that answered within the last 2 s."""
+        now = self._loop.time()
+        return {
+            node
+            for node, sight in self._sights.items()
+            if sight.heard_at is not None and now - sight.heard_at < HEARD_S and not sight.refused_twice
+        }
+
+    def look_at(self, node: NodeId) -> None:
+        """Probe a node now: somebody noticed that something is wrong with it."""
+        if node in self._watched:
+            self._watched[node].wake.set()
+
+    # --- one node
+
+    async def _watch(self, watched: "_Watched") -> None:
+        while True:
+            if len(watched.under_way) < MOST_UNDER_WAY:
+                task = self._loop.create_task(self._probe(watched), name="probe")
+                watched.under_way.add(task)
+                task.add_done_callback(watched.under_way.discard)
+            try:
+                async with asyncio.timeout(self._pause(watched.node)):
+                    await watched.wake.wait()
+            except TimeoutError:
+                pass
+            watched.wake.clear()
+
+    def _pause(self, node: NodeId) -> float:
+        """Until the next probe: when the next round begins, or soon while it is not clear how anybody is."""
+        if self.is_in_doubt() and not self._sights[node].refused_twice:
+            return DOUBT_ROUND_S
+        return ROUND_S - (self._loop.time() - self._origin) % ROUND_S
+
+    async def _probe(self, watched: "_Watched") -> None:
+        node = watched.node
+        asked_at = self._loop.time()
+        sight = self._sights[node]
+        if sight.silent_since is None:
+            self._sights[node] = replace(sight, silent_since=asked_at)
+        try:
+            answer, _ = await self._peers.call(watched.address, Probe(), timeout_s=PROBE_S)
+        except PeerUnreachable as error:
+            if self._watched.get(node) is watched and not error.timed_out:
+                await self._refused(watched, error, asked_at)
+            return
+        except HeadraceError as error:
+            log.warning("a node cannot say how it is", node=node, reason=str(error))
+            return
+        if self._watched.get(node) is watched and answer.node == node and answer.run == watched.run:
+            self._answered(watched, answer)
+
+    def _answered(self, watched: "_Watched", answer: ProbeAnswer) -> None:
+        before = self._sights[watched.node]
+        watched.refusals = watched.failures = 0
+        self._sights[watched.node] = Sight(answer, self._loop.time())
+        if before.answer is None or before.refused_twice or _essence(before.answer) != _essence(answer):
+            self._changed()
+
+    async def _refused(self, watched: "_Watched", error: PeerUnreachable, asked_at: float) -> None:
+        sight = self._sights[watched.node]
+        if sight.heard_at is not None and sight.heard_at > asked_at:
+            return  # it has answered since
+        watched.failures += 1
+        watched.refusals = watched.refusals + 1 if error.refused else 0
+        if watched.refusals >= 2:
+            if not sight.refused_twice:
+                self._sights[watched.node] = replace(sight, refused_twice=True)
+                self._changed()
+        elif not sight.refused_twice and watched.failures <= MOST_AT_ONCE:
+            await asyncio.sleep(AGAIN_S)
+            watched.wake.set()
+
+    async def _beat(self) -> None:
+        while True:
+            self.counted_from()
+            self._beat_at = self._loop.time()
+            await asyncio.sleep(BEAT_S)
+
+
+class _Watched:
+    """One run of a node, and the probes to it."""
+
+    __slots__ = ("address", "failures", "node", "place", "refusals", "run", "ticker", "under_way", "wake")
+
+    def __init__(self, record: NodeRecord) -> None:
+        self.node = record.node_id
+        self.run: uuid.UUID = record.run
+        self.address = (record.host, record.peer_port)
+        self.place = (record.run, record.host, record.peer_port)
+        self.refusals = 0
+        self.failures = 0
+        self.wake = asyncio.Event()
+        self.ticker: asyncio.Task[None] | None = None
+        self.under_way: set[asyncio.Task[None]] = set()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [*self.under_way, *([] if self.ticker is None else [self.ticker])]
+
+
+def _is_doubtful(sight: Sight, now: float) -> bool:
+    """Not answering, and not for so long that it would be in vain to ask often."""
+    if sight.refused_twice or sight.silent_since is None:
+        return False
+    return DOUBT_ROUND_S <= now - sight.silent_since < 10
+
+
+def _essence(answer: ProbeAnswer) -> object:
+    """What a plan would look at at once; positions and loads can wait for the next round."""
+    roles = [(each.container, each.role, each.epoch, each.stalled, each.format) for each in answer.replicas]
+    return answer.reaches_store, answer.ready, sorted(answer.heard), sorted(roles)

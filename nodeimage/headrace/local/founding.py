@@ -1,0 +1,126 @@
+"""What a folder needs before its nodes can start: the cluster store, the default volume, and the nodes' identities.
+
+A node's id is taken from the store before its process runs, so that the folder `node-3` is that of node 3. Its record
+stands in the store from then on, with a run that never was: nobody gives it roles until the process has registered
+itself and answers. Everything here blocks.
+"""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import FolderRefused, HeadraceError
+from headrace.folder import DataFolder
+from headrace.ids import NodeId
+from headrace.local.folder import node_folders, node_name
+from headrace.store import records
+from headrace.store.records import VolumeRecord
+from headrace.store.sqlite import SqliteStore
+
+STORE_FILE = "cluster.sqlite"
+MOST_NODES = 99
+"""Of one machine."""
+
+
+class OtherNodes(HeadraceError):
+    """The folder has other nodes than were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node that has an id and a folder, and has not run yet."""
+
+    node_id: NodeId
+    run: uuid.UUID
+    """In its record as long as its process has not registered itself."""
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return node_name(self.node_id)
+
+
+def default_volume(nodes: int) -> VolumeRecord:
+    """The volume `default` of a cluster that starts with so many nodes: three replicas where it has them, and of three
+    two in sync at least; of two one, so that either may stop."""
+    replicas = min(3, nodes)
+    return VolumeRecord("default", replicas=replicas, min_in_sync=least_in_sync(replicas))
+
+
+def least_in_sync(replicas: int) -> int:
+    """How many replicas must have a record where nobody says it: the larger half, so of 3 two, of 2 one."""
+    return (replicas + 1) // 2
+
+
+@contextmanager
+def opened_store(folder: Path) -> Iterator[SqliteStore]:
+    """The folder's cluster store. Raises FolderRefused where it is gone but nodes are there, StoreUnavailable."""
+    path = folder / STORE_FILE
+    if not path.exists() and node_folders(folder):
+        raise FolderRefused(
+            f"{path} is missing, the nodes' folders are there: put it back, or `headrace recover-store --data {folder}`"
+        )
+    with closing(SqliteStore(path)) as store:
+        yield store
+
+
+def ensure_nodes(folder: Path, wanted: int | None) -> list[str]:
+    """The names of the folder's nodes; `wanted` of them are made (None: one) where it has none that ever served.
+
+    Raises OtherNodes for a cluster that has another number of nodes than `wanted`, FolderRefused, StoreUnavailable.
+    """
+    present = node_folders(folder)
+    with opened_store(folder) as store:
+        if present and (records.containers(store) or wanted in (None, len(present))):
+            if wanted not in (None, len(present)):
+                raise OtherNodes(_other_number(folder, present, wanted or 0))
+            return present
+        count = wanted or 1
+        if len(present) > count:
+            raise OtherNodes(_other_number(folder, present, count))
+        cluster = records.ensure_cluster(store, first_nodes=count)
+        records.change_volume(store, "default", lambda _: default_volume(count))
+        for _ in range(count - len(present)):
+            _new_node(store, folder, cluster.cluster_id)
+    return node_folders(folder)
+
+
+def new_node(folder: Path) -> NewNode:
+    """One more node of a cluster that is there. Raises FolderRefused, StoreUnavailable."""
+    with opened_store(folder) as store:
+        return _new_node(store, folder, records.ensure_cluster(store).cluster_id)
+
+
+def forget_if_new(folder: Path, node: NewNode) -> bool:
+    """Undo `new_node` where the node's process never registered itself; whether it was undone."""
+    with opened_store(folder) as store:
+        present = records.get_node(store, node.node_id)
+        if present is not None and present.run != node.run:
+            return False
+        records.remove_node(store, node.node_id)
+    shutil.rmtree(folder / node.name, ignore_errors=True)
+    return True
+
+
+def _new_node(store: SqliteStore, folder: Path, cluster_id: str) -> NewNode:
+    format, run = uuid.uuid4(), uuid.uuid4()
+    record = records.register_node(store, node_id=None, format=format, run=run, host="127.0.0.1", port=0)
+    node = NewNode(record.node_id, run)
+    data = DataFolder.open(folder / node.name)
+    try:
+        if data.identity() is not None:
+            raise FolderRefused(f"{data.path} holds another node's data: move it away")
+        data.claim(cluster_id=cluster_id, node_id=record.node_id, folder_id=str(format))
+    finally:
+        data.close()
+    return node
+
+
+def _other_number(folder: Path, present: list[str], wanted: int) -> str:
+    has = f"the cluster in {folder} has {len(present)} node{'' if len(present) == 1 else 's'}, not {wanted}"
+    if wanted < len(present):
+        return f"{has}: start it without --nodes; `headrace node drain` and `headrace node remove` make it smaller"
+    return f"{has}: start it without --nodes; then `headrace node add` makes it larger"

@@ -1,0 +1,191 @@
+"""Starts node processes, all at the same time, and waits until each says that it serves.
+
+A node says so in its ready file. One that ends before it, or that is not ready in time, fails the start with the last
+lines of its log; whoever called ends the others. Everything here blocks.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.local.folder import NodeProcess
+from headrace.local.founding import STORE_FILE
+from headrace.local.processes import created_at
+from headrace.local.tail import last_lines
+
+HOST = "127.0.0.1"
+READY_TIMEOUT_S = 30.0
+POLL_S = 0.02
+SHOWN_LINES = 10
+LOG_KEPT_BYTES = 8 << 20
+"""A longer log is set aside as `.log.1` at the next start."""
+
+Progress = Callable[[str], None]
+
+
+class NodeDied(HeadraceError):
+    """A node ended without having been asked to. `log` holds its last lines."""
+
+    def __init__(self, message: str, *, name: str, log: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.name = name
+        self.log = tuple(log)
+
+
+class StartGivenUp(HeadraceError):
+    """A stop was asked for before the nodes were ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A node's process that this process started."""
+
+    node: NodeProcess
+    process: "subprocess.Popen[bytes]"
+    log_path: Path
+    log_offset: int
+    """Where this start's lines begin."""
+
+    @property
+    def name(self) -> str:
+        """Of the node."""
+        return self.node.name
+
+    def death(self, code: int) -> NodeDied:
+        """The error for a node that ended with `code`."""
+        log = last_lines(self.log_path, count=SHOWN_LINES, offset=self.log_offset)
+        if code == 2 and log:  # the node's own word for a refusal is its last line
+            return NodeDied(f"{self.name} refused to start: {log[-1].removeprefix('headrace: ')}", name=self.name)
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        last = f": {log[-1]}" if log and code > 0 else ""
+        return NodeDied(f"{self.name} {how}{last}: its log is {self.log_path}", name=self.name, log=log)
+
+    def end(self) -> None:
+        """SIGTERM, then SIGKILL, and waits."""
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class _ReadyFile(msgspec.Struct, frozen=True):
+    id: int
+
+
+def log_path(folder: Path, name: str) -> Path:
+    """Where a node's output goes."""
+    return folder / "logs" / f"{name}.log"
+
+
+def ready_path(folder: Path, name: str) -> Path:
+    """The file by which a node says that it serves."""
+    return folder / f"{name}.ready"
+
+
+def spawn(
+    folder: Path,
+    name: str,
+    *,
+    port: int,
+    options: Sequence[str],
+    own_options: Sequence[str],
+    first_nodes: int | None = None,
+) -> Child:
+    """Starts a node's process in a session of its own; it is not ready yet."""
+    ready_path(folder, name).unlink(missing_ok=True)
+    path = log_path(folder, name)
+    offset = _open_log(path)
+    command = [sys.executable, "-m", "headrace.node", "--data", str(folder / name)]
+    command += ["--store", str(folder / STORE_FILE), "--host", HOST, "--port", str(port), "--peer-port", "0"]
+    command += ["--failure-host", name]  # what fails together is the process
+    if first_nodes is not None:
+        command += ["--first-nodes", str(first_nodes)]
+    command += ["--ready-file", str(ready_path(folder, name)), *options, *own_options]
+    with path.open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    node = NodeProcess(
+        name=name,
+        port=port,
+        pid=process.pid,
+        created=created_at(process.pid) or time.time(),
+        options=tuple(own_options),
+    )
+    return Child(node=node, process=process, log_path=path, log_offset=offset)
+
+
+def await_ready(
+    folder: Path,
+    children: Sequence[Child],
+    *,
+    progress: Progress,
+    stopping: Callable[[], bool] = lambda: False,
+    timeout_s: float = READY_TIMEOUT_S,
+) -> Mapping[str, int]:
+    """Waits until all say that they serve; their ids by name. Raises NodeDied, StartGivenUp."""
+    began = time.monotonic()
+    ids: dict[str, int] = {}
+    while True:
+        for child in children:
+            if child.name not in ids and (found := _ready_id(folder, child)) is not None:
+                ids[child.name] = found
+                if len(children) > 1:
+                    progress(f"{child.name} is ready ({time.monotonic() - began:.1f} s)")
+        if len(ids) == len(children):
+            return ids
+        if stopping():
+            raise StartGivenUp("stopped before the cluster was ready")
+        if time.monotonic() - began >= timeout_s:
+            raise _late(children, ids, timeout_s)
+        time.sleep(POLL_S)
+
+
+def _ready_id(folder: Path, child: Child) -> int | None:
+    """The node's id if it serves, None if not yet. Raises NodeDied."""
+    code = child.process.poll()
+    if code is not None:
+        raise child.death(code)
+    try:
+        return msgspec.json.decode(ready_path(folder, child.name).read_bytes(), type=_ReadyFile).id
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None  # not there yet, or not whole yet
+
+
+def _late(children: Sequence[Child], ready: Mapping[str, int], timeout_s: float) -> NodeDied:
+    late = [child for child in children if child.name not in ready]
+    first = late[0]
+    names = ", ".join(child.name for child in late)
+    were = "was" if len(late) == 1 else "were"
+    return NodeDied(
+        f"{names} {were} not ready after {timeout_s:.0f} s and {were} stopped: the log is {first.log_path}",
+        name=first.name,
+        log=last_lines(first.log_path, count=SHOWN_LINES, offset=first.log_offset),
+    )
+
+
+def _open_log(path: Path) -> int:
+    """Sets a long log aside; the length of what is there, where this start's lines begin."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return 0
+    if size <= LOG_KEPT_BYTES:
+        return size
+    path.replace(path.with_suffix(".log.1"))
+    return 0

@@ -1,0 +1,269 @@
+"""Builds the cluster store of a stopped embedded cluster anew, from what the nodes' folders say (DESIGN section 3).
+
+Each replica keeps its container's last known record. Of a container's replicas the one with the highest (epoch of its
+last frame, end) has everything that was ever acknowledged, whatever the records say of in-sync sets: a member of the
+set had it, and whoever is ahead of that member in this order has all that it has (as in an election). It leads, at an
+epoch above all that any replica has seen; those that hold exactly the same are in sync with it, the others catch up.
+
+What only the store knew is lost: zones, labels, limits and spread of volumes, drains, and how many producer ids were
+handed out. The new store gets other random bits for these, so no id comes twice. Ids of nodes and containers skip
+ahead. An old store that can be read gives its volumes and its secret. It is kept beside the new one.
+
+Everything here blocks. Nothing is changed before all folders have been read.
+"""
+
+import re
+import secrets
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from headrace.container import replica_folder
+from headrace.container.history import last_epoch
+from headrace.errors import CorruptLog, FolderRefused, HeadraceError
+from headrace.folder import DataFolder, Identity
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.local.cluster import running_cluster
+from headrace.local.folder import node_folders, start_lock
+from headrace.local.founding import STORE_FILE, default_volume
+from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.store import records
+from headrace.store.protocol import StoreUnavailable
+from headrace.store.records import ClusterRecord, ContainerRecord, NodeRecord, VolumeRecord
+from headrace.store.sqlite import SqliteStore
+
+SKIPPED_IDS = 100
+"""Ids that a node or container may have had of which nothing is left."""
+
+
+class NotRecovered(HeadraceError):
+    """The folder does not hold what a store could be built from."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReplica:
+    """A replica as its folder tells it."""
+
+    node: NodeId
+    format: uuid.UUID
+    seen: Epoch
+    record: ContainerRecord
+    last_epoch: Epoch
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What the new store holds, and what to know about it."""
+
+    cluster_id: str
+    nodes: tuple[NodeId, ...]
+    containers: tuple[ContainerRecord, ...]
+    volumes: tuple[VolumeRecord, ...]
+    kept_as: Path | None
+    """Where the old store is now."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def recover_store(folder: Path) -> Recovered:
+    """Replaces the store of a folder whose nodes all stand still. Raises NotRecovered, FolderRefused."""
+    folder = folder.expanduser().resolve()
+    if not node_folders(folder):
+        raise NotRecovered(f"{folder} holds no nodes: name the folder of the cluster with --data")
+    with start_lock(folder):
+        if running_cluster(folder) is not None:
+            raise NotRecovered(f"the cluster in {folder} runs: stop it with `headrace down --data {folder}`")
+        warnings: list[str] = []
+        identities: list[Identity] = []
+        replicas: dict[ContainerId, list[FoundReplica]] = {}
+        for name in node_folders(folder):
+            data = DataFolder.open(folder / name)  # refused while a process has it
+            try:
+                identity = data.identity()
+                assert identity is not None, "node_folders found its node.json"
+                identities.append(identity)
+                for found in _replicas(data.path, NodeId(identity.node_id), warnings):
+                    replicas.setdefault(found.record.container_id, []).append(found)
+            finally:
+                data.close()
+        return _write(folder, identities, replicas, warnings)
+
+
+def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
+    """The record of a container, from all replicas of it that were found. Pure."""
+    newest = max(found, key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
+    best = max(found, key=lambda each: (each.last_epoch, each.end))
+    same = [each for each in found if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
+    present = {each.node for each in found}
+    replicas = [node for node in newest.replicas if node in present]
+    replicas += sorted(each.node for each in same if each.node not in replicas)
+    leader = next((each for each in same if each.node == newest.primary), best)
+    highest = max([each.seen for each in found] + [each.record.epoch for each in found])
+    return structs.replace(
+        newest,
+        primary=leader.node,
+        epoch=Epoch(highest + 1),
+        in_sync=tuple((each.node, each.format) for each in same),
+        replicas=tuple(replicas),
+    )
+
+
+def _replicas(node_folder: Path, node: NodeId, warnings: list[str]) -> list[FoundReplica]:
+    found = []
+    for path in sorted((node_folder / "containers").glob("*")):
+        if not re.fullmatch(r"\d+", path.name):
+            continue
+        try:
+            state = replica_folder.read(path)
+            if state is None or not state.record:
+                warnings.append(f"{path} has no record of its container and is left out")
+                continue
+            record = msgspec.json.decode(state.record, type=ContainerRecord)
+            if record.state == "deleted":
+                continue
+            with closing(ContainerLog.open(path, LogOptions())) as log:
+                end = log.end
+        except (CorruptLog, msgspec.DecodeError) as error:
+            warnings.append(f"{path} is damaged and is left out: {error}")
+            continue
+        found.append(
+            FoundReplica(
+                node=node,
+                format=uuid.UUID(state.format),
+                seen=Epoch(max(state.seen, state.led)),
+                record=record,
+                last_epoch=last_epoch(state.history, end),
+                end=end,
+            )
+        )
+    return found
+
+
+def _write(
+    folder: Path,
+    identities: Sequence[Identity],
+    replicas: dict[ContainerId, list[FoundReplica]],
+    warnings: list[str],
+) -> Recovered:
+    clusters = sorted({identity.cluster_id for identity in identities})
+    if len(clusters) > 1:
+        raise NotRecovered(f"{folder} holds nodes of different clusters ({', '.join(clusters)}): separate them")
+    containers = tuple(recovered_record(found) for _, found in sorted(replicas.items()))
+    if not any(each.kind == "catalog" for each in containers):
+        raise NotRecovered(f"no node in {folder} has a whole replica of the catalog: restore one from a copy")
+    old = _old_store(folder, clusters[0], warnings)
+    volumes = _volumes(containers, old, len(identities))
+    cluster = ClusterRecord(
+        cluster_id=clusters[0],
+        random_bits=1 + secrets.randbelow(2**23 - 1),
+        secret=old.secret or secrets.token_hex(records.SECRET_BYTES),
+        first_nodes=len(identities),
+    )
+    draft = folder / f"{STORE_FILE}.new"
+    _remove(draft)
+    with closing(SqliteStore(draft)) as store:
+        _put(store, records.CLUSTER_KEY, cluster)
+        for volume in volumes:
+            records.ensure_volume(store, volume)
+        for identity in identities:
+            _put(store, f"{records.NODE_PREFIX}{identity.node_id}", _node(identity, old))
+        for record in containers:
+            records.put_container(store, record, None)
+        _skip_ids(store, "node", max(identity.node_id for identity in identities))
+        _skip_ids(store, "container", max(record.container_id for record in containers))
+    kept_as = _replace(folder, draft)
+    return Recovered(
+        cluster_id=clusters[0],
+        nodes=tuple(NodeId(identity.node_id) for identity in identities),
+        containers=containers,
+        volumes=volumes,
+        kept_as=kept_as,
+        warnings=warnings,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """What an old store still tells."""
+
+    secret: str = ""
+    volumes: tuple[VolumeRecord, ...] = ()
+    draining: frozenset[NodeId] = frozenset()
+
+
+def _old_store(folder: Path, cluster_id: str, warnings: list[str]) -> _Old:
+    path = folder / STORE_FILE
+    if not path.exists():
+        return _Old()
+    try:
+        with closing(SqliteStore(path)) as store:
+            cluster = records.ensure_cluster(store)
+            if cluster.cluster_id != cluster_id:
+                warnings.append(f"{path} is the store of another cluster; nothing is taken from it")
+                return _Old()
+            return _Old(
+                secret=cluster.secret,
+                volumes=tuple(records.volumes(store)),
+                draining=frozenset(node.node_id for node in records.nodes(store) if node.draining),
+            )
+    except (FolderRefused, StoreUnavailable, CorruptLog) as error:
+        warnings.append(f"nothing is taken from the old store: {error}")
+        return _Old()
+
+
+def _volumes(containers: Sequence[ContainerRecord], old: _Old, nodes: int) -> tuple[VolumeRecord, ...]:
+    """Those of the old store; others as far as the containers' records tell of them."""
+    volumes = {volume.name: volume for volume in old.volumes}
+    for record in containers:
+        if record.volume not in volumes:
+            replicas = max(each.wanted for each in containers if each.volume == record.volume)
+            least = max(each.min_in_sync for each in containers if each.volume == record.volume)
+            volumes[record.volume] = VolumeRecord(record.volume, replicas=replicas, min_in_sync=min(least, replicas))
+    volumes.setdefault("default", default_volume(nodes))
+    return tuple(volume for _, volume in sorted(volumes.items()))
+
+
+def _node(identity: Identity, old: _Old) -> NodeRecord:
+    """As it stands until the node registers itself at its next start."""
+    return NodeRecord(
+        node_id=NodeId(identity.node_id),
+        format=uuid.UUID(identity.folder_id),
+        run=uuid.uuid4(),
+        host="127.0.0.1",
+        port=0,
+        draining=NodeId(identity.node_id) in old.draining,
+    )
+
+
+def _put(store: SqliteStore, key: str, record: msgspec.Struct) -> None:
+    store.put(key, msgspec.json.encode(record), None)
+
+
+def _skip_ids(store: SqliteStore, kind: str, highest: int) -> None:
+    store.put(f"next/{kind}", msgspec.json.encode({"next": highest + SKIPPED_IDS}), None)
+
+
+def _replace(folder: Path, draft: Path) -> Path | None:
+    """Puts the new store in the old one's place. A crash in between leaves both, under their names."""
+    path = folder / STORE_FILE
+    kept_as = None
+    if path.exists():
+        kept_as = folder / f"{STORE_FILE}.before-{time.strftime('%Y%m%dT%H%M%S')}"
+        for suffix in ("-wal", "-shm"):  # what a killed process left belongs to the old file
+            part = path.with_name(path.name + suffix)
+            if part.exists():
+                part.rename(kept_as.with_name(kept_as.name + suffix))
+        path.rename(kept_as)
+    draft.rename(path)
+    return kept_as
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,362 @@
+"""The growing end of a container's log: what is appended, in which chunk it comes to lie, and the sync cycle.
+
+All of it belongs to the event-loop thread and does no I/O, but for `make_spare` and `write_job`, which run in threads
+(container_log.py says when). What is appended is in the index and in the tail cache at once, and in `Portion`s until a
+job writes it (writing.py).
+"""
+
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.errors import StorageFull
+from headrace.ids import Position
+from headrace.log.chunk import Body, Chunk
+from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.folder import chunk_path
+from headrace.log.frames import (
+    BATCH_PRODUCER,
+    BATCH_PRODUCER_AT,
+    HEADER,
+    HEADER_BYTES,
+    FrameType,
+    batch_frame_header,
+    check_frames,
+    control_frame,
+)
+from headrace.log.table import Table
+from headrace.log.tail import TailCache
+from headrace.log.writing import Portion, Spare, WriteJob, make_spare_file, open_file_bytes, write_portion
+
+_producer_of = BATCH_PRODUCER.unpack_from
+_DATA = int(FrameType.DATA)
+_GAP = int(FrameType.GAP)
+_PRODUCER_AT = HEADER_BYTES + BATCH_PRODUCER_AT
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Sizes in bytes. `chunk_bytes`: of a chunk's file while open, at most, `open_file_bytes`: at least; a log that
+    holds little makes smaller ones. `checkpoint_bytes`: what a start scans at most. `tail_bytes`: of the newest batches
+    kept in memory. `fsync`: sync before a job counts as done."""
+
+    chunk_bytes: int = 256 << 20
+    open_file_bytes: int = 16 << 20
+    checkpoint_bytes: int = 16 << 20
+    tail_bytes: int = 48 << 20
+    fsync: bool = True
+
+    def file_bytes(self, held: int) -> int:
+        """The size of the next open chunk's file in a log that holds `held` bytes."""
+        return open_file_bytes(held, least=self.open_file_bytes, most=self.chunk_bytes)
+
+
+class Appender:
+    """What `ContainerLog` is made of for whoever appends."""
+
+    __slots__ = (
+        "_chunks",
+        "_closing",
+        "_limit",
+        "_open",
+        "_portion",
+        "_portions",
+        "_spare_lock",
+        "_spare_serial",
+        "_spares",
+        "_table",
+        "_tail",
+        "_wanted",
+        "_written",
+        "end",
+        "folder",
+        "options",
+        "pending_bytes",
+        "synced",
+    )
+
+    def __init__(self, folder: Path, options: LogOptions, *, chunks: list[Chunk], end: int) -> None:
+        self.options = options
+        self.end = Position(end)
+        self.synced = Position(end)
+        self.pending_bytes = 0
+        self.folder = folder
+        self._chunks = chunks
+        self._closing = [chunk for chunk in chunks if chunk.end is not None and not chunk.body.closed]
+        self._written = end
+        self._tail = TailCache(options.tail_bytes)
+        self._spares: list[Spare] = []  # threads add, the loop takes
+        self._wanted = 0  # bytes of frames for which there was no room
+        self._spare_lock = threading.Lock()
+        self._spare_serial = 0
+        self._portions: list[Portion] = []
+        self._portion: Portion | None = None
+        self._open: Chunk | None = None
+        self._table = Table(0)
+        self._limit = -1  # position up to which the open chunk has room
+        if chunks and chunks[-1].end is None:
+            self._open = chunks[-1]
+            table = self._open.body.parts[-1]
+            assert isinstance(table, Table)
+            self._table = table
+            self._limit = self._open.start + self._open.capacity
+
+    @property
+    def start(self) -> Position:
+        """The position of the oldest frame that is kept."""
+        oldest = next(iter(self._chunks), None)
+        return self.end if oldest is None else Position(oldest.start)
+
+    def room(self, length: int) -> bool:
+        """Whether a frame with `length` bytes of payload can be appended now. False: call `make_spare` in a thread."""
+        length += HEADER_BYTES
+        if self.end + length <= self._limit:
+            return True
+        if any(spare.capacity >= length for spare in self._spares):
+            return True
+        self._wanted = max(self._wanted, length)
+        return False
+
+    def wants_spare(self) -> bool:
+        """Whether it is time to make a spare chunk, so that the next one is ready when the open one is full."""
+        if self._spares or self._spare_lock.locked():
+            return False
+        opened = self._open
+        return opened is None or self.end >= opened.start + opened.capacity * 3 // 4
+
+    @property
+    def spare_bytes(self) -> int:
+        """What `make_spare` takes of the disk."""
+        size = self.options.file_bytes(self.end - self.start)
+        return max(size, self._wanted + FILE_HEAD_BYTES)
+
+    def make_spare(self) -> None:
+        """[blocking] Preallocates the next chunk. Raises `StorageFull`, and leaves nothing behind."""
+        with self._spare_lock:
+            wanted = self.spare_bytes - FILE_HEAD_BYTES
+            if any(spare.capacity >= wanted for spare in list(self._spares)):
+                return
+            self._spare_serial += 1
+            self._spares.append(make_spare_file(self.folder / f"spare-{self._spare_serial}.tmp", wanted))
+
+    def append_batch(
+        self, *, partitionlet: int, epoch: int, first: int, last: int, max_timestamp: int, batch: memoryview
+    ) -> Position:
+        """Appends a stamped record batch; returns the position behind its frame. `room` has said yes.
+
+        The batch is kept, not copied, until it is written and has left the tail cache.
+        """
+        length = HEADER_BYTES + len(batch)
+        position: int = self.end
+        end = position + length
+        if end > self._limit:
+            self._next_chunk(length)
+        portion = self._portion or self._next_portion()
+        producer, producer_epoch, sequence = _producer_of(batch, BATCH_PRODUCER_AT)
+        portion.buffers += (
+            batch_frame_header(length, epoch, position, partitionlet, first, last, max_timestamp, batch),
+            batch,
+        )
+        portion.nbytes += length
+        table = self._table
+        table.add_batch(
+            partitionlet,
+            first,
+            last,
+            max_timestamp,
+            position - portion.chunk.start,
+            length,
+            epoch,
+            producer,
+            producer_epoch << 32 | sequence,
+        )
+        self._tail.add(partitionlet, first, last, batch)
+        self.pending_bytes += length
+        self.end = Position(end)
+        if table.end - table.start >= self.options.checkpoint_bytes:
+            self._complete_table()
+        return self.end
+
+    def append_control(
+        self, *, type: int, epoch: int, partitionlet: int, payload: bytes, first: int = -1, last: int = -1
+    ) -> Position:
+        """Appends a control frame; returns the position behind it. `room` has said yes."""
+        length = HEADER_BYTES + len(payload)
+        position = self.end
+        if position + length > self._limit:
+            self._next_chunk(length)
+        portion = self._portion or self._next_portion()
+        frame = control_frame(
+            type=type,
+            epoch=epoch,
+            position=position,
+            partitionlet=partitionlet,
+            first=first,
+            last=last,
+            payload=payload,
+        )
+        portion.buffers.append(frame)
+        portion.nbytes += length
+        table = self._table
+        table.add_control(partitionlet=partitionlet, place=position - portion.chunk.start, length=length, type=type)
+        self.pending_bytes += length
+        self.end = Position(position + length)
+        if table.end - table.start >= self.options.checkpoint_bytes:
+            self._complete_table()
+        return self.end
+
+    def append_frames(self, frames: memoryview) -> Position:
+        """Appends raw frames of another replica's log, the first of which is the one at `end`; returns the new end.
+
+        `frames` is what `read_frames` gave there: whole frames of any type, of gap frames the header alone. They are
+        kept, not copied. `room(len(frames))` has said yes; if a piece with gaps needs more than that, `StorageFull` is
+        raised, and after `make_spare` it fits. Raises `CorruptLog` if one is damaged or does not belong here. Whatever
+        is raised, nothing has been appended. The batches' own CRCs are not checked here.
+        """
+        self._check_room(check_frames(frames, self.end) - self.end)
+        at = run = 0  # in `frames`: what is looked at, and what is not in a portion yet
+        table, limit = self._table, self._limit
+        checkpoint_end = table.start + self.options.checkpoint_bytes
+        portion: Portion | None = None
+        unpack, size = HEADER.unpack_from, len(frames)
+        while at < size:
+            _, length, type, epoch, position, partitionlet, first, last, max_timestamp = unpack(frames, at)
+            end = position + length
+            if end > limit:
+                _take(portion, frames[run:at])
+                self._next_chunk(length)
+                portion, run, table, limit = None, at, self._table, self._limit
+                checkpoint_end = self.options.checkpoint_bytes
+            if portion is None:
+                portion = self._portion or self._next_portion()
+                base = portion.chunk.start
+            if type == _DATA:
+                stop = at + length
+                producer, producer_epoch, sequence = _producer_of(frames, at + _PRODUCER_AT)
+                table.add_batch(
+                    partitionlet,
+                    first,
+                    last,
+                    max_timestamp,
+                    position - base,
+                    length,
+                    epoch,
+                    producer,
+                    producer_epoch << 32 | sequence,
+                )
+                self._tail.add(partitionlet, first, last, frames[at + HEADER_BYTES : stop])
+            elif type == _GAP:
+                stop = at + HEADER_BYTES
+                _take(portion, frames[run:stop])
+                portion.leave_out(length - HEADER_BYTES)
+                run = stop
+                table.add_gap(place=position - base, length=length)
+            else:
+                stop = at + length
+                table.add_control(partitionlet=partitionlet, place=position - base, length=length, type=type)
+            at = stop
+            self.end = Position(end)
+            if end - base >= checkpoint_end:
+                _take(portion, frames[run:at])
+                self._complete_table()
+                portion, run, table = None, at, self._table
+                checkpoint_end = table.start + self.options.checkpoint_bytes
+        _take(portion, frames[run:at])
+        self.pending_bytes += len(frames)
+        return self.end
+
+    def _check_room(self, length: int) -> None:
+        """Raises `StorageFull` unless frames of `length` bytes fit in what is left of the open chunk and the spares."""
+        if self.end + length <= self._limit or any(spare.capacity >= length for spare in self._spares):
+            return
+        self._wanted = max(self._wanted, length)
+        raise StorageFull(f"{self.folder}: no chunk is ready for {length} bytes. Make a spare, then append them again.")
+
+    def close_open_chunk(self) -> None:
+        """Ends the open chunk although it is not full (by age). `take_job` then has a job, maybe one without bytes."""
+        opened = self._open
+        if opened is None or self.end == opened.start:
+            return
+        if self._table.end > self._table.start:
+            self._complete_table()
+        else:
+            # nothing to checkpoint, but a portion must say when this chunk is done
+            self._portion = self._portion or self._next_portion()
+        opened.end = self.end
+        self._open = None
+        self._portion = None
+        self._limit = -1
+
+    def _next_chunk(self, length: int) -> None:
+        spare = min(
+            (spare for spare in self._spares if spare.capacity >= length), key=lambda s: s.capacity, default=None
+        )
+        if spare is None:
+            raise StorageFull(f"{self.folder}: no chunk is ready for {length} bytes. Ask `room` before each append.")
+        self._spares.remove(spare)
+        self._wanted = 0
+        self.close_open_chunk()
+        if self._open is not None:  # it holds no frame yet and is too small for this one, which takes its place
+            self._chunks.remove(self._open)
+        self._table = Table(0)
+        self._open = chunk = Chunk(
+            path=chunk_path(self.folder, self.end),
+            start=self.end,
+            body=Body(spare.file, (self._table,)),
+            capacity=spare.capacity,
+        )
+        self._chunks.append(chunk)
+        self._limit = chunk.start + chunk.capacity
+        self._next_portion().spare = spare
+
+    def _next_portion(self) -> Portion:
+        opened = self._open
+        assert opened is not None
+        self._portion = portion = Portion(opened, self.end - opened.start)
+        self._portions.append(portion)
+        return portion
+
+    def _complete_table(self) -> None:
+        """The table becomes a checkpoint behind the frames that are pending now, and a new one starts."""
+        portion = self._portion or self._next_portion()
+        portion.table = self._table
+        chunk = portion.chunk
+        self._table = Table(self._table.end)
+        chunk.body = replace(chunk.body, parts=(*chunk.body.parts, self._table))
+        self._portion = None
+
+    def take_job(self) -> WriteJob | None:
+        """All that is pending, to be given to `write_job`, then to `job_done`."""
+        if not self._portions:
+            return None
+        job = WriteJob(self._portions, self.end, self.pending_bytes)
+        self._portions = []
+        self._portion = None
+        self.pending_bytes = 0
+        return job
+
+    def write_job(self, job: WriteJob) -> None:
+        """[blocking] Writes and syncs a job. `OSError` propagates; after a failed sync the process must end."""
+        for portion in job.portions:
+            write_portion(portion, fsync=self.options.fsync, written=self._set_written)
+
+    def _set_written(self, position: int) -> None:
+        self._written = position
+
+    def job_done(self, job: WriteJob) -> None:
+        """The job is durable."""
+        self.synced = Position(job.end)
+        for portion in job.portions:
+            chunk = portion.chunk
+            for table, segment in portion.saved:
+                chunk.swap_part(table, segment)
+            done = chunk.end is not None and all(later.chunk is not chunk for later in self._portions)
+            if done and chunk not in self._closing:
+                self._closing.append(chunk)
+
+
+def _take(portion: Portion | None, frames: memoryview) -> None:
+    """Adds frames that lie side by side to a portion."""
+    if portion is not None and frames:
+        portion.buffers.append(frames)
+        portion.nbytes += len(frames)

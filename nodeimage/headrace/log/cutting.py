@@ -1,0 +1,192 @@
+"""Taking back what a log must not keep: `cut` at a position, `reset` to nothing. On a log that is not open.
+
+Each writes a mark (folder.py) durably before it changes anything, and removes it when all is done. A start that meets
+a mark does the whole of it once more, so a crash at any step is as if it had come before or after.
+
+Of what is cut nothing is left that could be taken for a frame, a checkpoint or a producer's batch again (invariant 9):
+files wholly above the position are removed, the rest of the one in which it lies is zeroed or gone, its checkpoints
+above it are gone, and everything that a start knows comes from what is left.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import CorruptLog
+from headrace.log.checkpoints import INDEX_KIND, load_checkpoints
+from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_closed
+from headrace.log.files import (
+    FILE_HEAD_BYTES,
+    FileHead,
+    OpenFile,
+    full_disk_as_storage_full,
+    replace_file,
+    sync_folder,
+    write_all,
+    zero_range,
+)
+from headrace.log.folder import (
+    BEGIN,
+    CUT,
+    RESET,
+    chunk_path,
+    drop_mark_path,
+    make_mark,
+    mark_path,
+    marks_in,
+    names_in,
+    remove_chunk_files,
+)
+from headrace.log.frames import HEADER
+from headrace.log.raw import Layouts, read_frames
+from headrace.log.segment import Segment
+
+_PIECE_BYTES: Final = 4 << 20
+
+
+def reset(folder: Path, begin: int) -> None:
+    """Removes all that a log holds; it is empty then, and starts at position `begin`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pending = marks_in(folder, RESET)
+    if pending:
+        mark_path(folder, pending[0], RESET).rename(mark_path(folder, begin, RESET))
+        sync_folder(folder)
+    else:
+        make_mark(folder, begin, RESET)
+    finish(folder)
+
+
+def cut(folder: Path, position: int) -> None:
+    """Removes everything at or above `position`, which lies between two frames of the log or below all of them."""
+    make_mark(folder, position, CUT)
+    finish(folder)
+
+
+def finish(folder: Path) -> None:
+    """At a start too: ends what was begun."""
+    for begin in marks_in(folder, RESET):
+        _empty(folder)
+        mark_path(folder, begin, RESET).rename(mark_path(folder, begin, BEGIN))
+        sync_folder(folder)
+    for position in marks_in(folder, CUT):
+        _cut(folder, position)
+        mark_path(folder, position, CUT).unlink()
+        sync_folder(folder)
+
+
+def frame_ends_at(chunk: Chunk, position: int) -> bool:
+    """Whether a frame of `chunk` ends at `position`, which lies within it (or what was given back may end there)."""
+    place = position - chunk.start
+    at = chunk.start
+    if not chunk.body.regrouped:
+        at += max((part.start for part in chunk.body.parts if part.start <= place), default=0)
+    layouts = Layouts()
+    try:
+        while at < position:
+            at = read_frames([chunk], at, until=position, max_bytes=_PIECE_BYTES, layouts=layouts).end
+    except CorruptLog:
+        return False
+    return True
+
+
+def _empty(folder: Path) -> None:
+    names = names_in(folder)
+    for position in marks_in(folder, CUT):
+        mark_path(folder, position, CUT).unlink()
+    for begin in marks_in(folder, BEGIN):
+        mark_path(folder, begin, BEGIN).unlink()
+    for start in names.chunks | names.indexes | names.dead:
+        remove_chunk_files(folder, start)
+    for start, end in names.dropped.items():
+        drop_mark_path(folder, start, end).unlink()
+    sync_folder(folder)
+
+
+def _cut(folder: Path, position: int) -> None:
+    names = names_in(folder)
+    for start in sorted(names.chunks | names.indexes | names.dead, reverse=True):
+        if start >= position:
+            remove_chunk_files(folder, start)
+    for start, end in names.dropped.items():
+        if start >= position:
+            drop_mark_path(folder, start, end).unlink()
+        elif end > position:
+            drop_mark_path(folder, start, end).rename(drop_mark_path(folder, start, position))
+    sync_folder(folder)
+    below = {start for start in names.chunks if start < position}
+    if below:
+        _cut_chunk(chunk_path(folder, max(below)), max(below), position)
+    elif not any(start < position for start in names.dropped):
+        for begin in marks_in(folder, BEGIN):
+            mark_path(folder, begin, BEGIN).unlink()
+        make_mark(folder, position, BEGIN)
+
+
+def _cut_chunk(path: Path, start: int, position: int) -> None:
+    place = position - start
+    chunk = load_closed(path)
+    if chunk is None:
+        _cut_open(path, place)
+    elif chunk.end is not None and chunk.end > position:
+        if chunk.body.regrouped or chunk.body.dead.as_mapping():
+            _lay_out_anew(chunk, position)
+        else:
+            _cut_closed(path, chunk.body, start=start, place=place)
+    else:
+        return
+    path.with_suffix(".dead").unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _cut_open(path: Path, place: int) -> None:
+    index = path.with_suffix(".index")
+    if index.exists():
+        loaded = load_checkpoints(index)
+        size = loaded.size
+        for segment in reversed(loaded.segments):
+            if segment.end > place:
+                size -= len(segment.raw)
+        del loaded  # it maps what goes
+        file = OpenFile.open(index)
+        os.ftruncate(file.fd, size)
+        os.fsync(file.fd)
+    file = OpenFile.open(path)
+    zero_range(file.fd, FILE_HEAD_BYTES + place, os.fstat(file.fd).st_size)
+    os.fsync(file.fd)
+
+
+def _cut_closed(path: Path, body: Body, *, start: int, place: int) -> None:
+    """Without its footer the chunk is open again; what the footer says below `place` is kept as checkpoints."""
+    kept: list[bytes | memoryview] = []
+    for part in body.parts:
+        if isinstance(part, Segment) and part.end <= place:
+            part.verify()
+            kept.append(part.raw)
+    replace_file(path.with_suffix(".index"), [FileHead(INDEX_KIND, start).encode(), *kept])
+    os.ftruncate(body.file.fd, FILE_HEAD_BYTES + place)
+    os.fsync(body.file.fd)
+
+
+def _lay_out_anew(chunk: Chunk, position: int) -> None:
+    """Writes the frames below `position` to their places in a new file, gap frames for what was given back, and puts
+    it in the chunk's place, open. The next start makes its index."""
+    temporary = chunk.path.with_name(chunk.path.name + ".tmp")
+    with full_disk_as_storage_full(temporary):
+        file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            write_all(file.fd, 0, [FileHead(CHUNK_KIND, chunk.start).encode()])
+            layouts = Layouts()
+            at = chunk.start
+            while at < position:
+                frames = read_frames([chunk], at, until=position, max_bytes=_PIECE_BYTES, layouts=layouts)
+                for buffer in frames:  # frames side by side, or a gap's header at the end
+                    _, _, _, _, first, *_ = HEADER.unpack_from(buffer)
+                    write_all(file.fd, FILE_HEAD_BYTES + first - chunk.start, [buffer])
+                at = frames.end
+            os.ftruncate(file.fd, FILE_HEAD_BYTES + position - chunk.start)
+            os.fsync(file.fd)
+        except (OSError, CorruptLog):
+            temporary.unlink(missing_ok=True)
+            raise
+    temporary.rename(chunk.path)
+    sync_folder(chunk.path.parent)

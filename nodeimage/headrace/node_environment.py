@@ -1,0 +1,91 @@
+"""What a node gives its replicas (container.replicas.Environment): sizes, room, the store, the way to others."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import NoReturn, Protocol, TypeVar
+
+import structlog
+
+from headrace.broker.broker import NodeSettings
+from headrace.broker.disk_room import DiskRoom, ReservedRoom
+from headrace.container.cycle import Room
+from headrace.container.local_replica import CATALOG
+from headrace.ids import NodeId
+from headrace.log.container_log import LogOptions
+from headrace.peer.client import PeerClient
+from headrace.peer.session import Session
+from headrace.store.protocol import ClusterStore
+from headrace.store.records import NodeRecord
+from headrace.store.view import ClusterView
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+CATALOG_CHUNK_BYTES = 16 * 1024 * 1024
+EXIT_DISK_FAILED = 70
+CONNECT_S = 2.0
+
+
+class StoreCall(Protocol):
+    """Runs a blocking function of the cluster store in a thread."""
+
+    def __call__(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]: ...
+
+
+class NodeEnvironment:
+    """See container.replicas.Environment."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        node_format: str,
+        executor: Executor,
+        view: ClusterView,
+        folder: Path,
+        settings: NodeSettings,
+        disk_room: DiskRoom,
+        store: "StoreCall",
+        peers: PeerClient,
+    ) -> None:
+        self.node_id = node_id
+        self.node_format = node_format
+        self.executor = executor
+        self.view = view
+        self.folder = folder
+        self._store = store
+        self._settings = settings
+        self._room = disk_room
+        self._reserved_room = ReservedRoom(disk_room)
+        self._peers = peers
+
+    def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]:
+        """Run a blocking call on the cluster store in a thread."""
+        return self._store(change)
+
+    def options(self, kind: str, volume: str) -> LogOptions:
+        """How a container's log is kept."""
+        chunk = self._settings.chunk_bytes
+        if kind == CATALOG:
+            chunk = min(chunk, CATALOG_CHUNK_BYTES)
+        record = self.view.volumes.get(volume)
+        fsync = self._settings.fsync and (kind == CATALOG or record is None or record.durability != "memory")
+        return LogOptions(chunk_bytes=chunk, fsync=fsync)
+
+    def room(self, kind: str) -> Room:
+        """The room that a container may use."""
+        return self._reserved_room if kind == CATALOG else self._room
+
+    def fatal(self, reason: str) -> NoReturn:
+        """The disk failed (invariant 13)."""
+        log.critical("the disk failed, this process ends", reason=reason)
+        sys.stderr.flush()
+        os._exit(EXIT_DISK_FAILED)
+
+    async def connect(self, node: NodeRecord) -> Session:
+        """A session for a stream."""
+        return await self._peers.open((node.host, node.peer_port), CONNECT_S)

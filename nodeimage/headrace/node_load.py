@@ -1,0 +1,43 @@
+"""What a node carries, for the controller: rates between two looks, and the disk."""
+
+import time
+from typing import TYPE_CHECKING
+
+from headrace.peer.messages import NodeLoad
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+_SMOOTHING = 0.5
+
+
+class LoadMeter:
+    """Rates are smoothed over the last looks, which come about once a second."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self._counts = (0, 0, 0)
+        self._rates = (0.0, 0.0, 0.0)
+
+    def read(self, broker: "Broker", *, disk_used: int, disk_total: int) -> NodeLoad:
+        """The load now."""
+        now = time.monotonic()
+        counters = broker.counters
+        counts = (counters.bytes_in, counters.bytes_out, counters.requests)
+        passed = now - self._at
+        if passed >= 0.2:
+            self._rates = tuple(
+                _SMOOTHING * old + (1 - _SMOOTHING) * (new - before) / passed
+                for old, new, before in zip(self._rates, counts, self._counts, strict=True)
+            )  # type: ignore[assignment]  # three of them
+            self._at, self._counts = now, counts
+        bytes_in, bytes_out, requests = self._rates
+        return NodeLoad(
+            bytes_in_per_s=bytes_in,
+            bytes_out_per_s=bytes_out,
+            requests_per_s=requests,
+            disk_used=disk_used,
+            disk_total=disk_total,
+            open_partitionlets=0,
+            led_containers=sum(not container.closing for container in broker.containers.values()),
+        )

@@ -1,0 +1,99 @@
+"""The command line of a storage node: `python -m headrace.node`."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.broker.broker import NodeSettings
+
+LEAST = {
+    "chunk_bytes": 64 * 1024,
+    "container_bytes": 64 * 1024,
+    "partitionlet_bytes": 1024,
+    "disk_quota": 0,
+    "disk_reserve": 0,
+    "rebalance_delay_ms": 0,
+}
+"""Below these a node would do nothing but make files and rolls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    data: Path
+    store: Path
+    host: str
+    port: int
+    ready_file: Path | None
+    settings: NodeSettings
+    peer_port: int = 0
+    first_nodes: int = 1
+    failure_host: str = ""
+    zone: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    rebuild_after_s: float = 600.0
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """The options in `arguments`; exits with usage where they are wrong."""
+    parser = argparse.ArgumentParser(
+        prog="headrace.node", description="One storage node of a cluster.", allow_abbrev=False
+    )
+    parser.add_argument("--data", type=Path, required=True, help="this node's folder")
+    parser.add_argument("--store", type=Path, required=True, help="the cluster store's SQLite file")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="for Kafka clients; 0: any free one")
+    parser.add_argument("--peer-port", type=int, default=0, help="for the other nodes; 0: any free one")
+    parser.add_argument("--ready-file", type=Path, help="written as JSON once the node serves")
+    parser.add_argument(
+        "--first-nodes", type=int, default=1, help="of a new cluster: nodes that the first containers wait for"
+    )
+    parser.add_argument("--failure-host", default="", help="what fails together with this node; its host's name")
+    parser.add_argument("--zone", default="", help="for volumes that choose zones, and Kafka's rack")
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="for volumes that choose")
+    parser.add_argument(
+        "--rebuild-after-s",
+        type=float,
+        default=600.0,
+        help="replicas of a node that is gone so long are made elsewhere",
+    )
+    defaults = NodeSettings()
+    for name, what in (
+        ("chunk-bytes", "most bytes of a chunk file"),
+        ("container-bytes", "size at which a container closes"),
+        ("partitionlet-bytes", "size at which a partition rolls"),
+        ("disk-quota", "most bytes that this node keeps; 0: no limit"),
+        ("disk-reserve", "bytes of the disk that new chunks leave free"),
+        ("rebalance-delay-ms", "how long a group's first rebalance waits for members"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name.replace("-", "_")), help=what)
+    parser.add_argument("--no-fsync", action="store_true", help="acknowledge from the page cache (durability: memory)")
+    given = parser.parse_args(arguments)
+    for name, least in LEAST.items():
+        if getattr(given, name) < least:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}; the least is {least}")
+    labels = dict(label.partition("=")[::2] for label in given.label)
+    return Options(
+        data=given.data,
+        store=given.store,
+        host=given.host,
+        port=given.port,
+        peer_port=given.peer_port,
+        ready_file=given.ready_file,
+        first_nodes=given.first_nodes,
+        failure_host=given.failure_host,
+        zone=given.zone,
+        labels=labels,
+        rebuild_after_s=given.rebuild_after_s,
+        settings=NodeSettings(
+            chunk_bytes=given.chunk_bytes,
+            container_bytes=given.container_bytes,
+            partitionlet_bytes=given.partitionlet_bytes,
+            disk_quota=given.disk_quota,
+            disk_reserve=given.disk_reserve,
+            rebalance_delay_ms=given.rebalance_delay_ms,
+            fsync=not given.no_fsync,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Talk between nodes: framed messages over TCP, with a handshake, calls and streams. Knows nothing of containers."""

@@ -1,0 +1,264 @@
+"""The calling side: calls over one connection to each address, many at a time, and sessions for streams.
+
+A connection is made by the first call to its address and kept. When it ends, what waits on it fails with
+PeerUnreachable, and the next call makes another; nothing is sent twice, since only the caller knows what may be.
+Callers that come while it is being made share the attempt, each with its own timeout; the attempt ends after 3 s.
+
+A connection on which nothing came while a call ran into its timeout may lead nowhere. It gets no further calls, so the
+next one makes another connection, and is closed when its last call has ended.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Final, cast
+
+import msgspec
+
+from headrace.errors import Code, KafkaError, MalformedRequest
+from headrace.ids import Epoch, NodeId
+from headrace.peer.framing import Buffer, decode_message, encode_message
+from headrace.peer.handshake import ClientHandshake, Identity
+from headrace.peer.messages import Answer, AnswerT, Call, Message, Refused, Request
+from headrace.peer.session import PeerUnreachable, Session
+
+CONNECT_S: Final = 3.0
+"""For connecting and the handshake together."""
+
+Address = tuple[str, int]
+
+
+class PeerRefused(KafkaError):
+    """The other node's refusal, with its code."""
+
+    def __init__(self, refused: Refused) -> None:
+        try:
+            code = Code(refused.code)
+        except ValueError:  # a newer node's
+            code = Code.UNKNOWN_SERVER_ERROR
+        super().__init__(code, refused.reason)
+        self.epoch: Epoch = refused.epoch
+        """As in Refused: -1 where no epoch was at stake."""
+
+
+class PeerClient:
+    """Calls other nodes, on behalf of this one."""
+
+    def __init__(self, *, cluster_id: str, secret: str, node: NodeId, run: uuid.UUID) -> None:
+        self._identity = Identity(cluster_id, secret, node, run)
+        self._connections: dict[Address, _Connection] = {}
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._sessions: set[Session] = set()
+        self._closing = False
+
+    async def call(
+        self,
+        address: Address,
+        message: Request[AnswerT],
+        buffers: Sequence[Buffer] = (),
+        *,
+        timeout_s: float,
+    ) -> tuple[AnswerT, memoryview]:
+        """The answer and its payload, which is the caller's to keep.
+
+        Raises PeerUnreachable, and KafkaError (PeerRefused) where the other node refuses.
+        """
+        began = asyncio.get_running_loop().time()
+        connection: _Connection | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = self._connection(address)
+                session = await asyncio.shield(connection.ready)
+                answer, payload = await connection.call(session, message, buffers)
+        except TimeoutError as error:
+            if connection is not None and connection.led_nowhere_since(began):
+                self._retire(address, connection)
+            name = type(message).__name__
+            raise PeerUnreachable(
+                f"{address[0]}:{address[1]} did not answer {name} within {timeout_s:g} s", timed_out=True
+            ) from error
+        if isinstance(answer, Refused):
+            raise PeerRefused(answer)
+        if not isinstance(answer, message.answer):
+            raise KafkaError(
+                Code.UNKNOWN_SERVER_ERROR,
+                f"{address[0]}:{address[1]} answered {type(message).__name__} with {type(answer).__name__}",
+            )
+        return cast(AnswerT, answer), payload
+
+    async def open(self, address: Address, timeout_s: float) -> Session:
+        """A session of its own for a stream, past its handshake. Set its callbacks, then send an Opening.
+
+        Raises PeerUnreachable.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._connect(address)
+        except TimeoutError as error:
+            raise PeerUnreachable(
+                f"{address[0]}:{address[1]} opened no session within {timeout_s:g} s", timed_out=True
+            ) from error
+
+    async def close(self) -> None:
+        """End all connections and streams; what waits on them fails with PeerUnreachable."""
+        self._closing = True
+        for attempt in self._attempts:
+            attempt.cancel()
+        await asyncio.gather(*self._attempts, return_exceptions=True)
+        sessions = list(self._sessions)
+        for session in sessions:
+            session.abort("closed on this side")
+        await asyncio.gather(*(session.closed for session in sessions))
+
+    def _connection(self, address: Address) -> "_Connection":
+        if self._closing:
+            raise PeerUnreachable(f"{address[0]}:{address[1]}: this node closes")
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = _Connection()
+            attempt = asyncio.get_running_loop().create_task(
+                self._attempt(address, connection), name=f"connect to {address[0]}:{address[1]}"
+            )
+            self._attempts.add(attempt)
+            attempt.add_done_callback(self._attempts.discard)
+        return connection
+
+    async def _attempt(self, address: Address, connection: "_Connection") -> None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                session = await self._connect(address)
+        except (PeerUnreachable, TimeoutError, asyncio.CancelledError) as error:
+            self._forget(address, connection)
+            match error:
+                case PeerUnreachable():
+                    connection.fail(error)
+                case TimeoutError():
+                    connection.fail(
+                        PeerUnreachable(f"{address[0]}:{address[1]} opened no session in time", timed_out=True)
+                    )
+                case _:
+                    connection.fail(PeerUnreachable(f"{address[0]}:{address[1]}: this node closes"))
+                    raise
+            return
+        session.on_message = connection.received
+        session.on_closed = lambda: self._lost(address, connection, session)
+        connection.ready.set_result(session)
+
+    async def _connect(self, address: Address) -> Session:
+        """A session past its handshake. Raises PeerUnreachable."""
+        host, port = address
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+
+        def met(session: Session) -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        def ended() -> None:
+            if not ready.done():
+                ready.set_exception(session.unreachable())
+
+        if self._closing:
+            raise PeerUnreachable(f"{host}:{port}: this node closes")
+        session = Session(ClientHandshake(self._identity), among=self._sessions, ready=met)
+        session.on_closed = ended
+        transport: asyncio.BaseTransport | None = None
+        try:
+            transport, _ = await loop.create_connection(lambda: session, host, port)
+            # The kernel may choose the very port that nobody listens on as ours: TCP's simultaneous open with itself.
+            if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+                raise ConnectionRefusedError("nobody listens there")
+            await ready
+        except OSError as error:
+            session.abort("could not connect")
+            refused = isinstance(error, ConnectionRefusedError | ConnectionResetError)
+            raise PeerUnreachable(f"{host}:{port} cannot be reached: {error}", refused=refused) from error
+        except asyncio.CancelledError:
+            session.abort("given up while connecting")
+            if transport is None:
+                # uvloop closes a connection that is given up at this moment without a word to its protocol.
+                session.on_closed = _nothing
+                session.connection_lost(None)
+            raise
+        finally:
+            ready.cancel()
+        if self._closing:
+            session.abort("this node closes")
+        if session.is_closed:
+            raise session.unreachable()
+        return session
+
+    def _forget(self, address: Address, connection: "_Connection") -> None:
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+
+    def _lost(self, address: Address, connection: "_Connection", session: Session) -> None:
+        self._forget(address, connection)
+        connection.lost(session)
+
+    def _retire(self, address: Address, connection: "_Connection") -> None:
+        self._forget(address, connection)
+        connection.retire()
+
+
+class _Connection:
+    """The calls to one address, over one session."""
+
+    def __init__(self) -> None:
+        self.ready: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        self._waiting: dict[int, asyncio.Future[tuple[Message, memoryview]]] = {}
+        self._last = 0
+        self._retired = False
+
+    async def call(self, session: Session, message: Message, buffers: Sequence[Buffer]) -> tuple[Message, memoryview]:
+        """Send a call and wait for its answer."""
+        await session.drained()
+        self._last += 1
+        number = self._last
+        future: asyncio.Future[tuple[Message, memoryview]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            session.send(Call(number, msgspec.Raw(encode_message(message))), buffers)
+            return await future
+        finally:
+            self._waiting.pop(number, None)
+            if self._retired and not self._waiting:
+                session.close("led nowhere")
+
+    def received(self, message: Message, payload: memoryview) -> None:
+        """An answer came. Nobody may be waiting for it any more."""
+        if not isinstance(message, Answer):
+            raise MalformedRequest(f"{type(message).__name__} is not an answer")
+        future = self._waiting.pop(message.call, None)
+        if future is None or future.done():
+            return
+        try:
+            future.set_result((decode_message(message.message), payload))
+        except MalformedRequest as error:
+            future.set_exception(KafkaError(Code.UNSUPPORTED_VERSION, str(error)))
+
+    def fail(self, error: PeerUnreachable) -> None:
+        """No session came of it."""
+        self.ready.set_exception(error)
+        self.ready.exception()  # there may be nobody left who waits
+
+    def lost(self, session: Session) -> None:
+        """The session ended: nothing will be answered."""
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(session.unreachable())
+
+    def led_nowhere_since(self, began: float) -> bool:
+        """Nothing came since loop time `began`."""
+        return self.ready.done() and not self.ready.exception() and self.ready.result().heard_at <= began
+
+    def retire(self) -> None:
+        """Take no more calls; close when the last has ended."""
+        self._retired = True
+        if not self._waiting:
+            self.ready.result().close("led nowhere")
+
+
+def _nothing() -> None:
+    pass

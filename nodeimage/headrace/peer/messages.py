@@ -1,0 +1,384 @@
+"""What nodes say to each other: plain data, no behaviour.
+
+A message is the header of a frame (`peer.framing`), a msgpack map whose `type` is the class's name. Bytes that are not
+looked into here (batches, frames, commands) travel behind it as the frame's payload; the docstrings say which.
+
+Versions: a field is only ever added, and with a default; unknown fields are ignored; fields at their default are left
+out. A type that the other side does not know is refused there (a call) or ends the session (a stream), so a new type
+is sent only to nodes whose negotiated version has it.
+
+Three ways to speak, by base class:
+
+    Request[Answer]   sent by `PeerClient.call`; the answer is of that type, or a KafkaError made of a Refused
+    Opening           hands its session over to a stream for good (`PeerServer(streams=...)`)
+    Message           all others: answers, what flows in a stream, and the handshake
+"""
+
+import uuid
+from typing import ClassVar, Final, Generic, Literal, TypeVar, Union
+
+import msgspec
+
+from headrace.errors import Code
+from headrace.ids import ContainerId, Epoch, Millis, NodeId, Offset, PartitionletId, Position
+
+PEER_VERSION: Final = 1
+"""The newest version of this protocol that this node speaks."""
+LEAST_VERSION: Final = 1
+"""The oldest that it still speaks."""
+
+
+_MOST_REASON: Final = 4_096
+"""Characters of a reason that are sent."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Anything that travels between nodes."""
+
+
+AnswerT = TypeVar("AnswerT", bound=Message)
+
+
+class Request(Message, Generic[AnswerT], frozen=True):
+    """A message that has an answer."""
+
+    answer: ClassVar[type[Message]]
+    """The type of its answer: `AnswerT`, where it can be read at run time."""
+
+
+class Opening(Message, frozen=True):
+    """The first message of a stream. What follows on its session is the stream's alone."""
+
+
+# --- handshake (peer.handshake)
+
+
+class Hello(Message, frozen=True):
+    """The client's first message."""
+
+    cluster_id: str
+    node: NodeId
+    run: uuid.UUID
+    versions: tuple[int, int]
+    """(oldest, newest) that it speaks."""
+    nonce: bytes
+
+
+class Challenge(Message, frozen=True):
+    """The server proves itself, and asks the client to."""
+
+    node: NodeId
+    run: uuid.UUID
+    version: int
+    """Chosen: the newest that both speak."""
+    nonce: bytes
+    proof: bytes
+
+
+class Proof(Message, frozen=True):
+    """The client proves itself."""
+
+    proof: bytes
+
+
+class Welcome(Message, frozen=True):
+    """The handshake is over."""
+
+    version: int
+    node: NodeId
+    run: uuid.UUID
+
+
+class Refused(Message, frozen=True):
+    """In place of a Welcome, of an answer, or of Following. `code` is Kafka's."""
+
+    code: int
+    reason: str
+    epoch: Epoch = Epoch(-1)
+    """The epoch that is known here, where the other side's was too low; -1 elsewhere."""
+
+
+# --- probes, by the controller
+
+
+class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One replica, as its node sees it."""
+
+    container: ContainerId
+    role: Literal["primary", "follower", "none"]
+    epoch: Epoch
+    """The highest it has seen."""
+    last_epoch: Epoch
+    """Of its log's history: what `end` is to be compared under."""
+    end: Position
+    committed: Position
+    stalled: bool = False
+    """A primary that cannot commit, as it would go below the minimum in sync."""
+    in_sync: list[NodeId] = []
+    format: str = ""
+    """Of the replica's folder (invariant 5)."""
+
+
+class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node carries; rates are over the last seconds."""
+
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+    requests_per_s: float = 0.0
+    disk_used: int = 0
+    disk_total: int = 0
+    open_partitionlets: int = 0
+    led_containers: int = 0
+
+
+class ProbeAnswer(Message, frozen=True):
+    """How a node is."""
+
+    node: NodeId
+    run: uuid.UUID
+    replicas: list[ReplicaState]
+    load: NodeLoad
+    reaches_store: bool
+    ready: bool
+    heard: list[NodeId] = []
+    """The nodes that answered its own probes within 2 s: those that hear it and that it hears. (A stream proves one of
+    the two: a follower goes on hearing a primary to which nothing gets through.)"""
+
+
+class Probe(Request[ProbeAnswer], frozen=True):
+    """Asks how the node is."""
+
+    answer = ProbeAnswer
+
+
+# --- calls
+
+
+class Prepared(Message, frozen=True):
+    """The replica's folder is there."""
+
+    format: str
+    """The uuid made with the folder."""
+
+
+class Prepare(Request[Prepared], frozen=True):
+    """Make an empty folder for a replica. The same folder again where there is one."""
+
+    container: ContainerId
+    kind: str
+    answer = Prepared
+
+
+class Submitted(Message, frozen=True):
+    """The command is committed."""
+
+    position: Position
+
+
+class Submit(Request[Submitted], frozen=True):
+    """A catalog command, in the payload. Only the catalog's primary takes it; others refuse with NOT_CONTROLLER."""
+
+    answer = Submitted
+
+
+class Opened(Message, frozen=True):
+    """The partitionlet is open, and that is committed."""
+
+    epoch: Epoch
+
+
+class OpenPartitionlet(Request[Opened], frozen=True):
+    """Open a partitionlet, with the payload of its OPEN frame as payload. Idempotent; only the primary takes it."""
+
+    container: ContainerId
+    partitionlet: PartitionletId
+    first: Offset
+    last: Offset
+    answer = Opened
+
+
+class RangeRead(Message, frozen=True):
+    """Batches one behind the other in the payload; `lengths` are theirs, in bytes."""
+
+    lengths: list[int]
+
+
+class ReadRange(Request[RangeRead], frozen=True):
+    """Read committed batches from `offset` on, below `limit`, about `max_bytes`."""
+
+    container: ContainerId
+    partitionlet: PartitionletId
+    offset: Offset
+    limit: Offset
+    max_bytes: int
+    answer = RangeRead
+
+
+class TimeFound(Message, frozen=True):
+    """The batch that was looked for is the payload; without `found` there is none."""
+
+    found: bool
+
+
+class FindTime(Request[TimeFound], frozen=True):
+    """Find the first batch below `limit` with a record of `timestamp` or later."""
+
+    container: ContainerId
+    partitionlet: PartitionletId
+    timestamp: Millis
+    """-1: the batch with the largest."""
+    limit: Offset
+    answer = TimeFound
+
+
+class ExtentsFound(Message, frozen=True):
+    """(partitionlet, bytes stored, end offset) of those that are here."""
+
+    items: list[tuple[PartitionletId, int, Offset]]
+
+
+class Extents(Request[ExtentsFound], frozen=True):
+    """Ask how much is stored of partitionlets of one container."""
+
+    container: ContainerId
+    partitionlets: list[PartitionletId]
+    open: list[PartitionletId] = []
+    """Those of them that are open."""
+    answer = ExtentsFound
+
+
+class Rolled(Message, frozen=True):
+    """So many partitionlets went on elsewhere."""
+
+    count: int
+
+
+class RollAway(Request[Rolled], frozen=True):
+    """Roll the hottest partitionlets of a container to another one."""
+
+    container: ContainerId
+    most: int
+    to: ContainerId = ContainerId(0)
+    """0: to any."""
+    reason: str = ""
+    answer = Rolled
+
+
+# --- the stream of replication
+
+
+class Follow(Opening, frozen=True):
+    """A follower asks the primary for a container's frames. Answered by Following or Refused."""
+
+    container: ContainerId
+    epoch: Epoch
+    node: NodeId
+    format: str
+    """The uuid made with its replica's folder."""
+    observer: bool
+    """It reads along and never joins the in-sync set."""
+    history: list[tuple[Epoch, Position]]
+    """(epoch, the position at which it began) of the follower's log, oldest first."""
+    end: Position
+    start: Position
+    """The follower's log holds [start, end)."""
+    snapshot: bool = False
+    """Its catalog's tables are ahead of its log, which was cut in an unclean recovery: only a snapshot helps."""
+
+
+class Following(Message, frozen=True):
+    """The primary's answer: what matches, and what comes."""
+
+    epoch: Epoch
+    history: list[tuple[Epoch, Position]]
+    begin: Position
+    """Frames come from here on; the follower cuts what it has above."""
+    committed: Position
+    snapshot_position: Position = Position(-1)
+    """A snapshot at this position comes first, in SnapshotPieces; -1: none."""
+    snapshot_bytes: int = 0
+
+
+class Frames(Message, frozen=True):
+    """Whole frames of contiguous positions in the payload, behind those sent before."""
+
+    committed: Position
+
+
+class Commit(Message, frozen=True):
+    """`committed` moved; also the primary's heartbeat."""
+
+    committed: Position
+    sent_at: float = 0.0
+    """Of a heartbeat: the primary's loop time, which the follower gives back at once. 0: not a heartbeat."""
+
+
+class Acked(Message, frozen=True):
+    """The follower has everything below `position` safe; also its heartbeat."""
+
+    position: Position
+    epoch: Epoch
+    beat: float = 0.0
+    """`sent_at` of the newest heartbeat that came: the follower followed after it."""
+
+
+class SnapshotPiece(Message, frozen=True):
+    """The next bytes of a snapshot are the payload."""
+
+    last: bool
+
+
+# --- around calls (peer.client and peer.server put messages in and take them out)
+
+
+class Call(Message, frozen=True):
+    """A Request with a number that its answer bears. Several are under way on one session; answers in any order."""
+
+    call: int
+    message: msgspec.Raw
+    """Encoded apart, so that a type that is not known here leaves the number readable."""
+
+
+class Answer(Message, frozen=True):
+    """The answer to the Call of that number."""
+
+    call: int
+    message: msgspec.Raw
+
+
+AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people one a line
+    Hello,
+    Challenge,
+    Proof,
+    Welcome,
+    Refused,
+    Probe,
+    ProbeAnswer,
+    Prepare,
+    Prepared,
+    Submit,
+    Submitted,
+    OpenPartitionlet,
+    Opened,
+    ReadRange,
+    RangeRead,
+    FindTime,
+    TimeFound,
+    Extents,
+    ExtentsFound,
+    RollAway,
+    Rolled,
+    Follow,
+    Following,
+    Frames,
+    Commit,
+    Acked,
+    SnapshotPiece,
+    Call,
+    Answer,
+]
+
+
+def refusal(code: Code, reason: str) -> Refused:
+    """A Refused that says `reason`, whatever its length and characters."""
+    return Refused(int(code), reason[:_MOST_REASON].encode(errors="replace").decode())

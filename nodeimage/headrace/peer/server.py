@@ -1,0 +1,205 @@
+"""The listening side: sessions from other nodes, their calls answered, their streams handed over.
+
+A session is one or the other. A Call starts its handler at once, as a task that the server owns: calls of one session
+start in the order in which they came, and end in any. A message of a type in `streams` hands the session over for
+good: the stream's function sets `on_message` and `on_closed` before it returns.
+
+A handler goes on to its end though its caller has given up or gone: it may be half-way through something that is
+better done than left. `close` waits for all of them, and cancels those that take longer than its grace.
+
+Back-pressure: a session that has 256 calls under way, or does not read its answers, is not read from. With 4,096
+under way on all sessions together, more are refused.
+"""
+
+import asyncio
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from headrace.errors import Code, HeadraceError, MalformedRequest
+from headrace.ids import NodeId
+from headrace.peer.framing import Buffer, decode_message, encode_message
+from headrace.peer.handshake import Identity, ServerHandshake
+from headrace.peer.messages import Answer, Call, Message, refusal
+from headrace.peer.session import MAX_PENDING, PeerUnreachable, Session
+
+log = structlog.get_logger()
+
+MAX_UNDER_WAY: Final = 256
+"""Calls of one session."""
+MAX_ALL_UNDER_WAY: Final = 4_096
+CLOSE_GRACE_S: Final = 5.0
+_BACKLOG: Final = 1_024
+
+Reply = Message | tuple[Message, Sequence[Buffer]]
+"""What a handler gives: the answer, or the answer and its payload."""
+Handler = Callable[[Any, memoryview, Session], Awaitable[Reply]]
+"""Takes a request of its type, the payload, and the session. A HeadraceError travels to the caller as it is."""
+StreamHandler = Callable[[Any, Session], None]
+"""Takes the first message of a stream, and the session."""
+
+
+class PeerServer:
+    """Answers other nodes on `listening`, a bound socket that is the server's from now on.
+
+    `run` is this start of the process; `secret` is the cluster's. The mappings are looked up at each message.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        cluster_id: str,
+        secret: str,
+        node: NodeId,
+        run: uuid.UUID,
+        handlers: Mapping[type[Message], Handler],
+        streams: Mapping[type[Message], StreamHandler] | None = None,
+    ) -> None:
+        self._listening = listening
+        self._identity = Identity(cluster_id, secret, node, run)
+        self._handlers = handlers
+        self._streams = {} if streams is None else streams
+        self._server: asyncio.Server | None = None
+        self._sessions: set[Session] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._listening.getsockname()[:2]
+        return host, port
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.get_running_loop().create_server(
+            self._session, sock=self._listening, backlog=_BACKLOG
+        )
+
+    async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
+        """End all sessions and wait for all handlers; those that take longer than `grace_s` are cancelled."""
+        self._closing = True
+        if self._server is None:
+            self._listening.close()
+        else:
+            self._server.close()
+        for session in list(self._sessions):
+            session.close("this node closes")
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=grace_s)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._sessions:
+            await asyncio.gather(*(session.closed for session in self._sessions))
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _session(self) -> Session:
+        session = Session(ServerHandshake(self._identity), among=self._sessions, ready=self._met)
+        if self._closing:
+            session.close("this node closes")  # accepted while closing
+        return session
+
+    def _met(self, session: Session) -> None:
+        if self._closing:
+            session.close("this node closes")
+            return
+        session.on_message = _Calls(self, session).received
+
+    def take(self, call: Call, payload: memoryview, calls: "_Calls") -> None:
+        """Start to answer a call."""
+        session = calls.session
+        try:
+            message = decode_message(call.message)  # at once: it lies in memory that is read into again
+        except MalformedRequest as error:
+            log.warning("call refused", peer=session.peer, node=session.node, reason=str(error))
+            _answer(session, call.call, refusal(Code.UNSUPPORTED_VERSION, str(error)))
+            return
+        name = type(message).__name__
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            reason = f"node {self._identity.node} answers no {name}"
+            log.warning("call refused", peer=session.peer, node=session.node, reason=reason)
+            _answer(session, call.call, refusal(Code.UNSUPPORTED_VERSION, reason))
+        elif len(self._tasks) >= MAX_ALL_UNDER_WAY:
+            reason = f"node {self._identity.node} has {len(self._tasks)} calls under way"
+            _answer(session, call.call, refusal(Code.BROKER_NOT_AVAILABLE, reason))
+        else:
+            task = asyncio.get_running_loop().create_task(
+                self._handle(handler, message, payload, session, call.call), name=f"answer {name}"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            calls.began(task)
+
+    def hand_over(self, message: Message, session: Session) -> None:
+        """Start a stream. Raises MalformedRequest for a message that starts none."""
+        stream = self._streams.get(type(message))
+        if stream is None:
+            raise MalformedRequest(f"{type(message).__name__} is neither a call nor the beginning of a stream")
+        stream(message, session)
+
+    async def _handle(
+        self, handler: Handler, message: Message, payload: memoryview, session: Session, number: int
+    ) -> None:
+        name = type(message).__name__
+        try:
+            reply = await handler(message, payload, session)
+            answer, buffers = reply if isinstance(reply, tuple) else (reply, ())
+            _answer(session, number, answer, buffers)
+        except HeadraceError as error:
+            _answer(session, number, refusal(error.code, str(error)))
+        except Exception as error:
+            log.exception("call failed", call=name, peer=session.peer, node=session.node)
+            reason = f"{name} failed on node {self._identity.node}: {type(error).__name__}: {error}"
+            _answer(session, number, refusal(Code.UNKNOWN_SERVER_ERROR, reason))
+        try:
+            await session.drained()
+        except PeerUnreachable:
+            pass  # nobody hears the answer
+
+
+class _Calls:
+    """The calls of one session."""
+
+    def __init__(self, server: PeerServer, session: Session) -> None:
+        self._server = server
+        self.session = session
+        self._under_way = 0
+
+    def received(self, message: Message, payload: memoryview) -> None:
+        """A message of a session that is not a stream yet."""
+        if isinstance(message, Call):
+            self._server.take(message, payload, self)
+            if self._is_full:
+                self.session.pause()
+        elif self._under_way:
+            raise MalformedRequest(f"{type(message).__name__} on a session with calls under way")
+        else:
+            self._server.hand_over(message, self.session)
+
+    def began(self, task: "asyncio.Task[None]") -> None:
+        """One more is under way, until `task` is done."""
+        self._under_way += 1
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._under_way -= 1
+        if not self._is_full:
+            self.session.resume()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._under_way >= MAX_UNDER_WAY or (self._under_way > 0 and self.session.pending_bytes > MAX_PENDING)
+
+
+def _answer(session: Session, number: int, answer: Message, buffers: Sequence[Buffer] = ()) -> None:
+    session.send(Answer(number, msgspec.Raw(encode_message(answer))), buffers)

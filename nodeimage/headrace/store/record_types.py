@@ -1,0 +1,183 @@
+"""What stands in the cluster store: its keys, and the records under them.
+
+    cluster                  ClusterRecord
+    node/<id>                NodeRecord
+    container/<id>           ContainerRecord
+    volume/<name>            VolumeRecord
+    controller               LeaseRecord
+    balance                  BalanceRecord
+    next/{node,container}    the next id: ids are handed out once and never again
+    producer-ids             ProducerIdBlock
+
+Values are JSON, to be read by people too; fields that this version does not know are kept out of its way, not refused.
+"""
+
+import re
+import uuid
+from typing import TypeVar
+
+import msgspec
+
+from headrace.errors import CorruptLog, HeadraceError
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.protocol import Versioned
+
+CLUSTER_KEY = "cluster"
+NODE_PREFIX = "node/"
+CONTAINER_PREFIX = "container/"
+VOLUME_PREFIX = "volume/"
+PRODUCER_IDS_KEY = "producer-ids"
+LEASE_KEY = "controller"
+BALANCE_KEY = "balance"
+
+CATALOG_ID = ContainerId(1)
+"""The catalog's container has this id, and no other has: so it is made once, whoever tries."""
+NOBODY = NodeId(0)
+"""In a lease that was given back: no node has this id."""
+SECRET_BYTES = 16
+MOST_REPLICAS = 9
+
+FORMAT_VERSION = 1
+"""Of a cluster's records and folders. A newer one is refused."""
+PRODUCER_ID_BITS = 40
+"""Of a producer id: the number within the cluster. Above it stand the cluster's 23 random bits, below the sign."""
+
+_VOLUME_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A value of the store."""
+
+
+class ClusterRecord(Record, frozen=True):
+    """Made once, with the store."""
+
+    cluster_id: str
+    """22 characters, as Kafka's."""
+    random_bits: int
+    """23 bits, never 0, in the high bits of producer ids: those of linked clusters never meet."""
+    format_version: int = FORMAT_VERSION
+    secret: str = ""
+    """32 hexadecimal characters that the nodes know each other by."""
+    first_nodes: int = 1
+    """So many nodes the first containers wait for, a few seconds at most."""
+
+
+class NodeRecord(Record, frozen=True):
+    """A storage node. `format` was made with its folder, `run` with this start of its process."""
+
+    node_id: NodeId
+    format: uuid.UUID
+    run: uuid.UUID
+    host: str
+    port: int
+    failure_host: str = ""
+    """What fails together with it."""
+    peer_port: int = 0
+    """Where other nodes reach it, at `host`."""
+    zone: str = ""
+    labels: dict[str, str] = {}
+    draining: bool = False
+    """Its roles go to others, then its replicas; it gets none."""
+    stopping: bool = False
+    """This run is about to end: its roles go to others at once."""
+
+
+class ContainerRecord(Record, frozen=True):
+    """(primary, epoch, in_sync) change only here (invariant 3); the in-sync set names (node, format) (invariant 5).
+
+    `format` was made with the replica's folder, so another one on the same node does not count.
+    """
+
+    container_id: ContainerId
+    kind: str
+    """`catalog` or `data`."""
+    primary: NodeId
+    epoch: Epoch
+    in_sync: tuple[tuple[NodeId, uuid.UUID], ...]
+    replicas: tuple[NodeId, ...]
+    """The primary is among them."""
+    state: str = "open"
+    """`open`, `closed` or `deleted`."""
+    volume: str = "default"
+    min_in_sync: int = 1
+    wanted: int = 1
+    """Replicas that it should have, as its volume says."""
+    recovered: int = 0
+    """Times that an operator chose a primary from outside the in-sync set (invariant 15)."""
+
+
+class VolumeRecord(Record, frozen=True):
+    """A placement policy."""
+
+    name: str
+    replicas: int = 1
+    min_in_sync: int = 1
+    spread: str = "preferred"
+    """Over what fails together: `preferred`, or `required`, which rather has fewer replicas."""
+    zones: tuple[str, ...] = ()
+    """Nodes of these zones only; (): of any."""
+    labels: dict[str, str] = {}
+    """Nodes that have all of these only."""
+    size_limit: int = 0
+    """Bytes; 0: none."""
+    durability: str = "fsync"
+    """`fsync`, or `memory`: acknowledged from the page caches of the in-sync set."""
+
+
+class LeaseRecord(Record, frozen=True):
+    """Who is the controller. Judged by whether `renewal` moves while one looks on, never by clocks of others."""
+
+    node: NodeId
+    run: uuid.UUID
+    term: int
+    """Rises whenever the role is taken."""
+    renewal: int = 0
+
+
+class BalanceRecord(Record, frozen=True):
+    """Whether the controller may move load."""
+
+    paused: bool = False
+
+
+class ProducerIdBlock(Record, frozen=True):
+    """`next`: the first number, without the cluster's bits, that was not handed out."""
+
+    next: int = 0
+
+
+def check_volume(volume: VolumeRecord) -> None:
+    """Raise HeadraceError, with one line that says why, for a volume that cannot be kept to."""
+    wrong = ""
+    if not _VOLUME_NAME.fullmatch(volume.name):
+        wrong = "a name has 1 to 63 letters, digits, '-' and '_'"
+    elif not 1 <= volume.replicas <= MOST_REPLICAS:
+        wrong = f"replicas is {volume.replicas}; it may be 1 to {MOST_REPLICAS}"
+    elif not 1 <= volume.min_in_sync <= volume.replicas:
+        wrong = f"min_in_sync is {volume.min_in_sync}; it may be 1 to {volume.replicas}, the number of replicas"
+    elif volume.spread not in ("preferred", "required"):
+        wrong = f"spread is {volume.spread!r}; it may be 'preferred' or 'required'"
+    elif volume.durability not in ("fsync", "memory"):
+        wrong = f"durability is {volume.durability!r}; it may be 'fsync' or 'memory'"
+    elif volume.size_limit < 0:
+        wrong = f"size_limit is {volume.size_limit}; it may be 0 (none) or more bytes"
+    elif not all(volume.zones):
+        wrong = "a zone has no name"
+    if wrong:
+        raise HeadraceError(f"volume {volume.name!r}: {wrong}")
+
+
+def decode_container(found: Versioned) -> ContainerRecord:
+    """A container's record as `get` and `list` of the store give it. Raises CorruptLog."""
+    return decode(found.value, ContainerRecord, found.key)
+
+
+def decode(value: bytes, type_: type[R], key: str) -> R:
+    """A record as it stands in the store under `key`. Raises CorruptLog where it cannot be read."""
+    try:
+        return msgspec.json.decode(value, type=type_)
+    except msgspec.DecodeError as error:
+        raise CorruptLog(f"the cluster store's record {key} cannot be read: {error}") from error

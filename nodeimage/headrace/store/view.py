@@ -1,0 +1,229 @@
+"""What the cluster store holds, as this node last saw it, on the event loop.
+
+Two daemon threads look at the store: one waits for changes all the time, the other looks at once when it is asked to.
+Each hands what it found to the loop, where alone the view changes and callbacks run. While the store is away the view
+stays as it was; `reachable_at` tells how old it may be.
+
+An old state is never shown after a newer one. A look tells all that changed between the revision that the view stood at
+and the one that it reached, so a look that ends no later than the view already stands is dropped whole; and one's own
+put, which may be ahead of all looks, gives way to higher versions only.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import structlog
+
+from headrace.errors import CorruptLog
+from headrace.ids import ContainerId, NodeId
+from headrace.store import records
+from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable
+from headrace.store.records import (
+    BalanceRecord,
+    ClusterRecord,
+    ContainerRecord,
+    LeaseRecord,
+    NodeRecord,
+    R,
+    VolumeRecord,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+log = structlog.get_logger()
+
+WATCH_S = 1.0
+AGAIN_S = 0.2
+"""After a look that failed."""
+
+
+@dataclass(slots=True)
+class Changed:
+    """What a look found other than before: made, replaced or removed."""
+
+    containers: set[ContainerId] = field(default_factory=set)
+    nodes: set[NodeId] = field(default_factory=set)
+    volumes: set[str] = field(default_factory=set)
+    lease: bool = False
+    cluster: bool = False
+    balance: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.containers or self.nodes or self.volumes or self.lease or self.cluster or self.balance)
+
+
+class ClusterView:
+    """The store's records by id. Only the loop that ran `start` may use it; the mappings are read, never written."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self.cluster: ClusterRecord | None = None
+        self.nodes: dict[NodeId, NodeRecord] = {}
+        self.containers: dict[ContainerId, ContainerRecord] = {}
+        self.versions: dict[ContainerId, int] = {}
+        self.volumes: dict[str, VolumeRecord] = {}
+        self.lease: LeaseRecord | None = None
+        self.lease_version: int | None = None
+        self.balance = BalanceRecord()
+        self.revision = 0
+        self.reachable_at = float("-inf")
+        """Loop time of the last look that succeeded."""
+        self._store = store
+        self._known: dict[str, int] = {}
+        """Version by key, of every record shown."""
+        self._callbacks: list[Callable[[Changed], None]] = []
+        self._started = asyncio.Event()
+        self._closed = threading.Event()
+        self._asked = threading.Event()
+
+    async def start(self) -> None:
+        """Look on from now on; returns after the first whole read, for which it waits if the store is away."""
+        self._loop = asyncio.get_running_loop()
+        for name, target in (("store-watch", self._watch), ("store-look", self._look_when_asked)):
+            threading.Thread(target=target, name=name, daemon=True).start()
+        await self._started.wait()
+
+    async def close(self) -> None:
+        """Look no longer; no callback runs afterwards. A thread that waits for the store ends by itself soon."""
+        self._closed.set()
+        self._asked.set()
+
+    def on_change(self, callback: Callable[[Changed], None]) -> None:
+        """Call it on the loop after each change, with the view as it is then. The first one tells everything."""
+        self._callbacks.append(callback)
+
+    def refresh(self) -> None:
+        """Look at once, whatever the watch is about."""
+        self._asked.set()
+
+    def put_seen(self, record: ContainerRecord, version: int) -> None:
+        """One's own `put_container` gave this version: show it without a look."""
+        key = f"{records.CONTAINER_PREFIX}{record.container_id}"
+        if version > self._known.get(key, 0):
+            self._known[key] = version
+            self.containers[record.container_id] = record
+            self.versions[record.container_id] = version
+            self._tell(Changed(containers={record.container_id}))
+
+    # --- the threads
+
+    def _watch(self) -> None:
+        failing = False
+        while not self._closed.is_set():
+            try:
+                self._look(WATCH_S if self._started.is_set() else 0)
+            except StoreUnavailable as error:
+                if not failing and not self._closed.is_set():
+                    log.warning("the cluster store does not answer; roles stay as they are", error=str(error))
+                failing = True
+                self._closed.wait(AGAIN_S)
+            else:
+                if failing:
+                    log.info("the cluster store answers again")
+                failing = False
+
+    def _look_when_asked(self) -> None:
+        while not self._closed.is_set():
+            self._asked.wait()
+            self._asked.clear()
+            if self._closed.is_set():
+                return
+            try:
+                self._look(0)
+            except StoreUnavailable:
+                continue  # the watch says so, and looks again
+
+    def _look(self, timeout_s: float) -> None:
+        """One look, and wait until the loop has taken it in: the next one begins where it ended."""
+        changes = self._store.watch("", since=self.revision, timeout_s=timeout_s)
+        taken = threading.Event()
+        try:
+            self._loop.call_soon_threadsafe(self._take, changes, taken)
+        except RuntimeError:  # the loop has ended without `close`
+            self._closed.set()
+            return
+        while not taken.wait(WATCH_S):
+            if self._closed.is_set() or self._loop.is_closed():
+                return
+
+    # --- the loop
+
+    def _take(self, changes: Changes, taken: threading.Event) -> None:
+        if self._closed.is_set():
+            taken.set()
+            return
+        self.reachable_at = self._loop.time()
+        changed = Changed()
+        if changes.revision > self.revision:
+            removed = set(changes.removed)
+            if changes.whole:
+                removed |= self._known.keys() - {each.key for each in changes.records}
+            for key in removed:
+                if 0 < self._known.get(key, 0) <= changes.revision:
+                    self._show(key, None, 0, changed)
+            for each in changes.records:
+                if each.version > self._known.get(each.key, 0):
+                    self._show(each.key, each.value, each.version, changed)
+            self.revision = changes.revision
+        taken.set()
+        self._started.set()
+        self._tell(changed)
+
+    def _tell(self, changed: Changed) -> None:
+        if changed:
+            for callback in tuple(self._callbacks):
+                try:
+                    callback(changed)
+                except Exception:
+                    log.exception("a change of the cluster's records was not taken up")
+
+    def _show(self, key: str, value: bytes | None, version: int, changed: Changed) -> None:
+        """Show a record, or (None) show it no longer. One that cannot be read stays as it was."""
+        try:
+            self._place(key, value, version, changed)
+        except CorruptLog as error:
+            log.error("a record of the cluster store is left aside", key=key, error=str(error))
+        if value is None:
+            self._known.pop(key, None)
+        else:
+            self._known[key] = version
+
+    def _place(self, key: str, value: bytes | None, version: int, changed: Changed) -> None:
+        kind, _, name = key.partition("/")
+        match kind:
+            case "container" if name.isdecimal():
+                container = ContainerId(int(name))
+                _set(self.containers, container, _read(value, ContainerRecord, key))
+                _set(self.versions, container, None if value is None else version)
+                changed.containers.add(container)
+            case "node" if name.isdecimal():
+                node = NodeId(int(name))
+                _set(self.nodes, node, _read(value, NodeRecord, key))
+                changed.nodes.add(node)
+            case "volume":
+                _set(self.volumes, name, _read(value, VolumeRecord, key))
+                changed.volumes.add(name)
+            case records.LEASE_KEY:
+                self.lease = _read(value, LeaseRecord, key)
+                self.lease_version = None if value is None else version
+                changed.lease = True
+            case records.CLUSTER_KEY:
+                self.cluster = _read(value, ClusterRecord, key)
+                changed.cluster = True
+            case records.BALANCE_KEY:
+                self.balance = _read(value, BalanceRecord, key) or BalanceRecord()
+                changed.balance = True
+
+
+def _read(value: bytes | None, type_: type[R], key: str) -> R | None:
+    return None if value is None else records.decode(value, type_, key)
+
+
+def _set(mapping: dict[K, V], key: K, value: V | None) -> None:
+    if value is None:
+        mapping.pop(key, None)
+    else:
+        mapping[key] = value

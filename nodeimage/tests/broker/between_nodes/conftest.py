@@ -1,0 +1,37 @@
+"""Lets the tests of this folder share `pair.py`, and starts its nodes."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from pair import Pair, Start, options
+
+from headrace.node import Node
+from headrace.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
+    """Starts two nodes; replicas on both, or each container on one of them."""
+    running: list[Node] = []
+    monkeypatch.setattr("headrace.node.HAND_OVER_S", 0.0)  # nobody is left to take over
+
+    async def started(replicas: int) -> Pair:
+        SqliteStore(tmp_path / "cluster.sqlite").close()
+        nodes = [Node(options(tmp_path, number, replicas)) for number in (1, 2)]
+        running.extend(nodes)
+        if replicas == 2:
+            await asyncio.gather(*(node.start() for node in nodes))
+        else:
+            for node in nodes:
+                await node.start()
+        return await Pair(*nodes).settled()
+
+    yield started
+    for node in reversed(running):
+        await node.stop()

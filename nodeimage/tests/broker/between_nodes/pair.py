@@ -1,0 +1,149 @@
+"""Two nodes in one loop, each of which leads a container; they talk over loopback, and share one SQLite store."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from msgspec import structs
+
+from headrace.broker.broker import Broker, NodeSettings
+from headrace.broker.cold_reads import locate, read_all
+from headrace.broker.partition import Partition
+from headrace.broker.topics import Topic
+from headrace.catalog.rows import PartitionletRow
+from headrace.container.container import Container
+from headrace.errors import KafkaError
+from headrace.ids import ContainerId, Epoch
+from headrace.node import Node
+from headrace.node_options import Options
+from headrace.store import records
+from headrace.wire.batch import RecordIn, build_batch, iter_records, read_batch
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110  # the conditions are of several nodes
+            await asyncio.sleep(0.005)
+
+
+class Committed:
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def committed(self) -> None:
+        self.future.set_result(None)
+
+    def lost(self) -> None:
+        self.future.set_exception(AssertionError("the node ceased to lead"))
+
+
+class Pair:
+    """Two nodes, each of which leads a container."""
+
+    def __init__(self, first: Node, second: Node) -> None:
+        self.nodes = (first, second)
+        self.first, self.second = first.broker, second.broker
+
+    def led(self, broker: Broker) -> Container:
+        return next(each for each in broker.containers.values() if each.id != broker.space.catalog_id)
+
+    async def settled(self) -> "Pair":
+        for broker in (self.first, self.second):
+            await until(lambda broker=broker: any(each for each in broker.space.open_containers()))  # type: ignore[misc]
+        for broker in (self.first, self.second):
+            await until(lambda broker=broker: len({each.primary for each in broker.cluster.open_data()}) == 2)  # type: ignore[misc]
+        for node in self.nodes:  # from here on tests alone move primaries
+            await node.controller.close()
+        return self
+
+    async def topic(self, broker: Broker, name: str) -> Topic:
+        async with asyncio.timeout(30):
+            while True:
+                (topic,) = await broker.topics.resolve([name])
+                if isinstance(topic, Topic):
+                    return topic
+                await asyncio.sleep(0.005)
+
+    async def partition(self, broker: Broker, name: str) -> Partition:
+        """The partition where it leads, once that node knows."""
+        topic = await self.topic(broker, name)
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(KafkaError):
+                    partition = await broker.partitions.leader(topic, 0)
+                    await broker.rolls.settle(partition)
+                    if not partition.left:
+                        return partition
+                await asyncio.sleep(0.005)
+
+    async def create(self, name: str) -> Partition:
+        """A topic whose partition the first node leads, with two records."""
+        await self.first.topics.resolve([name], create=True)
+        topic = await self.topic(self.first, name)
+        opened = (await self.first.catalog.query(lambda reader: reader.chain(topic.row.number)))[-1]
+        leads = self.first if opened.container in self.first.containers else self.second
+        partition = await self.partition(leads, name)
+        if leads is self.second:
+            await leads.rolls.roll(partition, to=self.led(self.first).id)
+            partition = await self.partition(self.first, name)
+        await append(partition, b"a", b"b")
+        return partition
+
+    async def hand_over(self, container: ContainerId, to: Broker) -> None:
+        """As the controller does it: another in-sync replica leads, in the next epoch."""
+        node = self.nodes[0]
+        await node.store(
+            lambda store: records.change_container(
+                store, container, lambda now: structs.replace(now, primary=to.node_id, epoch=Epoch(now.epoch + 1))
+            )
+        )
+        node.view.refresh()
+        await until(lambda: container in to.containers)
+
+    async def chain(self, broker: Broker, name: str) -> list[PartitionletRow]:
+        topic = await self.topic(broker, name)
+        return await broker.catalog.query(lambda reader: reader.chain(topic.row.number))
+
+
+async def append(partition: Partition, *values: bytes, producer: int = -1, sequence: int = -1) -> None:
+    now = int(time.time() * 1000)
+    stamped: list[RecordIn] = [(now, None, value, []) for value in values]
+    epoch = 0 if producer >= 0 else -1
+    batch = build_batch(stamped, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+    if not partition.container.has_room(len(batch)):
+        await partition.container.make_room()
+    waiting = Committed()
+    partition.append(memoryview(batch), read_batch(batch), append_time=None, now=now, request=waiting)
+    await waiting.future
+
+
+async def read(broker: Broker, partition: Partition, offset: int = 0) -> list[tuple[int, bytes]]:
+    """All records from `offset` on, as a fetch finds them."""
+    found: list[tuple[int, bytes]] = []
+    while offset < partition.high_watermark:
+        answer = await read_all(broker, [(("", 0), locate(broker, partition, offset), 1 << 20)], 1 << 20)
+        batches = answer[("", 0)]
+        assert isinstance(batches, list), batches
+        assert batches, f"nothing at {offset}"
+        for batch in batches:
+            found += [(each.offset, bytes(each.value or b"")) for each in iter_records(memoryview(batch))]
+        offset = found[-1][0] + 1
+    return found
+
+
+def options(folder: Path, number: int, nodes: int) -> Options:
+    return Options(
+        data=folder / f"node-{number}",
+        store=folder / "cluster.sqlite",
+        host="127.0.0.1",
+        port=0,
+        ready_file=None,
+        settings=NodeSettings(chunk_bytes=1 << 20, disk_reserve=0, fsync=False),
+        first_nodes=nodes,
+        failure_host=f"host-{number}",
+    )
+
+
+Start = Callable[[int], Awaitable[Pair]]

@@ -1,0 +1,119 @@
+"""Fetches while their partition goes on at another node."""
+
+import asyncio
+from collections.abc import Mapping
+
+from pair import Pair, Start, append
+
+from headrace.broker import fetch
+from headrace.broker.broker import Broker
+from headrace.broker.listener import Connection
+from headrace.errors import Code
+from headrace.wire import fetch as wire
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import iter_records
+from headrace.wire.header import read_request_header, request_header
+from headrace.wire.primitives import Buffer
+
+
+class Answered:
+    """A slot whose answer can be waited for."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.is_followed = False
+
+    def answer(self, body: list[Buffer]) -> None:
+        self.future.set_result(b"".join(bytes(piece) for piece in body))
+
+    async def response(self) -> wire.FetchResponse:
+        async with asyncio.timeout(20):
+            return wire.decode_response(memoryview(await self.future), 0, 12)
+
+
+def ask(
+    broker: Broker,
+    offsets: Mapping[str, int],
+    *,
+    session: tuple[int, int] = (0, -1),
+    wait_ms: int = 0,
+    most: int = 1 << 20,
+    connection: Connection | None = None,
+) -> Answered:
+    topics = [
+        wire.FetchTopic(name, None, [wire.FetchPartition(0, -1, offset, -1, -1, most)])
+        for name, offset in offsets.items()
+    ]
+    body = wire.encode_request(12, wire.FetchRequest(wait_ms, 1, most, 0, *session, topics, [], ""))
+    request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
+    slot = Answered()
+    where = connection or Connection(broker)
+    fetch.handle(broker, where, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    return slot
+
+
+def values(response: wire.FetchResponse) -> list[bytes | None]:
+    return [
+        None if record.value is None else bytes(record.value)
+        for topic in response.topics
+        for part in topic.partitions
+        for batch in part.records
+        for record in iter_records(memoryview(batch))
+    ]
+
+
+async def moved(pair: Pair, name: str) -> None:
+    partition = await pair.create(name)
+    await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+
+
+async def test_a_fetch_that_waits_is_told_at_once_that_its_partition_went_elsewhere(start: Start) -> None:
+    pair = await start(1)
+    partition = await pair.create("waits")
+    connection = Connection(pair.first)
+    begun = await ask(pair.first, {"waits": 2}, session=(0, 0), connection=connection).response()
+    waiting = ask(pair.first, {}, session=(begun.session_id, 1), wait_ms=19_000, connection=connection)
+    await asyncio.sleep(0)
+    assert not waiting.future.done()
+    await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    told = await waiting.response()
+    ((part,),) = [topic.partitions for topic in told.topics]
+    assert part.error == Code.NOT_LEADER_OR_FOLLOWER
+    again = await ask(pair.first, {}, session=(begun.session_id, 2), connection=connection).response()
+    ((part,),) = [topic.partitions for topic in again.topics]
+    assert part.error == Code.NOT_LEADER_OR_FOLLOWER, "until the client asks elsewhere"
+    back = await pair.partition(pair.second, "waits")
+    await append(back, b"c")
+    await pair.second.rolls.roll(back, to=pair.led(pair.first).id)
+    here = await pair.partition(pair.first, "waits")
+    await append(here, b"d")
+    found = await ask(pair.first, {}, session=(begun.session_id, 3), connection=connection).response()
+    assert values(found) == [b"c"]
+    found = await ask(pair.first, {"waits": 3}, session=(begun.session_id, 4), connection=connection).response()
+    assert values(found) == [b"d"]
+
+
+async def test_old_records_from_other_nodes_come_beside_those_from_here(start: Start) -> None:
+    pair = await start(1)
+    for name in ("one", "two"):
+        await moved(pair, name)
+        partition = await pair.partition(pair.second, name)
+        await append(partition, b"here")
+    response = await ask(pair.second, {"one": 0, "two": 2}).response()
+    assert values(response) == [b"a", b"b", b"here"]
+    small = await ask(pair.second, {"one": 0, "two": 0}, most=1).response()
+    assert values(small) == [b"a", b"b"], "one batch comes whatever the limit"
+
+
+async def test_records_of_a_node_that_is_away_are_an_error_of_their_partition_alone(start: Start) -> None:
+    pair = await start(1)
+    await moved(pair, "old")
+    await pair.partition(pair.second, "old")
+    await moved(pair, "new")
+    partition = await pair.partition(pair.second, "new")
+    await append(partition, b"here")
+    await pair.nodes[0]._peer_server.close()
+    response = await ask(pair.second, {"old": 0, "new": 2}).response()
+    errors = {topic.topic: topic.partitions[0].error for topic in response.topics}
+    assert errors == {"old": Code.REPLICA_NOT_AVAILABLE, "new": Code.NONE}
+    assert values(response) == [b"here"]

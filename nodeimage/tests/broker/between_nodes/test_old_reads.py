@@ -1,0 +1,63 @@
+"""Old records, looked up and counted, wherever their container is led."""
+
+import pytest
+from pair import Start, append, read, until
+
+from headrace.broker import chains
+from headrace.broker.cold_reads import locate, read_all
+from headrace.errors import Code, KafkaError
+from headrace.wire.batch import iter_records
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_old_records_are_found_by_time_and_counted_wherever_they_lie(start: Start, replicas: int) -> None:
+    pair = await start(replicas)
+    partition = await pair.create("old")
+    await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    moved = await pair.partition(pair.second, "old")
+    await append(moved, b"c")
+    old = moved.chain[0]
+    batch = await pair.second.old_reads.find_time(old, 1, old.end)
+    assert batch is not None
+    assert [record.offset for record in iter_records(memoryview(batch))] == [0, 1]
+    assert await pair.second.old_reads.find_time(old, -1, old.end) == batch
+    assert await pair.second.old_reads.find_time(old, 1 << 60, old.end) is None
+    for broker in (pair.first, pair.second):
+        rows = await pair.chain(broker, "old")
+        extents = await chains.extents(broker, rows)
+        assert [extents[row.id].end for row in rows] == [2, 3]
+        assert all(extent.size > 0 for extent in extents.values())
+        topic = await pair.topic(broker, "old")
+        assert await chains.ends(broker, [(topic.topic_id, 0)]) == {(topic.topic_id, 0): 3}
+
+
+async def test_sizes_of_a_node_that_is_away_are_left_out_and_its_records_are_not_available(start: Start) -> None:
+    pair = await start(1)
+    partition = await pair.create("away")
+    await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    moved = await pair.partition(pair.second, "away")
+    await append(moved, b"c")
+    await pair.nodes[0]._peer_server.close()
+    rows = await pair.chain(pair.second, "away")
+    extents = await chains.extents(pair.second, rows)
+    assert set(extents) == {rows[-1].id}
+    answer = await read_all(pair.second, [(("", 0), locate(pair.second, moved, 0), 1 << 20)], 1 << 20)
+    refused = answer[("", 0)]
+    assert isinstance(refused, KafkaError)
+    assert refused.code == Code.REPLICA_NOT_AVAILABLE
+    assert await read(pair.second, moved, 2) == [(2, b"c")]
+
+
+async def test_old_records_are_read_from_the_own_replica_without_asking_anybody(start: Start) -> None:
+    pair = await start(2)
+    partition = await pair.create("here")
+    old = partition.chain[-1]
+    await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    moved = await pair.partition(pair.second, "here")
+    replica = pair.second.cluster.replicas.replica(old.container)
+    assert replica is not None
+    await until(lambda: replica.committed >= partition.container.committed)
+    await pair.nodes[0]._peer_server.close()
+    assert await read(pair.second, moved) == [(0, b"a"), (1, b"b")]
+    batch = await pair.second.old_reads.find_time(moved.chain[0], 1, 2)
+    assert batch is not None

@@ -1,0 +1,277 @@
+"""Partitions that roll from node to node, and whoever dies when: each roll is finished once."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from pair import Start, append, read, until
+
+from headrace.broker import headrace_admin
+from headrace.broker.headrace_admin import OnePartition
+from headrace.broker.roll_frames import Open, Seal
+from headrace.catalog.commands import RollIntent, RollTarget
+from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Millis, Offset, Position
+from headrace.log.frames import FrameType
+from headrace.peer.messages import OpenPartitionlet, RollAway
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_a_partition_goes_on_at_another_node_with_its_offsets_records_and_producers(
+    start: Start, replicas: int
+) -> None:
+    pair = await start(replicas)
+    partition = await pair.create("moved")
+    await append(partition, b"c", producer=77, sequence=0)
+    epoch = partition.leader_epoch
+    row = await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    assert partition.left
+    assert row.first == 3
+    moved = await pair.partition(pair.second, "moved")
+    assert (moved.next_offset, moved.high_watermark) == (3, 3)
+    assert moved.leader_epoch > epoch
+    assert [producer for producer, _ in moved.producers.items()] == [77]
+    await append(moved, b"d", producer=77, sequence=1)
+    assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+    with pytest.raises(KafkaError) as refused:
+        await pair.first.partitions.leader(await pair.topic(pair.first, "moved"), 0)
+    assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_roll_waits_for_a_target_that_is_away_and_opens_it_once(start: Start) -> None:
+    pair = await start(1)
+    partition = await pair.create("waits")
+    target = pair.led(pair.second)
+    ask = pair.first.cluster.ask_leader
+    answers: list[str] = []
+
+    async def lossy(container: ContainerId, message: object, *args: object, **more: object) -> object:
+        """The first call is lost, the answer to the second is."""
+        if not isinstance(message, OpenPartitionlet):
+            return await ask(container, message, *args, **more)  # type: ignore[arg-type]
+        answers.append("called")
+        if len(answers) == 1:
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, "lost on the way")
+        answer = await ask(container, message, *args, **more)  # type: ignore[arg-type]
+        if len(answers) == 2:
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, "the answer is lost")
+        return answer
+
+    pair.first.cluster.ask_leader = lossy  # type: ignore[method-assign, assignment]
+    row = await pair.first.rolls.roll(partition, to=target.id)
+    assert len(answers) == 3
+    frames = await asyncio.to_thread(lambda: [frame.type for frame in target.log.controls_of(row.id)])
+    assert frames == [FrameType.OPEN]
+    moved = await pair.partition(pair.second, "waits")
+    await append(moved, b"c")
+    assert [value for _, value in await read(pair.second, moved)] == [b"a", b"b", b"c"]
+
+
+async def test_an_open_that_comes_late_changes_nothing(start: Start) -> None:
+    pair = await start(1)
+    partition = await pair.create("late")
+    row = await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    moved = await pair.partition(pair.second, "late")
+    await append(moved, b"c")
+    opening = Open(row.id, "", "", partition.topic_id, 0, row.first, row.leader_epoch, -1)
+    asked = OpenPartitionlet(row.container, row.id, row.first, Offset(row.first - 1))
+    payload = [msgspec.msgpack.encode([opening])]
+    again, _ = await pair.first.cluster.ask_leader(row.container, asked, payload)
+    assert again.epoch == row.container_epoch
+    await pair.second.rolls.roll(moved, to=pair.led(pair.first).id)
+    with pytest.raises(KafkaError) as refused:
+        await pair.first.cluster.ask_leader(row.container, asked, payload)
+    assert refused.value.code == Code.INVALID_REQUEST
+    target = pair.led(pair.second)
+    frames = await asyncio.to_thread(lambda: [frame.type for frame in target.log.controls_of(row.id)])
+    assert frames == [FrameType.OPEN, FrameType.SEAL]
+
+
+async def test_a_seal_that_an_earlier_leader_left_is_the_partitions_end(start: Start) -> None:
+    pair = await start(1)
+    partition = await pair.create("broken-off")
+    source, old = partition.container, partition.chain[-1]
+    seal = Seal(partition.topic_id, 0, old.first, 2, [(partition.leader_epoch, 0)], [])
+    await source.append_control(
+        FrameType.SEAL, msgspec.msgpack.encode(seal), partitionlet=old.id, first=old.first, last=1
+    )
+    topic = await pair.topic(pair.first, "broken-off")
+    pair.first.topics.forgot = True
+    topic.partitions.clear()  # as at a node that has just taken over
+    target = RollTarget(partition.topic_id, 0, old.id, pair.led(pair.second).id)
+    await pair.second.catalog.submit(RollIntent(items=[target], now=Millis(1)))  # by whoever it was
+    moved = await pair.partition(pair.second, "broken-off")
+    assert moved.next_offset == 2
+    frames = await asyncio.to_thread(lambda: [frame.type for frame in source.log.controls_of(old.id)])
+    assert frames.count(FrameType.SEAL) == 1
+    await append(moved, b"c")
+    assert [value for _, value in await read(pair.second, moved)] == [b"a", b"b", b"c"]
+    assert await pair.first.catalog.query(lambda reader: reader.intended()) == []
+
+
+async def test_two_drivers_of_one_roll_come_to_the_same(start: Start) -> None:
+    pair = await start(1)
+    partition = await pair.create("twice")
+    row = await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    stale = partition  # what a driver holds that was overtaken
+    stale.left = False
+    again = await pair.first.rolls.roll(stale, to=pair.led(pair.first).id)
+    assert again.id == row.id
+    assert [each.id for each in await pair.chain(pair.first, "twice")][-1] == row.id
+
+
+async def test_a_target_whose_container_is_deleted_is_given_up_for_another(start: Start) -> None:
+    pair = await start(1)
+    partition = await pair.create("nowhere")
+    doomed = pair.led(pair.second)
+    old = partition.chain[-1]
+    second = pair.nodes[1]
+    # The intent is there, its container goes before anything opens in it.
+    original = pair.first.rolls._applied
+    target = RollTarget(partition.topic_id, 0, old.id, doomed.id)
+    pair.first.rolls._applied = lambda changes: None  # type: ignore[method-assign]
+    pair.first.catalog._callbacks.remove(original)
+    (outcome,) = await pair.second.catalog.submit(RollIntent(items=[target], now=Millis(1)))
+    await second._delete_container(doomed)
+    await until(lambda: (record := pair.first.cluster.record(doomed.id)) is not None and record.state == "deleted")
+    await pair.first.catalog.wait_applied(pair.second.catalog.applied)
+    row = await pair.first.rolls.roll(partition)
+    assert row.container != doomed.id
+    assert row.first == 2
+    assert outcome.partitionlet is not None
+    assert row.id != outcome.partitionlet.id
+
+
+async def test_the_partitions_that_are_written_to_most_roll_away(start: Start) -> None:
+    pair = await start(1)
+    idle = await pair.create("idle")
+    busy = await pair.create("busy")
+    await append(busy, bytes(10_000))
+    await append(idle, bytes(20_000))
+    asked = RollAway(busy.container.id, most=1, to=pair.led(pair.second).id, reason="a test")
+    rolling = asyncio.ensure_future(pair.second.cluster.ask_leader(busy.container.id, asked, timeout_s=20.0))
+    while not rolling.done():
+        if not busy.rolling and not busy.left:
+            await append(busy, bytes(1000))
+        await asyncio.sleep(0.01)
+    answer, _ = await rolling
+    assert answer.count == 1
+    assert busy.left
+    assert not idle.left
+
+
+STEPS = ("RollIntent", "intended", "SEAL", "sealed", "OpenPartitionlet", "opened", "RollDone", "done")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("target_moves", [False, True])
+async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
+    start: Start, step: str, target_moves: bool
+) -> None:
+    pair = await start(2)
+    partition = await pair.create("handed-over")
+    await append(partition, b"c", producer=77, sequence=0)
+    source, target = partition.container, pair.led(pair.second)
+    await until(lambda: all(len(record.in_sync) == 2 for record in pair.first.cluster.open_data()))
+
+    async def interrupt() -> None:
+        if target_moves:
+            await pair.hand_over(target.id, pair.first)
+        await pair.hand_over(source.id, pair.second)
+
+    submit, append_control, ask = pair.first.catalog.submit, source.append_control, pair.first.cluster.ask_leader
+    names = dict(zip(STEPS[::2], STEPS[1::2], strict=True))
+
+    async def submitted(command: Any, **more: Any) -> Any:
+        name = type(command).__name__
+        if name == step:
+            await interrupt()
+        outcome = await submit(command, **more)
+        if names.get(name) == step:
+            await interrupt()
+        return outcome
+
+    def appended(frame_type: FrameType, *args: Any, **more: Any) -> Any:
+        async def slow() -> Position:
+            if frame_type.name == step:
+                await interrupt()
+            position = await append_control(frame_type, *args, **more)
+            if names.get(frame_type.name) == step:
+                await interrupt()
+            return position
+
+        return slow() if frame_type is FrameType.SEAL else append_control(frame_type, *args, **more)
+
+    async def asked(container: ContainerId, message: Any, *args: Any, **more: Any) -> Any:
+        name = type(message).__name__
+        if name == step:
+            await interrupt()
+        answer = await ask(container, message, *args, **more)
+        if names.get(name) == step:
+            await interrupt()
+        return answer
+
+    pair.first.catalog.submit = submitted  # type: ignore[method-assign]
+    source.append_control = appended  # type: ignore[method-assign, assignment]
+    pair.first.cluster.ask_leader = asked  # type: ignore[method-assign]
+    (driver,) = await asyncio.gather(pair.first.rolls.roll(partition, to=target.id), return_exceptions=True)
+    assert isinstance(driver, PartitionletRow | KafkaError), driver
+    leads = pair.first if target_moves else pair.second
+    rows = await pair.chain(leads, "handed-over")
+    async with asyncio.timeout(30):
+        while [row.state for row in rows] != [SEALED, OPEN]:
+            if step == "RollIntent" and len(rows) == 1:  # nothing has begun yet: the next one does
+                with contextlib.suppress(KafkaError):
+                    await pair.second.rolls.roll(await pair.partition(pair.second, "handed-over"), to=target.id)
+            await asyncio.sleep(0.005)
+            rows = await pair.chain(leads, "handed-over")
+    assert rows[-1].first == 3
+    assert rows[-1].container == target.id
+    moved = await pair.partition(leads, "handed-over")
+    await append(moved, b"d", producer=77, sequence=1)
+    assert [value for _, value in await read(leads, moved)] == [b"a", b"b", b"c", b"d"]
+    log = pair.second.containers[source.id].log
+    seals = await asyncio.to_thread(lambda: [frame.type for frame in log.controls_of(rows[0].id)].count(FrameType.SEAL))
+    assert seals == 1
+    for broker in (pair.first, pair.second):
+        await until(lambda broker=broker: not broker.rolls._under_way)  # type: ignore[misc]
+        assert await broker.catalog.query(lambda reader: reader.intended()) == []
+
+
+async def test_who_appends_does_not_wait_for_ever_for_a_target_that_is_away(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.rolls.SETTLED_S", 0.2)
+    pair = await start(1)
+    partition = await pair.create("hangs")
+    ask = pair.first.cluster.ask_leader
+    away = True
+
+    async def asked(container: ContainerId, message: Any, *args: Any, **more: Any) -> Any:
+        if away:
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, "away")
+        return await ask(container, message, *args, **more)
+
+    monkeypatch.setattr(pair.first.cluster, "ask_leader", asked)
+    rolling = asyncio.ensure_future(pair.first.rolls.roll(partition, to=pair.led(pair.second).id))
+    await until(lambda: partition.seal is not None)
+    with pytest.raises(KafkaError) as refused:
+        await pair.first.rolls.settle(partition)
+    assert refused.value.code == Code.LEADER_NOT_AVAILABLE
+    assert await read(pair.first, partition) == [(0, b"a"), (1, b"b")], "reads go on"
+    away = False
+    assert (await rolling).first == 2
+    assert partition.left
+
+
+async def test_an_admin_is_told_of_a_partition_that_rolled_to_another_node(start: Start) -> None:
+    pair = await start(1)
+    partition = await pair.create("told")
+    partition.container.closing = True  # whatever is chosen lies elsewhere
+    answer = await headrace_admin.roll(pair.first, OnePartition(topic="told", partition=0))
+    moved = await pair.partition(pair.second, "told")
+    assert (answer["container"], answer["first"], answer["partitionlets"]) == (moved.container.id, 2, 2)
+    assert answer["leader_epoch"] == moved.leader_epoch

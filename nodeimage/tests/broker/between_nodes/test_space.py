@@ -1,0 +1,161 @@
+"""The disk space of replicas that follow: given back by each node on its own, without losing what only they have."""
+
+import asyncio
+
+import pytest
+from pair import Pair, Start, append, read, until
+
+from headrace.broker.broker import Broker
+from headrace.broker.partition import Partition
+from headrace.catalog.commands import AlterTopic, LogStart, SetLogStart
+from headrace.container.local_replica import LocalReplica
+from headrace.ids import ContainerId, Offset
+from headrace.log.frames import FrameType
+
+
+async def filled(pair: Pair, name: str, *, mib: int) -> Partition:
+    """A partition of the first node with so many chunks of records; its first batches are an idempotent producer's."""
+    partition = await pair.create(name)
+    for sequence in range(3):
+        await append(partition, b"from a producer", producer=77, sequence=sequence)
+    for _ in range(mib * 10):
+        await append(partition, bytes(110_000))
+    return partition
+
+
+def replica(broker: Broker, container: ContainerId) -> LocalReplica:
+    found = broker.cluster.replicas.replica(container)
+    assert found is not None
+    return found
+
+
+async def same(pair: Pair, partition: Partition) -> None:
+    """Both nodes have and know the same."""
+    leader, follower = partition.container, replica(pair.second, partition.container.id)
+    leader.kick()
+    await until(lambda: follower.committed == leader.committed == leader.log.end)
+    await pair.second.catalog.wait_applied(pair.first.catalog.applied)
+
+
+async def expire(pair: Pair, partition: Partition, offset: int) -> None:
+    await pair.first.catalog.submit(SetLogStart(items=[LogStart(partition.topic_id, 0, Offset(offset))]))
+    await same(pair, partition)
+
+
+async def test_a_follower_closes_chunks_and_gives_back_what_is_dead_on_its_own(start: Start) -> None:
+    pair = await start(2)
+    partition = await filled(pair, "space", mib=4)
+    await same(pair, partition)
+    follower = replica(pair.second, partition.container.id)
+    await pair.second.space.pass_now()
+    assert len(follower.log.closed_chunks()) >= 3
+    await expire(pair, partition, partition.high_watermark - 1)
+    await pair.first.space.pass_now()
+    await same(pair, partition)
+    await pair.second.space.pass_now()
+    assert pair.second.space.freed_bytes > 2 << 20
+    assert len(follower.log.closed_chunks()) <= 1
+    assert len(await read(pair.first, partition, partition.log_start)) == 1
+
+
+async def test_a_follower_ends_its_open_chunk_early_where_it_is_dead(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.chunk_closing.WORTH_CLOSING", 100_000)
+    pair = await start(2)
+    partition = await pair.create("early")
+    for _ in range(4):
+        await append(partition, bytes(110_000))
+    await same(pair, partition)
+    follower = replica(pair.second, partition.container.id)
+    (opened,) = follower.log.chunks()
+    assert not opened.body.closed
+    await expire(pair, partition, partition.high_watermark)
+    await until(lambda: opened not in follower.log.chunks())
+    assert opened.body.closed
+    await append(partition, b"next")
+    await same(pair, partition)
+
+
+async def test_a_follower_keeps_a_chunk_until_its_leader_has_carried_the_producers_on(start: Start) -> None:
+    pair = await start(2)
+    partition = await filled(pair, "producers", mib=3)
+    await same(pair, partition)
+    follower = replica(pair.second, partition.container.id)
+    await pair.second.space.pass_now()
+    first = follower.log.closed_chunks()[0]
+    task = pair.first.space._task
+    assert task is not None
+    task.cancel()  # the leader takes its time
+    await asyncio.gather(task, return_exceptions=True)
+    await expire(pair, partition, partition.high_watermark - 1)
+    await pair.second.space.pass_now()
+    assert first in follower.log.closed_chunks(), "the producer's state lies nowhere else on this node"
+    await pair.first.space.pass_now()
+    await same(pair, partition)
+    controls = await asyncio.to_thread(lambda: [each.type for each in follower.log.controls_of(partition.open)])
+    assert controls.count(FrameType.PRODUCERS) >= 1
+    pair.second.space._giving_back._postponed = dict.fromkeys(pair.second.space._giving_back._postponed, 0.0)
+    await pair.second.space.pass_now()
+    assert first not in follower.log.closed_chunks()
+
+
+async def test_a_producer_is_known_to_the_next_leader_whatever_was_given_back(start: Start) -> None:
+    pair = await start(2)
+    partition = await filled(pair, "promoted", mib=3)
+    await expire(pair, partition, partition.high_watermark - 1)
+    for _ in range(2):
+        for broker in (pair.first, pair.second):
+            await broker.space.pass_now()
+        await same(pair, partition)
+        pair.second.space._giving_back._postponed = dict.fromkeys(pair.second.space._giving_back._postponed, 0.0)
+    container = partition.container.id
+    await pair.hand_over(container, pair.second)
+    promoted = await pair.partition(pair.second, "promoted")
+    (known,) = [producer for producer_id, producer in promoted.producers.items() if producer_id == 77]
+    assert [batch.base_sequence for batch in known.batches] == [0, 1, 2]
+    assert promoted.high_watermark == partition.high_watermark
+    await append(promoted, b"next", producer=77, sequence=3)
+
+
+async def test_a_size_limit_counts_what_other_nodes_hold(start: Start) -> None:
+    pair = await start(1)
+    partition = await filled(pair, "sized", mib=3)
+    here = partition.high_watermark
+    await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    moved = await pair.partition(pair.second, "sized")
+    for _ in range(30):
+        await append(moved, bytes(110_000))
+    topic = await pair.topic(pair.first, "sized")
+    await pair.first.catalog.submit(
+        AlterTopic(topic_id=topic.topic_id, set={"retention.bytes": str(4 << 20)}, remove=[])
+    )
+    pair.first.space._expiry._elsewhere_due = 0.0
+    for _ in range(3):
+        pair.first.containers[partition.container.id].log.close_open_chunk()
+        pair.first.containers[partition.container.id].kick()
+        await pair.first.space.pass_now()
+    starts = await pair.first.catalog.query(lambda reader: reader.log_starts([topic.row.number]))
+    assert 0 < starts[topic.row.number, 0] <= here
+
+
+async def test_scrub_reads_the_replicas_that_follow_too(start: Start) -> None:
+    pair = await start(2)
+    partition = await filled(pair, "scrubbed", mib=2)
+    await same(pair, partition)
+    await pair.second.space.pass_now()
+    follower = replica(pair.second, partition.container.id)
+    chunk = follower.log.closed_chunks()[0]
+
+    def damage() -> None:
+        with chunk.path.open("r+b") as file:
+            file.seek(500_000)
+            file.write(b"damage")
+
+    await asyncio.to_thread(damage)
+    pair.second.scrub.start()
+    await until(lambda: pair.second.scrub.status()["state"] == "ended")
+    status = pair.second.scrub.status()
+    assert status["containers_done"] == 3
+    (finding,) = status["findings"]  # type: ignore[misc]
+    assert finding.startswith(f"container {partition.container.id}:")

@@ -1,0 +1,120 @@
+"""When there is a group service: not before what earlier coordinators stored is here, and no longer than it may be."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from headrace.broker.broker import Broker
+from headrace.broker.groups import takeover
+from headrace.broker.groups.messages import Join
+from headrace.broker.groups.messages import Protocol as Offered
+from headrace.container.container import Container
+from headrace.errors import Code, KafkaError
+from headrace.ids import Position
+from headrace.log.frames import FrameType
+
+
+@pytest.fixture
+async def container(broker: Broker) -> Container:
+    """The catalog's, whose groups have been taken over."""
+    await broker.coordination.service()
+    container = broker.catalog_container
+    assert container is not None
+    return container
+
+
+async def refused(broker: Broker) -> Code:
+    with pytest.raises(KafkaError) as error:
+        await broker.coordination.service()
+    return error.value.code
+
+
+def promote(broker: Broker, container: Container) -> None:
+    """As if the epoch had begun with frames that are not committed yet."""
+    broker.coordination.container_left(container)
+    container.primary.epoch_start = Position(container.log.end + 1)
+    broker.coordination.container_led(container)
+
+
+async def test_requests_wait_until_the_earlier_primaries_frames_are_committed(
+    broker: Broker,
+    container: Container,
+) -> None:
+    before = await broker.coordination.service()
+    promote(broker, container)
+    waiting = asyncio.create_task(broker.coordination.service())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await container.append_control(FrameType.PRODUCERS, msgspec.msgpack.encode([]))
+    async with asyncio.timeout(20):
+        assert await waiting is not before
+
+
+async def test_who_has_waited_long_enough_is_told_to_come_again(
+    broker: Broker,
+    container: Container,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(takeover, "WAIT_S", 0.01)
+    promote(broker, container)
+    assert await refused(broker) is Code.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def test_who_waits_for_a_rebalance_learns_that_the_coordinator_is_another_node(
+    broker: Broker,
+    container: Container,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = await broker.coordination.service()
+    join = Join(
+        group_id="g",
+        member_id="",
+        instance_id=None,
+        client_id="app",
+        client_host="/127.0.0.1",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=(Offered("range", b""),),
+        requires_known_member=False,
+        can_skip_assignment=False,
+    )
+    waiting = asyncio.create_task(service.join(join))
+    async with asyncio.timeout(20):
+        while True:
+            if (await service.describe("g")).members:
+                break
+            await asyncio.sleep(0)
+    monkeypatch.setattr(Broker, "leads_catalog_soon", False)
+    broker.coordination.container_left(container)
+    with pytest.raises(KafkaError) as error:
+        await waiting
+    assert error.value.code is Code.NOT_COORDINATOR
+    assert await refused(broker) is Code.NOT_COORDINATOR
+    with pytest.raises(KafkaError):
+        broker.groups  # noqa: B018
+    with pytest.raises(KafkaError) as late:  # it came to the service before that was closed
+        await service.join(join)
+    assert late.value.code is Code.NOT_COORDINATOR
+
+
+async def test_who_waits_for_a_takeover_that_does_not_come_is_sent_away(
+    broker: Broker,
+    container: Container,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker.coordination.container_left(container)
+    waiting = asyncio.create_task(broker.coordination.service())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    monkeypatch.setattr(Broker, "leads_catalog_soon", False)
+    broker.records_changed()
+    with pytest.raises(KafkaError) as error:
+        await waiting
+    assert error.value.code is Code.NOT_COORDINATOR
+
+
+async def test_a_node_that_stops_coordinates_no_more(broker: Broker, container: Container) -> None:
+    broker.coordination.close()
+    assert await refused(broker) is Code.COORDINATOR_NOT_AVAILABLE

@@ -1,0 +1,593 @@
+"""Three nodes of one cluster in the test's own loop: who leads what, who says so, and who refuses what."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from headrace.broker import metadata, partitions, produce
+from headrace.broker.broker import Broker, NodeSettings
+from headrace.broker.listener import Connection
+from headrace.broker.partition import Partition
+from headrace.broker.placing import Placing
+from headrace.broker.roll_frames import Seal
+from headrace.catalog.rows import Replaced
+from headrace.container.container import Container
+from headrace.errors import Code, KafkaError
+from headrace.ids import Position
+from headrace.log.frames import FrameType
+from headrace.node import Node, Options
+from headrace.store.sqlite import SqliteStore
+from headrace.wire import cold
+from headrace.wire import metadata as wire_metadata
+from headrace.wire import produce as wire_produce
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import build_batch
+from headrace.wire.header import read_request_header, request_header
+from headrace.wire.primitives import Buffer
+
+T = TypeVar("T")
+PARTITIONS = 9
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
+    """Three nodes that serve, each other's replicas."""
+    SqliteStore(tmp_path / "cluster.sqlite").close()
+    made = [
+        Node(
+            Options(
+                data=tmp_path / f"node-{number}",
+                store=tmp_path / "cluster.sqlite",
+                host="127.0.0.1",
+                port=0,
+                ready_file=None,
+                settings=NodeSettings(chunk_bytes=1 << 20, disk_reserve=0, fsync=False, rebalance_delay_ms=10),
+                first_nodes=3,
+                failure_host=f"host-{number}",
+                zone=f"zone-{number}",
+            )
+        )
+        for number in (1, 2, 3)
+    ]
+    await asyncio.gather(*(node.start() for node in made))
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(node.stop() for node in made))
+
+
+@pytest.fixture
+def brokers(nodes: list[Node]) -> list[Broker]:
+    return [node.broker for node in nodes]
+
+
+async def ask(broker: Broker, key: ApiKey, version: int, /, **fields: Any) -> Any:
+    """Ask a node as a client would."""
+    request = cold.decode_request(key, version, cold.encode_request(key, version, fields))
+    answer = await broker._handlers[key](broker, request, session(broker))
+    return cold.decode_response(key, version, cold.encode_response(key, version, answer))
+
+
+def session(broker: Broker) -> Connection:
+    connection = Connection(broker)
+    connection.client_id, connection.peer = "app", "127.0.0.1:5000"
+    return connection
+
+
+async def described(broker: Broker, *names: str) -> wire_metadata.MetadataResponse:
+    """Metadata 12 of a node."""
+    asked = wire_metadata.MetadataRequest([(name, None) for name in names], False)
+    slot = Answered()
+    await metadata._answer(broker, session(broker), asked, 12, slot)  # type: ignore[arg-type]
+    return wire_metadata.decode_response(slot.future.result(), 0, 12)
+
+
+class Answered:
+    """A slot whose answer can be waited for."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answer(self, body: list[Buffer]) -> None:
+        self.future.set_result(b"".join(bytes(piece) for piece in body))
+
+    def lose(self) -> None:
+        self.future.set_exception(ConnectionError("cut off"))
+
+
+def batch(*values: bytes, producer: int = -1, epoch: int = -1, sequence: int = -1) -> memoryview:
+    records = [(int(time.time() * 1000), None, value, []) for value in values]
+    return memoryview(build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
+
+
+def send(broker: Broker, connection: Connection, partition: int, records: memoryview) -> Answered:
+    """Start a Produce request to the topic `t`."""
+    parts = [wire_produce.PartitionRecords("t", partition, records)]
+    body = wire_produce.encode_request(9, wire_produce.ProduceRequest(None, -1, 6_000, parts))
+    request = memoryview(bytearray(request_header(ApiKey.PRODUCE, 9, 1, "test") + body))
+    slot = Answered()
+    produce.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    return slot
+
+
+async def result(slot: Answered) -> wire_produce.ProduceResult:
+    async with asyncio.timeout(20):
+        ((found,), _) = wire_produce.decode_response(await slot.future, 0, 9)
+    return found
+
+
+@pytest.fixture
+async def topic(brokers: list[Broker]) -> str:
+    """A topic that all nodes know, with partitions on each of them."""
+    made = await ask(
+        brokers[0],
+        ApiKey.CREATE_TOPICS,
+        7,
+        topics=[{"name": "t", "num_partitions": PARTITIONS, "replication_factor": -1}],
+        timeout=10_000,
+    )
+    assert made.topics[0].error_code == 0
+    assert made.topics[0].replication_factor == 3
+
+    async def known(broker: Broker) -> bool:
+        (found,) = await broker.topics.resolve(["t"])
+        return not isinstance(found, KafkaError)
+
+    for broker in brokers:
+        await until(lambda broker=broker: known(broker))
+    return "t"
+
+
+async def until(check: Callable[[], Awaitable[T]]) -> T:
+    """What `check` gives, once that is something."""
+    async with asyncio.timeout(20):
+        while True:
+            found = await check()
+            if found:
+                return found
+            await asyncio.sleep(0.001)
+
+
+async def led_by(broker: Broker) -> list[int]:
+    """Partitions of `t` that a node leads."""
+    (shown,) = (await described(broker, "t")).topics
+    return [each.partition for each in shown.partitions if each.leader == broker.node_id]
+
+
+async def held(broker: Broker, index: int) -> Partition:
+    (found,) = await broker.topics.resolve(["t"])
+    assert not isinstance(found, KafkaError)
+    return await broker.partitions.leader(found, index)
+
+
+async def coordinator(brokers: list[Broker]) -> Broker:
+    (found,) = [broker for broker in brokers if broker.catalog_container is not None]
+    await found.coordination.service()
+    return found
+
+
+async def test_every_node_names_all_nodes_and_the_same_leaders(brokers: list[Broker], topic: str) -> None:
+    known = sorted((broker.node_id, "127.0.0.1", broker.port, broker.node.rack) for broker in brokers)
+
+    async def agreed() -> list[wire_metadata.PartitionMeta]:
+        """The partitions as all nodes show them, once they show the same."""
+        answers = [await described(broker, topic) for broker in brokers]
+        assert [[tuple(each) for each in answer.brokers] for answer in answers] == [known] * 3
+        first, *others = [list(answer.topics[0].partitions) for answer in answers]
+        return first if all(other == first for other in others) else []
+
+    partitions = await until(agreed)
+    assert {each.leader for each in partitions} == {broker.node_id for broker in brokers}
+    for each in partitions:
+        assert (each.error, sorted(each.replicas), each.offline) == (0, [1, 2, 3], [])
+        assert each.leader in each.isr
+
+
+async def test_the_cluster_has_all_nodes(brokers: list[Broker]) -> None:
+    answer = await ask(brokers[1], ApiKey.DESCRIBE_CLUSTER, 1)
+    assert [(each.broker_id, each.port) for each in answer.brokers] == sorted(
+        (broker.node_id, broker.port) for broker in brokers
+    )
+    assert answer.controller_id == brokers[1].node_id
+
+
+async def test_what_another_node_leads_is_refused_as_that_and_not_as_unknown(brokers: list[Broker], topic: str) -> None:
+    here, there = brokers[0], brokers[1]
+    (index, *_) = await led_by(there)
+    refused = await result(send(here, session(here), index, batch(b"a")))
+    assert (refused.error, refused.base_offset) == (Code.NOT_LEADER_OR_FOLLOWER, -1)
+    asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
+    listed = await ask(
+        here,
+        ApiKey.LIST_OFFSETS,
+        7,
+        replica_id=-1,
+        isolation_level=0,
+        topics=[{"name": topic, "partitions": [asked]}],
+    )
+    assert listed.topics[0].partitions[0].error_code == Code.NOT_LEADER_OR_FOLLOWER
+    epochs = await ask(
+        here,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        3,
+        replica_id=-1,
+        topics=[{"topic": topic, "partitions": [{"partition": index, "current_leader_epoch": -1, "leader_epoch": 0}]}],
+    )
+    assert epochs.topics[0].partitions[0].error_code == Code.NOT_LEADER_OR_FOLLOWER
+    deleted = await ask(
+        here,
+        ApiKey.DELETE_RECORDS,
+        2,
+        topics=[{"name": topic, "partitions": [{"partition_index": index, "offset": 0}]}],
+        timeout=5_000,
+    )
+    assert deleted.topics[0].partitions[0].error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert (await result(send(there, session(there), index, batch(b"a")))).error == 0
+
+
+async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await coordinator(brokers)
+    (index, *_) = await led_by(broker)
+    await held(broker, index)
+    monkeypatch.setattr("headrace.broker.commits.OUT_OF_TOUCH_S", 0.0)
+    monkeypatch.setattr(Container, "in_touch", property(lambda _: False))
+
+    async def listed(timestamp: int) -> int:
+        asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+        topics = [{"name": topic, "partitions": [asked]}]
+        answer = await ask(broker, ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    assert await listed(-1) == Code.LEADER_NOT_AVAILABLE
+    assert await listed(-2) == 0
+    beat = await ask(broker, ApiKey.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m")
+    assert beat.error_code == Code.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_offsets_by_time_are_found_in_partitionlets_that_other_nodes_lead(
+    brokers: list[Broker], topic: str
+) -> None:
+    first, second = brokers[0], brokers[1]
+    (index, *_) = await led_by(first)
+    for times in ((1_000, 2_000), (3_000, 4_000)):
+        records = [(each, None, b"value", []) for each in times]
+        assert (await result(send(first, session(first), index, memoryview(build_batch(records))))).error == 0
+    target = next(each for each in second.containers.values() if each.id != second.space.catalog_id)
+    await first.rolls.roll(await held(first, index), to=target.id)
+
+    async def led() -> bool:
+        return index in await led_by(second)
+
+    await until(led)
+    late = memoryview(build_batch([(5_000, None, b"value", [])]))
+    assert (await result(send(second, session(second), index, late))).base_offset == 4
+
+    async def found(timestamp: int) -> tuple[int, int, int]:
+        asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+        topics = [{"name": topic, "partitions": [asked]}]
+        answer = await ask(second, ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+        (part,) = answer.topics[0].partitions
+        return part.error_code, part.offset, part.timestamp
+
+    assert [(await found(at))[:2] for at in (0, 2_000, 2_001, 4_500, 6_000)] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (0, 4),
+        (0, -1),
+    ]
+    assert await found(-3) == (0, 4, 5_000)
+    deleted = await ask(
+        second,
+        ApiKey.DELETE_RECORDS,
+        2,
+        topics=[{"name": topic, "partitions": [{"partition_index": index, "offset": 1}]}],
+        timeout=5_000,
+    )
+    assert deleted.topics[0].partitions[0].error_code == 0
+    assert (await found(0))[:2] == (0, 1)  # the log start lies inside a batch of the other node's partitionlet
+
+
+# --- groups
+
+
+async def join(broker: Broker, member_id: str = "") -> Any:
+    joined = await ask(
+        broker,
+        ApiKey.JOIN_GROUP,
+        9,
+        group_id="g",
+        session_timeout=30_000,
+        rebalance_timeout=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b"\0\0\0\0\0\1\0\1t\0\0\0\0"}],
+    )
+    return await join(broker, joined.member_id) if joined.error_code == Code.MEMBER_ID_REQUIRED else joined
+
+
+async def sync(broker: Broker, joined: Any) -> Any:
+    return await ask(
+        broker,
+        ApiKey.SYNC_GROUP,
+        5,
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[{"member_id": joined.member_id, "assignment": b"all"}],
+    )
+
+
+async def commit(broker: Broker, joined: Any, offset: int) -> int:
+    answer = await ask(
+        broker,
+        ApiKey.OFFSET_COMMIT,
+        8,
+        group_id="g",
+        generation_id_or_member_epoch=joined.generation_id,
+        member_id=joined.member_id,
+        topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": offset}]}],
+    )
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+async def cursor(broker: Broker) -> int:
+    answer = await ask(
+        broker,
+        ApiKey.OFFSET_FETCH,
+        7,
+        group_id="g",
+        topics=[{"name": "t", "partition_indexes": [0]}],
+        require_stable=True,
+    )
+    assert answer.error_code == 0
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+async def test_groups_live_where_the_catalog_is_led(brokers: list[Broker], topic: str) -> None:
+    leader = await coordinator(brokers)
+    for broker in brokers:
+        found = await ask(broker, ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g", "h"])
+        assert {(each.error_code, each.node_id, each.port) for each in found.coordinators} == {
+            (0, leader.node_id, leader.port)
+        }
+    joined = await join(leader)
+    assert (await sync(leader, joined)).assignment == b"all"
+    assert await commit(leader, joined, 5) == 0
+    listed = await ask(leader, ApiKey.LIST_GROUPS, 4, states_filter=[])
+    assert [each.group_id for each in listed.groups] == ["g"]
+    for other in brokers:
+        if other is leader:
+            continue
+        assert (await join(other)).error_code == Code.NOT_COORDINATOR
+        assert await commit(other, joined, 6) == Code.NOT_COORDINATOR
+        described = await ask(other, ApiKey.DESCRIBE_GROUPS, 5, groups=["g"])
+        assert described.groups[0].error_code == Code.NOT_COORDINATOR
+        with pytest.raises(KafkaError) as ended:  # which ends the client's connection
+            await cursor(other)
+        assert ended.value.code is Code.NOT_COORDINATOR
+        listed = await ask(other, ApiKey.LIST_GROUPS, 4, states_filter=[])
+        assert (listed.error_code, list(listed.groups)) == (0, [])
+
+
+async def test_groups_and_cursors_go_on_at_the_next_coordinator(nodes: list[Node], topic: str) -> None:
+    brokers = [node.broker for node in nodes]
+    first = await coordinator(brokers)
+    joined = await join(first)
+    await sync(first, joined)
+    assert await commit(first, joined, 5) == 0
+    newcomer = asyncio.create_task(join(first))
+
+    async def rebalances() -> bool:
+        (group,) = (await ask(first, ApiKey.DESCRIBE_GROUPS, 5, groups=["g"])).groups
+        return bool(group.group_state == "PreparingRebalance")
+
+    await until(rebalances)
+    (leaving,) = [node for node in nodes if node.broker is first]
+    left = asyncio.create_task(leaving.stop())
+    async with asyncio.timeout(20):
+        assert (await newcomer).error_code == Code.NOT_COORDINATOR
+        await left
+    second = await coordinator([broker for broker in brokers if broker is not first])
+    assert await cursor(second) == 5
+    beat = await ask(
+        second,
+        ApiKey.HEARTBEAT,
+        4,
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+    )
+    assert beat.error_code == 0
+    assert await commit(second, joined, 6) == 0
+    assert await cursor(second) == 6
+
+
+async def test_what_a_node_led_is_led_elsewhere_after_it_stopped(nodes: list[Node], topic: str) -> None:
+    leaving, *staying = nodes
+    moved = await led_by(leaving.broker)
+    before = (await described(staying[0].broker, topic)).topics[0].partitions
+    first = await result(send(leaving.broker, session(leaving.broker), moved[0], batch(b"a", b"b")))
+    assert (first.error, first.base_offset) == (0, 0)
+    await leaving.stop()
+    after = (await described(staying[0].broker, topic)).topics[0].partitions
+    for old, new in zip(before, after, strict=True):
+        if old.partition in moved:
+            assert new.leader != leaving.broker.node_id
+            assert new.leader_epoch > old.leader_epoch
+        else:
+            assert (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch)
+    (heir,) = [node.broker for node in staying if node.broker.node_id == after[moved[0]].leader]
+    found = await held(heir, moved[0])
+    assert (found.high_watermark, found.next_offset) == (2, 2)
+    assert leaving.broker.node_id not in [each.node_id for each in (await described(heir)).brokers]
+
+
+# --- leadership that goes while something waits
+
+
+async def test_a_producer_whose_batch_is_in_doubt_is_cut_off(brokers: list[Broker], topic: str) -> None:
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    container = (await held(broker, index)).container
+    slot = send(broker, session(broker), index, batch(b"in doubt"))
+    container.lose()
+    broker.container_left(container)
+    with pytest.raises(ConnectionError):
+        await slot.future
+
+
+async def test_partitions_leave_memory_with_their_container(brokers: list[Broker], topic: str) -> None:
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    partition = await held(broker, index)
+    woken: list[bool] = []
+
+    class Fetching:
+        def wake(self) -> None:
+            woken.append(partition.left)
+
+    partition.watch(Fetching())
+    partition.container.lose()
+    broker.container_left(partition.container)
+    assert woken == [True]
+    (found,) = await broker.topics.resolve([topic])
+    assert not isinstance(found, KafkaError)
+    assert index not in found.partitions
+
+
+async def test_nothing_is_loaded_before_the_container_serves(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    assert (await result(send(broker, session(broker), index, batch(b"a")))).error == 0
+    partition = await held(broker, index)
+    container = partition.container
+    (found,) = await broker.topics.resolve([topic])
+    assert not isinstance(found, KafkaError)
+    broker.partitions.moved_away(found, index)
+    container.primary.epoch_start = Position(container.log.end + 1)  # as after a promotion
+    monkeypatch.setattr(partitions, "SERVES_S", 0.0)
+    with pytest.raises(KafkaError) as refused:
+        await broker.partitions.leader(found, index)
+    assert refused.value.code is Code.LEADER_NOT_AVAILABLE
+    monkeypatch.setattr(partitions, "SERVES_S", 3600.0)
+    loading = asyncio.create_task(broker.partitions.leader(found, index))
+    await asyncio.sleep(0)
+    assert not loading.done()
+    await container.append_control(FrameType.PRODUCERS, msgspec.msgpack.encode([]))
+    assert (await loading).high_watermark == 1
+
+
+async def test_a_partitionlet_that_is_sealed_takes_no_batch_though_the_catalog_does_not_know(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    assert (await result(send(broker, session(broker), index, batch(b"a", b"b")))).error == 0
+    partition = await held(broker, index)
+    row = partition.chain[-1]
+    seal = Seal(partition.topic_id, index, row.first, 2, [(partition.leader_epoch, 0)], [])
+    await partition.container.append_control(
+        FrameType.SEAL, msgspec.msgpack.encode(seal), partitionlet=row.id, first=0, last=1
+    )
+    (found,) = await broker.topics.resolve([topic])
+    assert not isinstance(found, KafkaError)
+    broker.partitions.moved_away(found, index)
+    again = await held(broker, index)
+    assert (again.seal, again.next_offset) == (seal, 2)
+
+    with monkeypatch.context() as patched:  # the roll does not get on
+
+        async def unreachable(*_: object, **__: object) -> object:
+            raise KafkaError(Code.NOT_CONTROLLER, "no node leads the catalog")
+
+        patched.setattr(broker.catalog, "submit", unreachable)
+        refused = await result(send(broker, session(broker), index, batch(b"c")))
+        assert refused.error == Code.LEADER_NOT_AVAILABLE
+        assert (await held(broker, index)).next_offset == 2
+    stored = await until(lambda: stored_by_anyone(brokers, index, batch(b"c")))
+    assert stored is not None
+    assert stored.base_offset == 2  # the roll was finished, at the end that the seal names
+
+
+async def stored_by_anyone(brokers: list[Broker], index: int, records: memoryview) -> wire_produce.ProduceResult | None:
+    """The answer of whoever leads the partition."""
+    for broker in brokers:
+        answer = await result(send(broker, session(broker), index, records))
+        if answer.error == 0:
+            return answer
+        assert answer.error in (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE)
+    return None
+
+
+async def test_rows_that_were_replaced_are_looked_up_again(brokers: list[Broker], topic: str) -> None:
+    broker = brokers[0]
+    (busy, quiet, *_) = await led_by(broker)
+    assert (await result(send(broker, session(broker), busy, batch(b"a")))).error == 0
+    partition = await held(broker, busy)
+    woken = asyncio.Event()
+
+    class Fetching:
+        def wake(self) -> None:
+            woken.set()
+
+    partition.watch(Fetching())
+    partition.chain = (partition.chain[-1]._replace(first=0, leader_epoch=-5),)
+    broker.topics._applied([(Replaced(Position(0)), None)])
+    async with asyncio.timeout(10):
+        await woken.wait()
+    assert partition.chain[-1].leader_epoch >= 0
+    assert await held(broker, busy) is partition
+    assert (await result(send(broker, session(broker), quiet, batch(b"a")))).error == 0
+
+
+# --- order
+
+
+async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: list[Broker], topic: str) -> None:
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    primary = (await held(broker, index)).container.primary
+    connection = session(broker)
+    primary.stalled = True
+    first = send(broker, connection, index, batch(b"a", producer=9, epoch=0, sequence=0))
+    primary.stalled = False
+    second = send(broker, connection, index, batch(b"b", producer=9, epoch=0, sequence=1))
+    assert (await result(first)).error == Code.NOT_ENOUGH_REPLICAS
+    assert (await result(second)).error == Code.NOT_ENOUGH_REPLICAS  # on its own it would be stored
+    other = await result(send(broker, connection, index, batch(b"not idempotent")))
+    assert (other.error, other.base_offset) == (0, 0)
+    for value, sequence, offset in ((b"a", 0, 1), (b"b", 1, 2), (b"c", 2, 3)):
+        stored = await result(send(broker, connection, index, batch(value, producer=9, epoch=0, sequence=sequence)))
+        assert (stored.error, stored.base_offset) == (0, offset)
+
+
+# --- placing
+
+
+async def test_new_partitions_avoid_nodes_that_leave(brokers: list[Broker]) -> None:
+    view = brokers[0].cluster.view
+    draining = next(node for node in view.nodes.values() if node.node_id == brokers[1].node_id)
+    view.nodes[draining.node_id] = structs.replace(draining, draining=True)
+    places = Placing(brokers[0].cluster).place(300, "default")
+    led = [view.containers[container].primary for container, _ in places]
+    assert {led.count(broker.node_id) for broker in brokers} == {0, 150}
+    assert all(epoch == view.containers[container].epoch for container, epoch in places)
+
+
+async def test_without_a_container_of_the_volume_nothing_is_placed(brokers: list[Broker]) -> None:
+    with pytest.raises(KafkaError) as refused:
+        brokers[0].place(1, "another")
+    assert refused.value.code is Code.LEADER_NOT_AVAILABLE

@@ -1,0 +1,145 @@
+"""A command log in memory that can lead and follow, commit late, lose what is not committed, trim, and begin anew."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+
+from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.reader import Reader
+from headrace.catalog.service import Catalog
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import ContainerId, Epoch, Millis, Position
+
+NOW = Millis(1)
+FRAME = 50
+"""Bytes that a frame takes beside its payload."""
+
+
+class MemoryLog:
+    """One replica. As the leader it commits at once, or when `commit` is called if `held`."""
+
+    def __init__(self, *, leads: bool = True) -> None:
+        self.leads = leads
+        self.frames: list[tuple[Position, bytes]] = []
+        self.end = Position(0)
+        self.committed = Position(0)
+        self.trimmed = Position(0)
+        self.held = False
+        self.in_memory_from = Position(0)
+        """Commands that begin below are asked of the disk."""
+        self.disk_reads = 0
+        self.broken_reads = 0
+        """So many of the next reads from the disk fail."""
+        self._waiting: list[tuple[asyncio.Future[Position], Position]] = []
+        self._callbacks: list[Callable[[], None]] = []
+
+    # --- what the catalog asks
+
+    def append_command(self, payload: bytes) -> asyncio.Future[Position]:
+        future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        if not self.leads:
+            future.set_exception(KafkaError(Code.NOT_CONTROLLER, "does not lead"))
+            return future
+        self._waiting.append((future, self.write(payload)))
+        if not self.held:
+            self.commit()
+        return future
+
+    def recent(self, after: Position) -> list[tuple[Position, bytes]] | None:
+        return None if after < self.in_memory_from else self._between(after, self.committed)
+
+    def commands(self, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
+        assert until <= self.committed
+        self.disk_reads += 1
+        if self.broken_reads:
+            self.broken_reads -= 1
+            raise ValueError("the file is closed")
+        if after < self.trimmed:
+            raise HeadraceError(f"commands from {after} are trimmed up to {self.trimmed}")
+        return iter(self._between(after, until))
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def trim(self, until: Position) -> None:
+        self.trimmed = until
+        self.frames = [frame for frame in self.frames if frame[0] > until]
+
+    # --- what tests do to it
+
+    def write(self, payload: bytes) -> Position:
+        """A command that is not committed yet; the position after it."""
+        self.end = Position(self.end + FRAME + len(payload))
+        self.frames.append((self.end, payload))
+        return self.end
+
+    def commit(self) -> None:
+        """Commit all there is."""
+        self.committed = self.end
+        waiting, self._waiting = self._waiting, []
+        for callback in self._callbacks:
+            callback()
+        for future, position in waiting:
+            if not future.done():
+                future.set_result(position)
+
+    def lose(self, error: Exception) -> None:
+        """What was appended and not committed is cut off."""
+        self.frames = [frame for frame in self.frames if frame[0] <= self.committed]
+        self.end = self.committed
+        self._fail(error)
+
+    def step_down(self) -> None:
+        """Lead no more. What is not committed stays, for the next primary to commit or to cut off."""
+        self.leads = False
+        self._fail(KafkaError(Code.NOT_CONTROLLER, "stepped down"))
+
+    def begin_anew(self, position: Position) -> None:
+        """Empty from here, as a follower's log is that got a snapshot."""
+        self.frames.clear()
+        self.end = self.committed = self.trimmed = self.in_memory_from = position
+
+    def follow(self, primary: "MemoryLog") -> None:
+        """Take over what `primary` has, and know what it has committed."""
+        self.frames = [frame for frame in primary.frames if frame[0] > self.trimmed]
+        self.end = primary.end
+        if primary.committed > self.committed:
+            self.committed = primary.committed
+            for callback in self._callbacks:
+                callback()
+
+    def _between(self, after: Position, until: Position) -> list[tuple[Position, bytes]]:
+        return [frame for frame in self.frames if after < frame[0] <= until]
+
+    def _fail(self, error: Exception) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future, _ in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+
+def stream(path: str) -> CreateStream:
+    return CreateStream(path, StreamPolicy(), NOW)
+
+
+def topics(count: int, *, path: str = "/s") -> CreateTopics:
+    return CreateTopics(
+        [
+            NewTopic(path, uuid.uuid4().hex, uuid.uuid4().bytes, 1, {}, [ContainerId(1)], [Epoch(1)])
+            for _ in range(count)
+        ],
+        NOW,
+    )
+
+
+async def paths(catalog: Catalog) -> list[str]:
+    def read(reader: Reader) -> list[str]:
+        return [row.path for row in reader.streams()]
+
+    return await catalog.query(read)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  # the conditions are of other threads
+            await asyncio.sleep(0.001)

@@ -1,0 +1,263 @@
+"""Tables replaced by a snapshot of the primary, with readers, listeners and submitters under way."""
+
+import asyncio
+import shutil
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from catalog_kit import MemoryLog, paths, stream, topics, until
+
+from headrace.catalog import snapshots
+from headrace.catalog.commands import encode
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import Replaced
+from headrace.catalog.service import Catalog
+from headrace.errors import FolderRefused, HeadraceError, StorageFull
+from headrace.ids import Position
+
+
+class Pair:
+    """A primary whose log begins after two streams and many topics, and a follower that has only one other stream."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.primary_log, self.log = MemoryLog(), MemoryLog(leads=False)
+
+    async def open(self) -> None:
+        self.primary = await Catalog.open(self.folder / "primary", self.primary_log)
+        for command in (stream("/old"), stream("/s"), topics(500)):
+            await self.primary.submit(command)
+        self.snapshot, self.position = await self.primary.newest_snapshot()
+        await self.primary.submit(stream("/later"))
+        self.log.write(encode(stream("/old")))
+        self.log.commit()
+        await self.reopen()
+
+    async def reopen(self) -> None:
+        self.follower = await Catalog.open(self.folder / "follower", self.log, route=self.route)
+
+    async def route(self, payload: bytes) -> Position:
+        return await self.primary.append(payload)
+
+    async def replace(self) -> None:
+        await self.follower.install(self.snapshot, self.position)
+        self.log.begin_anew(self.position)
+
+    def follow(self) -> None:
+        self.log.trimmed = self.position
+        self.log.follow(self.primary_log)
+
+    async def close(self) -> None:
+        await self.primary.close()
+        await self.follower.close()
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    pair = Pair(tmp_path)
+    await pair.open()
+    yield pair
+    await pair.close()
+
+
+async def test_a_replica_goes_on_from_an_installed_snapshot(pair: Pair) -> None:
+    await pair.replace()
+    assert pair.follower.applied == pair.position
+    assert await paths(pair.follower) == ["/old", "/s"]
+    assert await pair.follower.query(lambda reader: reader.totals()) == (2, 500, 500)
+    pair.follow()
+    await pair.follower.wait_applied(pair.primary_log.end)
+    assert await paths(pair.follower) == ["/later", "/old", "/s"]
+    await pair.follower.close()
+    await pair.reopen()
+    assert await paths(pair.follower) == ["/later", "/old", "/s"]
+    assert pair.snapshot.exists()
+
+
+async def test_a_query_under_way_sees_the_old_rows_whole_and_the_next_one_the_new(pair: Pair) -> None:
+    first_read, replaced = threading.Event(), threading.Event()
+
+    def look_twice(reader: Reader) -> list[Any]:
+        seen = [reader.totals(), [row.path for row in reader.streams()]]
+        first_read.set()
+        assert replaced.wait(20)
+        return [*seen, reader.totals(), reader.topics("/s"), [row.path for row in reader.streams()]]
+
+    looking = asyncio.create_task(pair.follower.query(look_twice))
+    await asyncio.to_thread(first_read.wait)
+    await pair.replace()
+    assert len(await paths(pair.follower)) == 2
+    replaced.set()
+    assert await looking == [(1, 0, 0), ["/old"], (1, 0, 0), [], ["/old"]]
+    for _ in range(4):  # every reader, the one that looked too
+        assert (await asyncio.gather(*(paths(pair.follower) for _ in range(4)))) == [["/old", "/s"]] * 4
+
+
+async def test_queries_all_the_while_see_one_state_or_the_other(pair: Pair) -> None:
+    stop = asyncio.Event()
+    seen: set[tuple[int, int]] = set()
+
+    async def look() -> None:
+        while not stop.is_set():
+            seen.add(await pair.follower.query(lambda reader: (reader.totals()[1], len(reader.topics("/s")))))
+
+    looking = [asyncio.create_task(look()) for _ in range(4)]
+    await until(lambda: len(seen) == 1)
+    await pair.replace()
+    await until(lambda: len(seen) == 2)
+    stop.set()
+    await asyncio.gather(*looking)
+    assert seen == {(0, 0), (500, 500)}
+
+
+async def test_listeners_hear_replaced_alone_and_before_what_comes_after(pair: Pair) -> None:
+    heard: list[Any] = []
+    pair.follower.on_applied(heard.append)
+    await pair.replace()
+    pair.follow()
+    await pair.follower.wait_applied(pair.primary_log.end)
+    assert heard[0] == [(Replaced(pair.position), None)]
+    assert [command.path for batch in heard[1:] for command, _ in batch] == ["/later"]
+
+
+async def test_a_submitter_whose_command_came_with_the_snapshot_repeats_it(pair: Pair) -> None:
+    made = topics(2)
+    submitting = asyncio.create_task(pair.follower.submit(made))
+    before = pair.primary_log.end
+    await until(lambda: pair.primary_log.end > before)
+    pair.position = await pair.primary.snapshot()
+    pair.snapshot = snapshots.path_of(pair.folder / "primary", pair.position)
+    await asyncio.sleep(0)
+    await pair.replace()
+    while not submitting.done():
+        pair.follow()
+        await asyncio.sleep(0.001)
+    outcomes = await submitting
+    assert [each.topic.topic_id for each in outcomes if each.topic] == [item.topic_id for item in made.items]
+    assert await pair.follower.query(lambda reader: reader.totals()) == (3, 502, 502)
+
+
+async def test_who_waits_for_a_position_within_the_snapshot_goes_on(pair: Pair) -> None:
+    waiting = asyncio.create_task(pair.follower.wait_applied(Position(pair.position - 1)))
+    await asyncio.sleep(0)
+    await pair.replace()
+    await waiting
+
+
+async def test_a_process_that_ends_before_its_log_begins_anew_keeps_the_installed_rows(pair: Pair) -> None:
+    await pair.follower.install(pair.snapshot, pair.position)
+    await pair.follower.close()
+    await pair.reopen()  # the log still ends where it did
+    assert pair.log.end < pair.follower.applied == pair.position
+    assert await paths(pair.follower) == ["/old", "/s"]
+    pair.log.begin_anew(pair.position)
+    pair.follow()
+    await pair.follower.wait_applied(pair.primary_log.end)
+    assert await paths(pair.follower) == ["/later", "/old", "/s"]
+
+
+async def test_rows_that_were_not_synced_when_the_power_went_come_from_the_kept_snapshot(pair: Pair) -> None:
+    folder = pair.folder / "follower"
+    saved = pair.folder / "saved"
+    saved.mkdir()
+    for name in ("catalog.sqlite", "catalog.sqlite-wal"):
+        shutil.copyfile(folder / name, saved / name)
+    await pair.replace()
+    await pair.follower.close()
+    for part in folder.glob("catalog.sqlite*"):
+        part.unlink()
+    for part in saved.iterdir():
+        shutil.copyfile(part, folder / part.name)
+    assert Catalog.applied_in(folder) == pair.position
+    await pair.reopen()
+    assert await paths(pair.follower) == ["/old", "/s"]
+
+
+async def test_an_install_whose_caller_goes_away_takes_place_whole(pair: Pair) -> None:
+    installing = asyncio.create_task(pair.follower.install(pair.snapshot, pair.position))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    installing.cancel()
+    await asyncio.wait([installing])
+    assert installing.cancelled()
+    await pair.follower.wait_applied(pair.position)
+    pair.log.begin_anew(pair.position)
+    pair.follow()
+    await pair.follower.wait_applied(pair.primary_log.end)
+    assert await paths(pair.follower) == ["/later", "/old", "/s"]
+
+
+async def refused(pair: Pair, snapshot: Path, position: Position, error: type[Exception], match: str) -> None:
+    before = pair.follower.applied
+    with pytest.raises(error, match=match):
+        await pair.follower.install(snapshot, position)
+    assert await paths(pair.follower) == ["/old"]
+    assert pair.follower.applied == before
+    assert snapshots.snapshots(pair.folder / "follower") == []
+
+
+async def test_a_bad_snapshot_is_refused_and_changes_nothing(pair: Pair) -> None:
+    torn = pair.folder / "torn.sqlite"
+    torn.write_bytes(pair.snapshot.read_bytes()[:20_000])
+    await refused(pair, torn, pair.position, HeadraceError, "damaged")
+    await refused(pair, pair.snapshot, Position(pair.position + 1), HeadraceError, "should be at")
+    newer = pair.folder / "newer.sqlite"
+    shutil.copyfile(pair.snapshot, newer)
+    connection = sqlite3.connect(newer)
+    connection.execute("PRAGMA user_version=9")
+    connection.close()
+    await refused(pair, newer, pair.position, FolderRefused, "newer headrace")
+    await pair.replace()
+    assert len(await paths(pair.follower)) == 2
+
+
+async def test_a_snapshot_older_than_what_the_log_has_committed_is_refused(pair: Pair) -> None:
+    pair.log.follow(pair.primary_log)
+    await pair.follower.wait_applied(pair.primary_log.end)
+    with pytest.raises(HeadraceError, match="older than this log"):
+        await pair.follower.install(pair.snapshot, pair.position)
+    assert len(await paths(pair.follower)) == 3
+
+
+async def test_a_full_disk_refuses_a_snapshot_and_changes_nothing(pair: Pair) -> None:
+    pair.follower._connection.execute("PRAGMA max_page_count=20")
+    await refused(pair, pair.snapshot, pair.position, StorageFull, "no room")
+    pair.follower._connection.execute("PRAGMA max_page_count=1000000")
+    await pair.replace()
+    assert len(await paths(pair.follower)) == 2
+
+
+async def test_an_installed_replica_writes_snapshots_and_trims_as_any_other(pair: Pair) -> None:
+    await pair.follower.snapshot()
+    await pair.replace()
+    assert snapshots.positions(pair.folder / "follower") == [pair.position]
+    pair.follow()
+    await pair.follower.wait_applied(pair.primary_log.end)
+    own = await pair.follower.snapshot()
+    assert snapshots.positions(pair.folder / "follower") == [pair.position, own]
+    assert pair.log.trimmed == pair.position
+
+
+async def test_rows_ahead_of_a_log_that_begins_anew_below_them_are_replaced(pair: Pair) -> None:
+    """After an unclean recovery a replica may be ahead of the one that was chosen."""
+    pair.log.end = Position(2 * pair.position)
+    pair.log.write(encode(stream("/void")))
+    pair.log.commit()
+    await pair.follower.wait_applied(pair.log.end)
+    assert await pair.follower.snapshot() > pair.position
+    pair.log.begin_anew(pair.position)
+    pair.follower._connection.execute("PRAGMA max_page_count=20")
+    with pytest.raises(StorageFull):
+        await pair.follower.install(pair.snapshot, pair.position)
+    assert snapshots.positions(pair.folder / "follower") == [], "a start must not go back to rows that are void"
+    pair.follower._connection.execute("PRAGMA max_page_count=1000000")
+    await pair.follower.install(pair.snapshot, pair.position)
+    assert await paths(pair.follower) == ["/old", "/s"]
+    assert pair.follower.applied == pair.position
+    await pair.follower.close()
+    await pair.reopen()
+    assert await paths(pair.follower) == ["/old", "/s"]

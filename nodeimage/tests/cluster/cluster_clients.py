@@ -1,0 +1,385 @@
+"""Stock clients under faults: idempotent producers, a group's members, and watchers, that write down what they see.
+
+`Load` runs them over topics of its own, and at the end reads everything back and asks the checker. All clients have
+librdkafka's defaults but for what a test needs to be quick (linger, when to commit). An error that reaches a program
+is a fault, except for what a rebalance does to a commit.
+"""
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from cluster_history import Commit, CursorSeen, EndSeen, History, Log, Outcome, Read, Where, Write, faults_of
+from cluster_nodes import Cluster, until
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_DEBUG" in os.environ else {}
+"""What librdkafka logs of its producers, such as "eos,msg"; nothing by default."""
+PACE_S = 0.004
+WATCH_S = 0.2
+COMMIT_EACH_S = 0.5
+CALL_S = 10.0
+GO_ON_S = 10.0
+"""Writes to every partition go on so soon after a fault."""
+END_S = 90.0
+REBALANCED = {
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError._ASSIGNMENT_LOST,
+    KafkaError._NO_OFFSET,
+}
+
+_serial = itertools.count(1)
+
+
+def at(bootstrap: str) -> dict[str, Any]:
+    """How a client finds the cluster. That nodes cannot be reached is told a thousand times, and no news here."""
+    return {"bootstrap.servers": bootstrap, "log_level": 7 if DEBUG else 0}
+
+
+class Client(threading.Thread):
+    """A thread that runs `step` until it is told to end. What escapes it is a fault."""
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__(name=name, daemon=True)
+        self.history = history
+        self.stopping = threading.Event()
+        self.abandoned = threading.Event()
+        """Whatever is under way matters no more."""
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                self.step()
+            self.end()
+        except BaseException as error:
+            self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {error!r}")
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """After the last step."""
+
+
+class Writer(Client):
+    """An idempotent producer with acks=all that writes to each partition in turn, at a steady pace."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
+        super().__init__(name, history)
+        self.places = list(places)
+        self.writes: list[Write] = []
+        self.refusals: list[str] = []
+        """Errors that are not faults, where `forgives` says so."""
+        self.forgives: Callable[[KafkaError], bool] = lambda _: False
+        self._producer = Producer({**at(bootstrap), "enable.idempotence": True, "acks": "all", "linger.ms": 5, **DEBUG})
+
+    def step(self) -> None:
+        where = self.places[len(self.writes) % len(self.places)]
+        write = Write(self.name, where, f"{self.name}/{len(self.writes)}/".encode() + b"." * 200, time.monotonic())
+        self.writes.append(write)
+        try:
+            self._producer.produce(
+                where.topic,
+                write.value,
+                partition=where.partition,
+                on_delivery=lambda error, message: self._delivered(write, error, message),
+            )
+        except KafkaException as refused:  # before it was sent, such as where the client knows of no such topic now
+            if not self.forgives(refused.args[0]):
+                raise
+            self._delivered(write, refused.args[0], None)
+        self._producer.poll(PACE_S)
+
+    def end(self) -> None:
+        deadline = time.monotonic() + END_S
+        while (left := len(self._producer)) and time.monotonic() < deadline and not self.abandoned.is_set():
+            self._producer.flush(0.5)
+        if left and not self.abandoned.is_set():
+            self.history.errors.append(f"{self.name}: {left} records had no answer for {END_S:.0f} s")
+        self.history.writes.extend(self.writes)
+
+    def _delivered(self, write: Write, error: KafkaError | None, message: Message | None) -> None:
+        if error is None and message is not None:
+            self.history.wrote(write, message.offset())
+            return
+        assert error is not None
+        write.outcome, write.returned = Outcome.FAILED, time.monotonic()
+        told = f"{self.name} at {write.returned:.3f}, called at {write.called:.3f}, {write.where}: {error}"
+        given_up = self.abandoned.is_set()  # what is under way when a program gives up has no answer
+        (self.refusals if given_up or self.forgives(error) else self.history.errors).append(told)
+
+
+class Member(Client):
+    """A member of a group: polls, and commits what it was given."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, group: str, topics: list[str]) -> None:
+        super().__init__(name, history)
+        self.group = group
+        self._consumer = Consumer(
+            {
+                **at(bootstrap),
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        self._next: dict[tuple[str, int], int] = {}
+        self._due = time.monotonic()
+        self._consumer.subscribe(topics, on_revoke=self._revoked, on_lost=self._revoked)
+
+    def step(self) -> None:
+        for message in self._consumer.consume(100, 0.1):
+            if error := message.error():
+                self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {error}")
+                continue
+            where = Where(message.topic(), message.partition())
+            self.history.reads.append(Read(self.name, where, message.offset(), message.value(), time.monotonic()))
+            self._next[where.topic, where.partition] = message.offset() + 1
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + COMMIT_EACH_S
+            self._commit()
+
+    def end(self) -> None:
+        self._commit()
+        self._consumer.close()
+
+    def _commit(self) -> None:
+        asked, self._next = self._next, {}
+        if not asked:
+            return
+        now = time.monotonic()
+        commits = [Commit(self.group, Where(topic, number), at, now) for (topic, number), at in asked.items()]
+        self.history.commits.extend(commits)
+        by_place = {(each.where.topic, each.where.partition): each for each in commits}
+        try:
+            answers = self._consumer.commit(
+                offsets=[TopicPartition(*place, at) for place, at in asked.items()], asynchronous=False
+            )
+        except KafkaException as error:
+            code = error.args[0].code()
+            for each in commits:
+                each.outcome = Outcome.FAILED if code in REBALANCED else Outcome.UNKNOWN
+            if code not in REBALANCED:
+                self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: commit: {error}")
+            return
+        for answer in answers:
+            each = by_place[answer.topic, answer.partition]
+            each.outcome = Outcome.OK if answer.error is None else Outcome.FAILED
+            each.returned = time.monotonic()
+            if answer.error is not None and answer.error.code() not in REBALANCED:
+                self.history.errors.append(f"{self.name}: commit of {answer}: {answer.error}")
+
+    def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._next.clear()
+
+
+class Watcher(Client):
+    """Asks for latest offsets and cursors all the time. A question without an answer says nothing."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, group: str, places: Iterable[Where]) -> None:
+        super().__init__(name, history)
+        self.places = list(places)
+        self.group = group
+        self._turn = itertools.cycle(self.places)
+        self._consumer = Consumer({**at(bootstrap), "group.id": group, "enable.auto.commit": False})
+
+    def step(self) -> None:
+        where = next(self._turn)
+        called = time.monotonic()
+        try:
+            found = self._consumer.get_watermark_offsets(
+                TopicPartition(where.topic, where.partition), timeout=CALL_S, cached=False
+            )
+            if found is not None:  # in time
+                self.history.ends.append(EndSeen(where, found[1], called, time.monotonic()))
+        except KafkaException:
+            pass
+        called = time.monotonic()
+        try:
+            asked = [TopicPartition(each.topic, each.partition) for each in self.places]
+            for each in self._consumer.committed(asked, timeout=CALL_S):
+                if each.error is None:
+                    offset = each.offset if each.offset >= 0 else -1
+                    seen = CursorSeen(self.group, Where(each.topic, each.partition), offset, called, time.monotonic())
+                    self.history.cursors.append(seen)
+        except KafkaException:
+            pass
+        self.stopping.wait(WATCH_S)
+
+    def end(self) -> None:
+        self._consumer.close()
+
+
+class Load:
+    """Clients at work over topics of their own."""
+
+    def __init__(
+        self, cluster: Cluster, *, topics: int = 2, partitions: int = 6, writers: int = 3, members: int = 2
+    ) -> None:
+        self.cluster = cluster
+        self.name = f"load{next(_serial)}"
+        self.history = History()
+        self.group = f"{self.name}-group"
+        self.topics = [f"{self.name}-{number}" for number in range(topics)]
+        make_topics(cluster, self.topics, partitions)
+        self.places = [Where(topic, number) for number in range(partitions) for topic in self.topics]
+        to = cluster.bootstrap
+        self.writers = [Writer(f"w{number}", self.history, to, self.places) for number in range(writers)]
+        self.members = [Member(f"m{number}", self.history, to, self.group, self.topics) for number in range(members)]
+        self.watcher = Watcher("watcher", self.history, to, self.group, self.places)
+        self.began = time.monotonic()
+        cluster.on_close.append(self.abandon)
+        for each in self.clients():
+            each.start()
+        self.await_writes(self.began, within_s=60.0)
+        until("a member is given records", lambda: self.history.reads or self.history.errors)
+
+    def clients(self) -> list[Client]:
+        """All of them."""
+        return [*self.writers, *self.members, self.watcher]
+
+    def abandon(self) -> None:
+        """Let the clients end, whatever they have under way."""
+        for each in self.clients():
+            each.abandoned.set()
+            each.stopping.set()
+        for each in self.clients():
+            each.join(END_S)
+
+    def await_writes(self, since: float, *, within_s: float = GO_ON_S, places: list[Where] | None = None) -> float:
+        """Until each partition has acknowledged a record that was sent after `since`; how long that took from then."""
+        wanted = places or self.places
+
+        def silent() -> list[Where]:
+            return [where for where in wanted if self.history.newest.get(where, 0.0) <= since]
+
+        with self.history.acknowledged:
+            if not self.history.acknowledged.wait_for(
+                lambda: not silent() or self.history.errors, since + within_s - time.monotonic()
+            ):
+                pytest.fail(f"no write to {silent()} within {within_s:.0f} s of {since:.3f}\n{self.cluster.events()}")
+        self.fail_on_errors()
+        print(f"writes went on after {time.monotonic() - since:.2f} s")
+        return time.monotonic() - since
+
+    def fresh_writes_go_on(self, *, within_s: float = GO_ON_S) -> None:
+        """A program that starts now can write to each partition.
+
+        Those that run may have requests at a node that neither answers nor closes, which they wait for.
+        """
+        writer = Writer(f"fresh{len(self.writers)}", self.history, self.cluster.bootstrap, self.places)
+        self.writers.append(writer)
+        since = time.monotonic()
+        writer.start()
+        until(
+            "a new producer writes to each partition",
+            lambda: (
+                {each.where for each in list(writer.writes) if each.outcome is Outcome.OK} == set(self.places)
+                or self.history.errors
+            ),
+            timeout_s=since + within_s - time.monotonic(),
+        )
+        writer.stopping.set()
+        self.fail_on_errors()
+
+    def fail_on_errors(self) -> None:
+        """What reached a program already."""
+        if self.history.errors:
+            pytest.fail("\n".join([*self.history.errors[:20], self.cluster.events()]))
+
+    def finish(self) -> History:
+        """End the clients, read everything back, and fail on what is wrong."""
+        for writer in self.writers:
+            writer.stopping.set()
+        began = time.monotonic()
+        for writer in self.writers:
+            writer.join(END_S + 10)
+        print(f"writers ended after {time.monotonic() - began:.1f} s")
+        final = read_back(self.cluster, self.places)
+        try:
+            self._await_members(final)
+        finally:
+            for client in (*self.members, self.watcher):
+                client.stopping.set()
+            for client in (*self.members, self.watcher):
+                client.join(END_S)
+        print(f"clients ended after {time.monotonic() - began:.1f} s")
+        faults = faults_of(self.history, final)
+        if faults:
+            pytest.fail("\n".join([*faults, self.cluster.events()]))
+        assert len(self.history.times) > len(self.places)
+        print(
+            f"{len(self.history.times)} writes acknowledged, {len(self.history.reads)} records given to members, "
+            f"{sum(each.outcome is Outcome.OK for each in self.history.commits)} cursors committed, "
+            f"{len(self.history.ends)} ends and {len(self.history.cursors)} cursors asked for"
+        )
+        return self.history
+
+    def _await_members(self, final: dict[Where, Log]) -> None:
+        wanted = {(where, offset) for where, log in final.items() for offset, _ in log}
+        seen = 0
+
+        def given() -> bool:
+            nonlocal seen
+            new = self.history.reads[seen:]
+            seen += len(new)
+            wanted.difference_update((each.where, each.offset) for each in new)
+            return not wanted or bool(self.history.errors)
+
+        deadline = time.monotonic() + END_S
+        while not given():
+            if time.monotonic() > deadline:
+                some = sorted(wanted)[:3]
+                pytest.fail(f"{len(wanted)} records reached no member, such as {some}\n{self.cluster.events()}")
+            time.sleep(0.05)
+
+
+def make_topics(cluster: Cluster, names: list[str], partitions: int) -> None:
+    """New topics; fails when they cannot be made in a minute."""
+    admin = AdminClient(at(cluster.bootstrap))
+    for future in admin.create_topics([NewTopic(name, partitions) for name in names], operation_timeout=60).values():
+        future.result(60)
+
+
+def read_back(cluster: Cluster, places: Iterable[Where]) -> dict[Where, Log]:
+    """All records of partitions, from the first offset to the latest."""
+    consumer = Consumer({**at(cluster.bootstrap), "group.id": "read-back", "enable.auto.commit": False})
+    try:
+        places = list(places)
+        ends = {where: _end(consumer, where) for where in places}
+        found: dict[Where, Any] = {where: [] for where in places}
+        names = {(where.topic, where.partition): where for where in places}
+        left = {where for where in places if ends[where]}
+        consumer.assign([TopicPartition(where.topic, where.partition, 0) for where in left])
+        deadline = time.monotonic() + END_S
+        while left:
+            if time.monotonic() > deadline:
+                pytest.fail(f"cannot read {sorted(left)[:3]} to the end\n{cluster.events()}")
+            for message in consumer.consume(1000, 0.2):
+                assert message.error() is None, message.error()
+                where = names[message.topic(), message.partition()]
+                found[where].append((message.offset(), message.value()))
+                if message.offset() + 1 >= ends[where]:
+                    left.discard(where)
+        return found
+    finally:
+        consumer.close()
+
+
+def _end(consumer: Consumer, where: Where) -> int:
+    def asked() -> tuple[int] | None:
+        try:
+            place = TopicPartition(where.topic, where.partition)
+            found = consumer.get_watermark_offsets(place, timeout=CALL_S, cached=False)
+            return None if found is None else (int(found[1]),)
+        except KafkaException:
+            return None
+
+    return int(until(f"the end of {where} is told", asked)[0])

@@ -1,0 +1,283 @@
+"""What clients did to a cluster whose nodes fail, and what is wrong with what they saw (as Jepsen asks of Kafka).
+
+Clients write down calls and answers here, from any thread; `faults_of(history, final)` then gives one line for each
+thing that no log may do, however its nodes failed:
+
+- an acknowledged record that is not at its offset, or nowhere;
+- a record of an idempotent producer that is there twice, or records of one that changed their order;
+- a gap between offsets, or records that no member of a group was given though its cursor went past them;
+- an offset that means one record here and another there, and one that was read but never was (uncommitted reads);
+- a cursor that goes back, or that nobody committed;
+- a latest offset below what was acknowledged before it was asked for;
+- an error that reached a program.
+
+A partition is known by its `Where`: a topic that was deleted and made again has another incarnation. `final` is all of
+each partition that is still there, read when everything was quiet. Knows nothing of clients, processes or faults.
+"""
+
+import itertools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+MOST_OF_A_KIND = 5
+"""Lines of one kind that a report has; one cause often has thousands of effects."""
+
+
+class Where(NamedTuple):
+    """A partition of one incarnation of a topic."""
+
+    topic: str
+    partition: int
+    incarnation: str = ""
+
+
+class Outcome(Enum):
+    """What the caller of an operation knows of it."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Write:
+    """A record that an idempotent producer sent. Its value is told from all others."""
+
+    producer: str
+    where: Where
+    value: bytes
+    called: float
+    outcome: Outcome = Outcome.UNKNOWN
+    returned: float = float("inf")
+    offset: int = -1
+
+
+class Read(NamedTuple):
+    """A record that a member of a group was given."""
+
+    member: str
+    where: Where
+    offset: int
+    value: bytes
+    at: float
+
+
+@dataclass(slots=True)
+class Commit:
+    """A cursor that a member committed: the next offset."""
+
+    group: str
+    where: Where
+    offset: int
+    called: float
+    outcome: Outcome = Outcome.UNKNOWN
+    returned: float = float("inf")
+
+
+class CursorSeen(NamedTuple):
+    """A cursor as it was asked for; -1: there is none."""
+
+    group: str
+    where: Where
+    offset: int
+    called: float
+    returned: float
+
+
+class EndSeen(NamedTuple):
+    """The latest offset of a partition as it was asked for."""
+
+    where: Where
+    offset: int
+    called: float
+    returned: float
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that clients did. Lists are appended to by many threads, and read once these have ended."""
+
+    writes: list[Write] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    cursors: list[CursorSeen] = field(default_factory=list)
+    ends: list[EndSeen] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    """What reached a program and should not have."""
+    acknowledged: threading.Condition = field(default_factory=threading.Condition)
+    """Notified at each acknowledgement."""
+    newest: dict[Where, float] = field(default_factory=dict)
+    """By partition, the latest call of a write that is acknowledged."""
+    times: list[float] = field(default_factory=list)
+    """Of acknowledgements, in order."""
+
+    def wrote(self, write: Write, offset: int | None) -> None:
+        """A write is acknowledged. No offset: its producer knows by the answer to a later one that it is there."""
+        now = time.monotonic()
+        with self.acknowledged:
+            write.outcome, write.returned, write.offset = Outcome.OK, now, -1 if offset is None else offset
+            self.newest[write.where] = max(write.called, self.newest.get(write.where, 0.0))
+            self.times.append(now)
+            self.acknowledged.notify_all()
+
+    def longest_pause(self, since: float, until: float) -> float:
+        """The longest time without an acknowledged write, in seconds."""
+        times = [since, *(each for each in list(self.times) if since < each < until), until]
+        return max(after - before for before, after in itertools.pairwise(times))
+
+
+Log = Sequence[tuple[int, bytes]]
+"""(offset, value) of all records of a partition, in the order of reading."""
+
+
+def faults_of(history: History, final: Mapping[Where, Log]) -> list[str]:
+    """What is wrong, one line each; [] where nothing is."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for error in history.errors:
+        found["error"].append(error)
+    places = _final_places(final, found)
+    _check_writes(history, final, places, found)
+    _check_meaning(history, final, found)
+    _check_ends(history, found)
+    _check_cursors(history, found)
+    _check_groups(history, final, found)
+    return [line for kind in found for line in _told(kind, found[kind])]
+
+
+def _told(kind: str, lines: list[str]) -> list[str]:
+    told = [f"{kind}: {line}" for line in lines[:MOST_OF_A_KIND]]
+    if len(lines) > MOST_OF_A_KIND:
+        told.append(f"{kind}: ... and {len(lines) - MOST_OF_A_KIND} more")
+    return told
+
+
+def _final_places(final: Mapping[Where, Log], found: dict[str, list[str]]) -> dict[tuple[Where, bytes], list[int]]:
+    places: dict[tuple[Where, bytes], list[int]] = defaultdict(list)
+    for where, log in final.items():
+        for expected, (offset, value) in enumerate(log):
+            if offset != expected and (expected == 0 or log[expected - 1][0] != offset - 1):
+                found["gap"].append(f"{where}: {offset} comes after {log[expected - 1][0] if expected else 'nothing'}")
+            places[where, value].append(offset)
+    for (where, value), offsets in places.items():
+        if len(offsets) > 1:
+            found["duplicate"].append(f"{where}: {value[:40]!r} is at {offsets}")
+    return places
+
+
+def _check_writes(
+    history: History,
+    final: Mapping[Where, Log],
+    places: Mapping[tuple[Where, bytes], list[int]],
+    found: dict[str, list[str]],
+) -> None:
+    last: dict[tuple[str, Where], tuple[int, bytes]] = {}
+    for write in history.writes:  # in the order of the calls, by producer
+        if write.where not in final:
+            continue
+        at = places.get((write.where, write.value), [])
+        if write.outcome is Outcome.OK and (not at or write.offset not in (-1, *at)):
+            kind = "lost" if not at else "moved"
+            found[kind].append(
+                f"{write.where}: {write.value!r} of {write.producer} was acknowledged at {write.offset} after "
+                f"{write.returned - write.called:.3f} s, at {write.returned:.3f}, and is at {at or 'no offset'}"
+            )
+        if not at:
+            continue
+        before = last.get((write.producer, write.where))
+        if before is not None and at[0] < before[0]:
+            found["reorder"].append(
+                f"{write.where}: {write.value!r} at {at[0]} lies before {before[1]!r} at {before[0]}"
+            )
+        last[write.producer, write.where] = (at[0], write.value)
+
+
+def _check_meaning(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
+    meaning = {(where, offset): (value, "the end") for where, log in final.items() for offset, value in log}
+    ends = {where: log[-1][0] + 1 if log else 0 for where, log in final.items()}
+    for read in history.reads:
+        if read.offset >= ends.get(read.where, read.offset + 1):
+            found["uncommitted"].append(
+                f"{read.where}: {read.member} read {read.value!r} at {read.offset}, which is above the end "
+                f"{ends[read.where]}"
+            )
+            continue
+        value, who = meaning.setdefault((read.where, read.offset), (read.value, read.member))
+        if value != read.value:
+            found["meaning"].append(
+                f"{read.where}: {read.offset} is {read.value!r} to {read.member} and {value!r} to {who}"
+            )
+    for write in history.writes:
+        value, who = meaning.get((write.where, write.offset), (write.value, ""))
+        if write.outcome is Outcome.OK and value != write.value and write.where not in final:
+            found["meaning"].append(
+                f"{write.where}: {write.value!r} was acknowledged at {write.offset}, which is {value!r} to {who}"
+            )
+
+
+def _check_ends(history: History, found: dict[str, list[str]]) -> None:
+    """What was acknowledged, or told as the end, before a question must be in its answer (invariants 8 and 16)."""
+    known: dict[Where, list[tuple[float, int]]] = defaultdict(list)
+    for write in history.writes:
+        if write.outcome is Outcome.OK:
+            known[write.where].append((write.returned, write.offset + 1))
+    for end in history.ends:
+        known[end.where].append((end.returned, end.offset))
+    asked: dict[Where, list[EndSeen]] = defaultdict(list)
+    for end in history.ends:
+        asked[end.where].append(end)
+    for where, ends in asked.items():
+        facts = sorted(known[where])
+        least, at = 0, 0
+        for end in sorted(ends, key=lambda each: each.called):
+            while at < len(facts) and facts[at][0] < end.called:
+                least = max(least, facts[at][1])
+                at += 1
+            if end.offset < least:
+                found["latest"].append(f"{where}: the latest offset is {end.offset} after {least} was known")
+
+
+def _check_cursors(history: History, found: dict[str, list[str]]) -> None:
+    commits: dict[tuple[str, Where], list[Commit]] = defaultdict(list)
+    for commit in history.commits:
+        commits[commit.group, commit.where].append(commit)
+    seen: dict[tuple[str, Where], list[CursorSeen]] = defaultdict(list)
+    for cursor in history.cursors:
+        seen[cursor.group, cursor.where].append(cursor)
+    for (group, where), cursors in seen.items():
+        asked_for = commits[group, where]
+        facts = [(each.returned, each.offset) for each in asked_for if each.outcome is Outcome.OK]
+        facts += [(each.returned, each.offset) for each in cursors]
+        for cursor in cursors:
+            least = max((offset for returned, offset in facts if returned < cursor.called), default=-1)
+            if cursor.offset < least:
+                found["cursor"].append(f"{group} {where}: went back from {least} to {cursor.offset}")
+            if cursor.offset >= 0 and not any(
+                each.offset == cursor.offset and each.called < cursor.returned for each in asked_for
+            ):
+                found["cursor"].append(f"{group} {where}: is {cursor.offset}, which nobody committed")
+
+
+def _check_groups(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
+    """Below a cursor, some member was given every record: nothing is skipped."""
+    given: dict[Where, set[int]] = defaultdict(set)
+    for read in history.reads:
+        given[read.where].add(read.offset)
+    cursor: dict[tuple[str, Where], int] = defaultdict(int)
+    for commit in history.commits:
+        if commit.outcome is Outcome.OK:
+            cursor[commit.group, commit.where] = max(commit.offset, cursor[commit.group, commit.where])
+    for (group, where), offset in cursor.items():
+        skipped = [each for each, _ in final.get(where, ()) if each < offset and each not in given[where]]
+        if skipped:
+            found["skipped"].append(
+                f"{group} {where}: nobody was given {len(skipped)} records below the cursor {offset}, "
+                f"such as {skipped[0]}"
+            )
+
+
+__all__ = ["Commit", "CursorSeen", "EndSeen", "History", "Log", "Outcome", "Read", "Where", "Write", "faults_of"]

@@ -1,0 +1,300 @@
+"""A cluster of node processes that can be killed, stopped, cut off and broken one by one.
+
+Nodes are known by the numbers 1 to n; their ids come with their folders. Ports are kept over restarts.
+What holds of the cluster is asked of its store's file, not of nodes that may be down.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_ways import Ways
+
+from headrace.ids import NodeId
+from headrace.local.processes import free_port
+from headrace.store import records
+from headrace.store.records import ContainerRecord
+from headrace.store.sqlite import SqliteStore
+from headrace.wire.client import BrokerConnection, admin_call
+
+HOST = "127.0.0.1"
+SCRIPT = Path(__file__).parent / "faulty_node.py"
+READY_S = 60.0
+END_S = 30.0
+POLL_S = 0.05
+OPTIONS = ("--chunk-bytes=4194304", "--partitionlet-bytes=2000000", "--disk-reserve=0", "--rebalance-delay-ms=0")
+
+
+def until(what: str, holds: Callable[[], Any], *, timeout_s: float = 60.0, every_s: float = POLL_S) -> Any:
+    """Wait for something; what it is. Fails with `what` when it never comes."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := holds()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(every_s)
+    return found
+
+
+class Node:
+    """A node's process, over all its starts."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.number = number
+        self.folder = folder
+        self.data = folder / "data"
+        self.faults = folder / "faults"
+        self.port = free_port(HOST)
+        self.peer_port = free_port(HOST)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stopped = False
+        """By SIGSTOP."""
+        self.node_id = 0
+        """Known once it has been ready."""
+        self.faults.mkdir(parents=True)
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def ready_file(self) -> Path:
+        return self.folder / "ready"
+
+    def log(self) -> str:
+        """All that it has printed."""
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal; nothing for a process that has ended."""
+        if self.is_up:
+            assert self.process is not None
+            self.process.send_signal(number)
+            self.stopped = number is signal.SIGSTOP or (self.stopped and number is not signal.SIGCONT)
+
+    def wait(self, timeout_s: float = END_S) -> int:
+        """The exit code of its process, once it has ended."""
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    @contextlib.contextmanager
+    def fault(self, name: str) -> Iterator[None]:
+        """A fault of faulty_node.py, while inside."""
+        self.switch(name, True)
+        try:
+            yield
+        finally:
+            self.switch(name, False)
+
+    def switch(self, name: str, on: bool) -> None:
+        """A fault of faulty_node.py, on or off."""
+        if on:
+            (self.faults / name).touch()
+        else:
+            (self.faults / name).unlink(missing_ok=True)
+
+
+class Cluster:
+    """Node processes, the ways between them, and their store."""
+
+    def __init__(self, folder: Path, count: int = 3, options: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        self.options = (*OPTIONS, *options)
+        self._first = count
+        self.on_close: list[Callable[[], None]] = []
+        """What lets go of the nodes before they end."""
+        self.nodes = {number: Node(number, folder / f"node-{number}") for number in range(1, count + 1)}
+        self.ways = Ways({node.number: node.peer_port for node in self.nodes.values()})
+
+    @property
+    def bootstrap(self) -> str:
+        """Of the nodes that do not stand still."""
+        return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values() if not node.stopped)
+
+    @functools.cached_property
+    def store(self) -> SqliteStore:
+        """The cluster store, to look into."""
+        return SqliteStore(self.folder / "cluster.sqlite")
+
+    # --- processes
+
+    def start(self, *numbers: int) -> None:
+        """Start nodes (all that are down, by default), without waiting for it."""
+        for number in numbers or sorted(self.nodes):
+            node = self.nodes[number]
+            if node.is_up:
+                continue
+            node.ready_file.unlink(missing_ok=True)
+            self._write_routes()
+            self.ways.up(number)
+            command = [sys.executable, str(SCRIPT), str(node.faults), f"--data={node.data}"]
+            command += [f"--store={self.folder / 'cluster.sqlite'}"]
+            command += [f"--port={node.port}", f"--peer-port={node.peer_port}"]
+            command += [f"--ready-file={node.ready_file}", f"--first-nodes={self._first}"]
+            command += [f"--failure-host=host-{number}", *self.options]
+            with (node.folder / "log").open("ab") as output:
+                node.process = subprocess.Popen(
+                    command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+                )
+
+    def await_ready(self, *numbers: int, timeout_s: float = READY_S) -> None:
+        """Until they say that they serve."""
+        began = time.monotonic()
+        for number in numbers or sorted(self.nodes):
+            node = self.nodes[number]
+
+            def ready(node: Node = node) -> bool:
+                assert node.is_up, f"node {node.number} ended: {node.log()[-2000:]}"
+                return node.ready_file.exists()
+
+            until(f"node {number} is ready", ready, timeout_s=timeout_s)
+            node.node_id = int(json.loads(node.ready_file.read_text())["id"])
+        print(f"ready after {time.monotonic() - began:.1f} s")
+
+    def add(self) -> Node:
+        """One more node, not started."""
+        number = max(self.nodes) + 1
+        node = self.nodes[number] = Node(number, self.folder / f"node-{number}")
+        self.ways.add(number, node.peer_port)
+        self._write_routes()
+        return node
+
+    def kill(self, *numbers: int) -> None:
+        """SIGKILL to all of them at once, and wait."""
+        for number in numbers:
+            self.nodes[number].send(signal.SIGKILL)
+        for number in numbers:
+            self.nodes[number].wait()
+            self.ways.down(number)
+
+    def terminate(self, number: int) -> None:
+        """SIGTERM, and wait; fails when it does not end cleanly."""
+        node = self.nodes[number]
+        node.send(signal.SIGTERM)
+        try:
+            code = node.wait()
+        except subprocess.TimeoutExpired:
+            node.send(signal.SIGUSR1)
+            until("it shows what it waits for", lambda: "these are all tasks" in node.log())
+            waits = [line for line in node.log().splitlines() if line.startswith("task ")]
+            pytest.fail("\n".join([f"node {number} does not end", *waits, self.events()]))
+        assert code == 0, node.log()[-2000:]
+        self.ways.down(number)
+
+    @contextlib.contextmanager
+    def paused(self, number: int) -> Iterator[None]:
+        """The process stands still while inside."""
+        self.nodes[number].send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.nodes[number].send(signal.SIGCONT)
+
+    def wipe(self, number: int) -> None:
+        """All that a node that is down has kept is gone."""
+        shutil.rmtree(self.nodes[number].data)
+
+    def close(self) -> None:
+        """End what runs, by force."""
+        for each in self.on_close:
+            each()
+        for node in self.nodes.values():
+            node.send(signal.SIGCONT)
+            node.send(signal.SIGKILL)
+            if node.process is not None:
+                node.process.wait()
+        self.ways.close()
+        self.store.close()
+
+    def _write_routes(self) -> None:
+        for number, node in self.nodes.items():
+            routes = {str(port): way for port, way in self.ways.routes_of(number).items()}
+            temporary = node.faults / "routes.tmp"
+            temporary.write_text(json.dumps(routes))
+            os.replace(temporary, node.faults / "routes")
+
+    # --- what holds
+
+    def number_of(self, node_id: int) -> int:
+        """The node that has this id now."""
+        return next(node.number for node in self.nodes.values() if node.node_id == node_id)
+
+    def containers(self) -> list[ContainerRecord]:
+        """All records."""
+        return records.containers(self.store)
+
+    def controller(self) -> int | None:
+        """The node that holds the lease."""
+        found = self.store.get(records.LEASE_KEY)
+        if found is None:
+            return None
+        lease = records.decode(found.value, records.LeaseRecord, found.key)
+        return None if lease.node == records.NOBODY else self.number_of(lease.node)
+
+    def catalog(self) -> ContainerRecord:
+        """The record of the catalog's container."""
+        return next(each for each in self.containers() if each.kind == "catalog")
+
+    def missing(self) -> str:
+        """Why the cluster is not whole; "" where it is: every container has all of its replicas in sync."""
+        live = {node.node_id for node in self.nodes.values() if node.is_up and not node.stopped}
+        found = [each for each in self.containers() if each.state != "deleted"]
+        if not any(each.kind == "data" for each in found):
+            return "no container of data"
+        for each in found:
+            in_sync = {node for node, _ in each.in_sync}
+            if each.primary not in live:
+                return f"container {each.container_id} is led by node {each.primary}, which is down"
+            if len(in_sync & live) < min(each.wanted, len(live)):
+                return f"container {each.container_id} has {sorted(in_sync)} in sync, wanted {each.wanted}"
+        return ""
+
+    def await_whole(self, timeout_s: float = 60.0) -> None:
+        """Until every container has all of its replicas in sync; fails with the reason why not."""
+        why = ["nothing was looked at"]
+
+        def whole() -> bool:
+            why[0] = self.missing()
+            return not why[0]
+
+        began = time.monotonic()
+        while not whole():
+            if time.monotonic() > began + timeout_s:
+                pytest.fail(f"not whole after {timeout_s:.0f} s: {why[0]}\n{self.events()}")
+            time.sleep(POLL_S)
+        print(f"whole after {time.monotonic() - began:.1f} s")
+
+    def admin(self, method: str, params: dict[str, Any] | None = None, *, node: int | None = None) -> Any:
+        """The result of one of Headrace's own admin calls; fails on an error."""
+        number = node or next(each.number for each in self.nodes.values() if each.is_up and not each.stopped)
+        with BrokerConnection(HOST, self.nodes[number].port, "test", 30.0) as connection:
+            answer = admin_call(connection, method, dict(params or {}))
+        assert not answer["error"], answer
+        return answer["result"]
+
+    def events(self) -> str:
+        """Who leads what, and what the nodes have logged last: for the report of a failure."""
+        told = [f"controller: {self.controller()}, at {time.monotonic():.3f}, {datetime.now(UTC).isoformat()}"]
+        for each in self.containers():
+            in_sync = [node for node, _ in each.in_sync]
+            told.append(
+                f"container {each.container_id} ({each.kind}, {each.state}): led by {each.primary} in epoch "
+                f"{each.epoch}, in sync {in_sync} of {list(each.replicas)}"
+            )
+        for number, node in self.nodes.items():
+            told += [f"--- node {number} ({node.node_id}), log in {node.folder}", *node.log().splitlines()[-12:]]
+        return "\n".join(told)
+
+
+__all__ = ["Cluster", "Node", "NodeId", "until"]

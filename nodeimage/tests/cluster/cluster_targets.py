@@ -1,0 +1,35 @@
+"""Which node a fault meets."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from cluster_clients import Load, at
+from cluster_nodes import Cluster
+from confluent_kafka.admin import AdminClient
+
+Target = Callable[[Cluster, Load], int]
+
+
+def busiest_primary(cluster: Cluster, load: Load) -> int:
+    """The node that leads most of the partitions that are written to."""
+    topics = AdminClient(at(cluster.bootstrap)).list_topics(timeout=20).topics
+    led = Counter(part.leader for name in load.topics for part in topics[name].partitions.values())
+    return cluster.number_of(led.most_common(1)[0][0])
+
+
+def catalog_primary(cluster: Cluster, load: Load) -> int:
+    """The node that leads the catalog, and so coordinates groups."""
+    return cluster.number_of(cluster.catalog().primary)
+
+
+def catalog_follower(cluster: Cluster, load: Load) -> int:
+    """A node that only follows the catalog."""
+    return next(number for number, node in cluster.nodes.items() if node.node_id != cluster.catalog().primary)
+
+
+def controller(cluster: Cluster, load: Load) -> int:
+    """The node that decides."""
+    return cluster.controller() or 1
+
+
+TARGETS: tuple[Target, ...] = (busiest_primary, catalog_primary, catalog_follower, controller)

@@ -1,0 +1,199 @@
+"""The ways between nodes, one for each ordered pair, to be cut, slowed and broken while bytes go through.
+
+`way(1, 2)` is a port that node 1 takes for node 2's. What travels *from* one node *to* another passes through two of
+them: as requests through its own way, as answers through the other's. A cut loses nothing and closes nothing, as a
+network that drops packets does to TCP: bytes stay behind until it heals, connections seem to open and hear nothing.
+
+Runs in a thread of its own; every method may be called from any other.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+PIECE = 256 * 1024
+
+
+class Ways:
+    """Proxies between nodes, known by number. `ports` are the nodes' own peer ports."""
+
+    def __init__(self, ports: dict[int, int]) -> None:
+        self._ports = dict(ports)
+        self._way: dict[tuple[int, int], int] = {}
+        self._cut: set[tuple[int, int]] = set()
+        self._delay_s: dict[tuple[int, int], float] = defaultdict(float)
+        self._connections: dict[tuple[int, int], set[asyncio.StreamWriter]] = defaultdict(set)
+        self._servers: dict[tuple[int, int], asyncio.Server] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ways", daemon=True)
+        self._thread.start()
+        self._healed = self._on_loop(self._make_event())
+        for number in ports:
+            self.add(number, ports[number])
+
+    def add(self, number: int, port: int) -> None:
+        """One more node."""
+        self._ports[number] = port
+        for other in self._ports:
+            for source, target in ((number, other), (other, number)):
+                if source != target and (source, target) not in self._way:
+                    self._way[source, target] = self._on_loop(self._serve(source, target))
+
+    def routes_of(self, source: int) -> dict[int, int]:
+        """By another node's peer port, the port that leads there from `source`."""
+        return {self._ports[target]: port for (each, target), port in self._way.items() if each == source}
+
+    def cut(self, source: int, target: int) -> None:
+        """Nothing from `source` reaches `target` any more."""
+        self._call(lambda: self._cut.add((source, target)))
+
+    def cut_both(self, one: int, other: int) -> None:
+        """The two hear nothing of each other."""
+        self.cut(one, other)
+        self.cut(other, one)
+
+    def isolate(self, number: int) -> None:
+        """The node hears of no other, and no other of it."""
+        for other in self._ports:
+            if other != number:
+                self.cut_both(number, other)
+
+    def slow(self, source: int, target: int, delay_s: float) -> None:
+        """What goes from `source` to `target` takes so much longer."""
+        self._call(lambda: self._delay_s.__setitem__((source, target), delay_s))
+
+    def drop(self, one: int, other: int) -> None:
+        """Reset the connections that are there between the two."""
+
+        def reset() -> None:
+            for writer in [*self._connections[one, other], *self._connections[other, one]]:
+                writer.transport.abort()
+
+        self._call(reset)
+
+    def down(self, number: int) -> None:
+        """The node's process is gone: its connections are reset, and new ones refused, as a kernel does."""
+
+        def shut() -> None:
+            for (source, target), server in self._servers.items():
+                if target == number:
+                    server.close()
+                if number in (source, target):
+                    for writer in self._connections[source, target]:
+                        writer.transport.abort()
+
+        self._call(shut)
+
+    def up(self, number: int) -> None:
+        """The node starts again."""
+        for source, target in list(self._way):
+            if target == number:
+                self._on_loop(self._serve(source, target))
+
+    def heal(self) -> None:
+        """All ways are as new; what was held back arrives."""
+
+        def mend() -> None:
+            self._cut.clear()
+            self._delay_s.clear()
+            self._healed.set()
+            self._healed = asyncio.Event()
+
+        self._call(mend)
+
+    def close(self) -> None:
+        """End everything."""
+        self._on_loop(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _make_event(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    async def _serve(self, source: int, target: int) -> int:
+        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(asyncio.CancelledError):  # only `close` does
+                await self._carry(source, target, reader, writer)
+
+        before = self._servers.get((source, target))
+        if before is not None and before.is_serving():
+            return self._way[source, target]
+        server = await asyncio.start_server(accepted, HOST, self._way.get((source, target), 0))
+        self._servers[source, target] = server
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _carry(
+        self, source: int, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """One connection that `source` has opened to `target`."""
+        try:
+            there, back = await asyncio.open_connection(HOST, self._ports[target])
+        except OSError:
+            if not self._is_cut(source, target):
+                writer.transport.abort()
+                return
+            await self._passable(source, target)
+            writer.transport.abort()
+            return
+        both = {writer, back}
+        self._connections[source, target] |= both
+        try:
+            await asyncio.gather(
+                self._pump(source, target, reader, back, both), self._pump(target, source, there, writer, both)
+            )
+        finally:
+            self._connections[source, target] -= both
+            for each in both:
+                each.transport.abort()
+
+    async def _pump(
+        self,
+        source: int,
+        target: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        both: set[asyncio.StreamWriter],
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(PIECE):
+                if delay_s := self._delay_s[source, target]:
+                    await asyncio.sleep(delay_s)
+                await self._passable(source, target)
+                writer.write(piece)
+                await writer.drain()
+        # An end travels like anything else.
+        await self._passable(source, target)
+        for each in both:
+            each.transport.abort()
+
+    def _is_cut(self, source: int, target: int) -> bool:
+        return (source, target) in self._cut
+
+    async def _passable(self, source: int, target: int) -> None:
+        while self._is_cut(source, target):
+            await self._healed.wait()
+
+    async def _end(self) -> None:
+        self._cut.clear()
+        for server in self._servers.values():
+            server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _call(self, change: Callable[[], object]) -> None:
+        async def run() -> None:
+            change()
+
+        self._on_loop(run())
+
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,0 +1,36 @@
+"""Clusters of three nodes for the tests of this folder."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_nodes import Cluster
+
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
+    """Starts a cluster: `make_cluster("--rebuild-after-s=5")`; all nodes serve, and every container is whole."""
+    made: list[Cluster] = []
+
+    def make(*options: str, count: int = 3) -> Cluster:
+        cluster = Cluster(tmp_path / f"cluster-{len(made)}", count, options)
+        made.append(cluster)
+        cluster.start()
+        cluster.await_ready()
+        cluster.await_whole()
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.fixture
+def three(make_cluster: MakeCluster) -> Cluster:
+    """Three nodes."""
+    return make_cluster()

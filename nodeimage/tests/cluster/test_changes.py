@@ -1,0 +1,86 @@
+"""What an operator does under load: restarts, a node that joins, one that is drained; topics that come and go."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_clients import CALL_S, Load, Writer, at, make_topics, read_back
+from cluster_history import History, Where, faults_of
+from cluster_nodes import Cluster, until
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+LIVES = 5
+
+
+def test_nodes_restarted_one_after_another_are_noticed_by_no_program(three: Cluster) -> None:
+    load = Load(three)
+    for number in three.nodes:
+        three.terminate(number)
+        load.await_writes(time.monotonic())
+        three.start(number)
+        three.await_ready(number)
+        three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+def test_a_node_that_joins_takes_part_and_another_is_drained_empty(three: Cluster) -> None:
+    load = Load(three)
+    fourth = three.add()
+    three.start(fourth.number)
+    three.await_ready(fourth.number)
+    until("the new node leads a container", lambda: any(each.primary == fourth.node_id for each in three.containers()))
+    load.await_writes(time.monotonic())
+    leaving = three.nodes[1]
+    three.admin("node.drain", {"node": leaving.node_id})
+    until(
+        "the drained node has no replica",
+        lambda: all(leaving.node_id not in each.replicas for each in three.containers() if each.state != "deleted"),
+        timeout_s=90,
+    )
+    load.await_writes(time.monotonic())
+    three.terminate(leaving.number)
+    load.await_writes(time.monotonic())
+    three.await_whole()
+    load.finish()
+
+
+def test_topics_deleted_and_made_again_under_a_live_producer_keep_their_lives_apart(three: Cluster) -> None:
+    three.admin("stream.create", {"path": "/churn", "policy": {"auto_create": False}})
+    topic = "/churn:again"
+    admin = AdminClient(at(three.bootstrap))
+    make_topics(three, [topic], 3)
+    places = [Where(topic, number) for number in range(3)]
+    history = History()
+    writer = Writer("churner", history, three.bootstrap, places)
+    gone = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+    writer.forgives = lambda error: error.code() in gone
+    writer.start()
+    try:
+        for life in range(LIVES):
+            began = time.monotonic()
+            until(
+                "each partition is written to",
+                lambda began=began: history.errors or all(history.newest.get(each, 0.0) > began for each in places),
+            )
+            assert not history.errors, history.errors[:5]
+            known = time.monotonic()
+            final = read_back(three, places)
+            one = History()
+            one.writes = [each for each in list(writer.writes) if each.called > began and each.returned < known]
+            assert one.writes
+            assert faults_of(one, final) == []
+            if life < LIVES - 1:
+                admin.delete_topics([topic], operation_timeout=CALL_S)[topic].result(60)
+                make_topics(three, [topic], 3)
+    finally:
+        writer.stopping.set()
+        writer.abandoned.set()
+        writer.join(CALL_S)
+    assert not history.errors, history.errors[:5]

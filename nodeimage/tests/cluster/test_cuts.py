@@ -1,0 +1,124 @@
+"""Cuts between nodes, both ways and one way, slow and broken connections, and a node away from the cluster store."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_clients import Load
+from cluster_nodes import Cluster, until
+from cluster_targets import TARGETS, Target, busiest_primary, catalog_follower, catalog_primary
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+FEW = TARGETS[:3]
+
+
+def others(cluster: Cluster, number: int) -> list[int]:
+    return [each for each in cluster.nodes if each != number]
+
+
+@pytest.mark.parametrize("target", FEW, ids=lambda each: each.__name__)
+def test_a_node_that_no_other_hears_is_replaced_and_comes_back_as_a_follower(three: Cluster, target: Target) -> None:
+    """Clients and the store still reach it: it must refuse what it cannot commit, and answer nothing stale."""
+    load = Load(three)
+    victim = target(three, load)
+    three.ways.isolate(victim)
+    load.await_writes(time.monotonic())
+    three.ways.heal()
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["it hears", "it is heard"])
+def test_a_primary_that_is_cut_one_way_is_replaced_or_goes_on(three: Cluster, hears: bool) -> None:
+    load = Load(three)
+    victim = busiest_primary(three, load)
+    for other in others(three, victim):
+        three.ways.cut(*((other, victim) if not hears else (victim, other)))
+    load.await_writes(time.monotonic())
+    three.ways.heal()
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+def test_two_nodes_that_hear_nothing_of_each_other_go_on_through_the_third(three: Cluster) -> None:
+    load = Load(three)
+    victim = busiest_primary(three, load)
+    for other in others(three, victim):
+        three.ways.cut_both(victim, other)
+        load.await_writes(time.monotonic())
+        three.ways.heal()
+        three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+def test_two_followers_that_are_cut_from_each_other_change_nothing(three: Cluster) -> None:
+    load = Load(three)
+    one, other = others(three, catalog_primary(three, load))
+    three.ways.cut_both(one, other)
+    load.await_writes(time.monotonic())
+    three.ways.heal()
+    three.await_whole()
+    load.finish()
+
+
+def test_slow_and_broken_connections_cost_time_alone(three: Cluster) -> None:
+    load = Load(three)
+    victim = busiest_primary(three, load)
+    for other in others(three, victim):
+        three.ways.slow(victim, other, 0.2)
+        three.ways.slow(other, victim, 0.1)
+    load.await_writes(time.monotonic())
+    for _ in range(5):
+        for other in others(three, victim):
+            three.ways.drop(victim, other)
+        load.await_writes(time.monotonic())
+    three.ways.heal()
+    three.await_whole()
+    load.finish()
+
+
+@pytest.mark.parametrize("target", [busiest_primary, catalog_follower], ids=lambda each: each.__name__)
+def test_a_node_away_from_the_store_goes_on_with_what_it_leads(three: Cluster, target: Target) -> None:
+    load = Load(three)
+    victim = target(three, load)
+    with three.nodes[victim].fault("store-away"):
+        load.await_writes(time.monotonic())
+        until("another node is the controller", lambda: three.controller() not in (None, victim))
+        load.await_writes(time.monotonic())
+    three.await_whole()
+    load.finish()
+
+
+def test_with_the_store_away_from_all_reads_and_writes_go_on(three: Cluster) -> None:
+    load = Load(three)
+    for node in three.nodes.values():
+        node.switch("store-away", True)
+    for _ in range(3):
+        load.await_writes(time.monotonic())
+    for node in three.nodes.values():
+        node.switch("store-away", False)
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+def test_puts_whose_answers_are_lost_do_no_harm(three: Cluster) -> None:
+    """A compare and set that landed, but was told as unavailable (invariant 3)."""
+    load = Load(three)
+    victim = busiest_primary(three, load)
+    for node in three.nodes.values():
+        node.switch("store-deaf", True)
+    three.ways.isolate(others(three, victim)[0])
+    load.await_writes(time.monotonic(), within_s=20.0)
+    for node in three.nodes.values():
+        node.switch("store-deaf", False)
+    three.ways.heal()
+    three.await_whole()
+    load.finish()

@@ -1,0 +1,129 @@
+"""Disks that are full, fail, lose everything, or return what was never written, each on one node of three."""
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_clients import Load
+from cluster_nodes import Cluster, until
+from cluster_targets import Target, busiest_primary, catalog_follower, catalog_primary
+from conftest import MakeCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+EXIT_DISK_FAILED = 70
+PICKED: tuple[Target, ...] = (busiest_primary, catalog_follower)
+
+
+@pytest.mark.parametrize("target", PICKED, ids=lambda each: each.__name__)
+def test_a_full_disk_of_one_node_stops_nobody(make_cluster: MakeCluster, target: Target) -> None:
+    three = make_cluster("--chunk-bytes=262144")
+    load = Load(three)
+    victim = target(three, load)
+    with three.nodes[victim].fault("full"):
+        for _ in range(4):
+            load.await_writes(time.monotonic())
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+@pytest.mark.parametrize("target", PICKED, ids=lambda each: each.__name__)
+def test_a_sync_that_fails_ends_that_node_alone(three: Cluster, target: Target) -> None:
+    load = Load(three)
+    victim = target(three, load)
+    with three.nodes[victim].fault("sync-fails"):
+        since = time.monotonic()
+        assert three.nodes[victim].wait() == EXIT_DISK_FAILED
+        load.await_writes(since)
+    three.start(victim)
+    three.await_ready(victim)
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+@pytest.mark.parametrize("target", PICKED, ids=lambda each: each.__name__)
+def test_a_wiped_folder_comes_back_as_a_new_node_and_takes_replicas(make_cluster: MakeCluster, target: Target) -> None:
+    three = make_cluster("--rebuild-after-s=3")
+    load = Load(three)
+    victim = target(three, load)
+    before = three.nodes[victim].node_id
+    three.kill(victim)
+    three.wipe(victim)
+    load.await_writes(time.monotonic())
+    three.start(victim)
+    three.await_ready(victim)
+    new = three.nodes[victim].node_id
+    assert new != before
+    until(
+        "the new node has replicas of all that the old one had",
+        lambda: all(before not in each.replicas and new in each.replicas for each in three.containers()),
+    )
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+def test_a_wiped_replica_of_a_node_that_kept_its_name_counts_as_empty(three: Cluster) -> None:
+    """node.json is there, the containers are not: another format, which is never in sync by its name (invariant 14)."""
+    load = Load(three)
+    victim = catalog_primary(three, load)
+    three.kill(victim)
+    for folder in (three.nodes[victim].data / "containers").iterdir():
+        for file in sorted(folder.rglob("*"), reverse=True):
+            file.rmdir() if file.is_dir() else file.unlink()
+        folder.rmdir()
+    load.await_writes(time.monotonic())
+    three.start(victim)
+    three.await_ready(victim)
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate"])
+def test_a_damaged_log_on_a_minority_is_made_anew_from_the_others(three: Cluster, harm: str) -> None:
+    load = Load(three)
+    victim = busiest_primary(three, load)
+    for _ in range(3):
+        load.await_writes(time.monotonic())
+    three.kill(victim)
+    load.await_writes(time.monotonic())
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    chunks = sorted((three.nodes[victim].data / "containers").rglob("*.chunk"))
+    assert chunks
+    for path in chunks:
+        written = _written(path)
+        if harm == "flip":
+            with path.open("r+b") as file:
+                for _ in range(3):
+                    at = chance.randrange(written)
+                    file.seek(at)
+                    byte = file.read(1)[0]
+                    file.seek(at)
+                    file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+        else:
+            with path.open("r+b") as file:
+                file.truncate(chance.randrange(written))
+    three.start(victim)
+    three.await_ready(victim)
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    others = [number for number in three.nodes if number != victim]
+    three.kill(others[0])  # what was made anew counts from now on
+    load.await_writes(time.monotonic())
+    three.start(others[0])
+    three.await_ready(others[0])
+    three.await_whole()
+    load.finish()
+
+
+def _written(path: Path) -> int:
+    return max(len(path.read_bytes().rstrip(b"\0")), 1)

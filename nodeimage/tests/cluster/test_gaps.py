@@ -1,0 +1,54 @@
+"""How long nothing is acknowledged when a primary fails: the median and the worst of ten times."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_clients import Load
+from cluster_nodes import Cluster
+from cluster_targets import busiest_primary
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+
+TIMES = 10
+MEDIAN_S = 2.5
+WORST_S = 5.0
+
+
+def gaps(cluster: Cluster, fail: Callable[[int], None], mend: Callable[[int], None]) -> list[float]:
+    """For each failure, the longest time without an acknowledgement of a partition that the node led."""
+    load = Load(cluster, topics=1, partitions=12)
+    found = []
+    for _ in range(TIMES):
+        victim = busiest_primary(cluster, load)
+        since = time.monotonic()
+        fail(victim)
+        took = load.await_writes(since, within_s=30.0)
+        found.append(took)
+        mend(victim)
+        cluster.await_whole()
+        load.await_writes(time.monotonic(), within_s=30.0)
+    load.finish()
+    print(f"median {statistics.median(found):.2f} s, worst {max(found):.2f} s of {sorted(round(x, 2) for x in found)}")
+    return found
+
+
+def test_a_killed_primary_costs_its_partitions_a_few_seconds(three: Cluster) -> None:
+    def mend(victim: int) -> None:
+        three.start(victim)
+        three.await_ready(victim)
+
+    found = gaps(three, lambda victim: three.kill(victim), mend)
+    assert statistics.median(found) < MEDIAN_S
+    assert max(found) < WORST_S
+
+
+def test_an_isolated_primary_costs_its_partitions_a_few_seconds(three: Cluster) -> None:
+    found = gaps(three, three.ways.isolate, lambda _: three.ways.heal())
+    assert statistics.median(found) < 2 * MEDIAN_S
+    assert max(found) < 2 * WORST_S

@@ -1,0 +1,45 @@
+"""SIGSTOP: a node that stands still is silent but closes nothing, and believes itself in its role when it goes on."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_clients import GO_ON_S, Load
+from cluster_nodes import Cluster, until
+from cluster_targets import TARGETS, Target, busiest_primary
+
+SHORT_S = 0.6
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda each: each.__name__)
+def test_a_node_that_stands_still_is_replaced_and_does_no_harm_when_it_goes_on(three: Cluster, target: Target) -> None:
+    load = Load(three)
+    victim = target(three, load)
+    stands_still = three.nodes[victim].node_id
+    with three.paused(victim):
+        until(
+            "others lead everything",
+            lambda: all(each.primary != stands_still for each in three.containers()),
+            timeout_s=GO_ON_S,
+        )
+        load.fresh_writes_go_on()
+    load.await_writes(time.monotonic())
+    three.await_whole()
+    load.finish()
+
+
+def test_a_pause_shorter_than_a_failover_costs_nobody_a_role(three: Cluster) -> None:
+    load = Load(three)
+    leads = {each.container_id: (each.primary, each.epoch) for each in three.containers()}
+    victim = busiest_primary(three, load)
+    with three.paused(victim):
+        threading.Event().wait(SHORT_S)
+    load.await_writes(time.monotonic())
+    three.await_whole()
+    load.finish()
+    assert {each.container_id: (each.primary, each.epoch) for each in three.containers()} == leads

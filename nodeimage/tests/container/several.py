@@ -1,0 +1,189 @@
+"""Several nodes' replicas in one loop: real logs, real peers on loopback, one SQLite store; nothing above them."""
+
+import asyncio
+import socket
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from headrace.container.container import Container, commands_in
+from headrace.container.local_replica import LocalReplica
+from headrace.container.replicas import Replicas
+from headrace.ids import ContainerId, NodeId, Position
+from headrace.log.container_log import LogOptions
+from headrace.peer.client import PeerClient
+from headrace.peer.messages import Follow
+from headrace.peer.server import PeerServer
+from headrace.peer.session import Session
+from headrace.store import records
+from headrace.store.protocol import ClusterStore
+from headrace.store.records import ContainerRecord, NodeRecord
+from headrace.store.sqlite import SqliteStore
+from headrace.store.view import ClusterView
+
+T = TypeVar("T")
+
+
+class PlentyOfRoom:
+    def check(self, length: int, *, from_reserve: bool = False) -> None:
+        pass
+
+
+class OneNode:
+    """The parts of a node below the catalog; also its own replicas' environment."""
+
+    def __init__(self, folder: Path, store: Path, *, number: int) -> None:
+        self.folder = folder / "containers"
+        self.number = number
+        self._store_path = store
+        self.formats = uuid.uuid5(uuid.NAMESPACE_OID, str(folder))
+        self.node_format = str(self.formats)
+        self.running = False
+
+    async def start(self) -> "OneNode":
+        self.executor = ThreadPoolExecutor(3)
+        self._store = await asyncio.to_thread(SqliteStore, self._store_path)
+        cluster = await self.store(records.ensure_cluster)
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listening.setblocking(False)
+        self.record: NodeRecord = await self.store(
+            lambda store: records.register_node(
+                store,
+                node_id=self._known_id(store),
+                format=self.formats,
+                run=uuid.uuid4(),
+                host="127.0.0.1",
+                port=0,
+                peer_port=listening.getsockname()[1],
+            )
+        )
+        self.node_id = self.record.node_id
+        self.view = ClusterView(self._store)
+        await self.view.start()
+        self.peers = PeerClient(
+            cluster_id=cluster.cluster_id, secret=cluster.secret, node=self.node_id, run=self.record.run
+        )
+        self.replicas = Replicas(self)
+        self.server = PeerServer(
+            listening,
+            cluster_id=cluster.cluster_id,
+            secret=cluster.secret,
+            node=self.node_id,
+            run=self.record.run,
+            handlers={},
+            streams={Follow: self.replicas.accept},
+        )
+        await self.server.start()
+        self.view.on_change(lambda changed: self.replicas.records_changed(changed.containers))
+        self.replicas.start()
+        self.running = True
+        return self
+
+    def _known_id(self, store: ClusterStore) -> NodeId | None:
+        return next((node.node_id for node in records.nodes(store) if node.format == self.formats), None)
+
+    async def stop(self) -> None:
+        if self.running:
+            self.running = False
+            await self.server.close()
+            await self.replicas.close()
+            await self.peers.close()
+            await self.view.close()
+            self.executor.shutdown()
+            self._store.close()
+
+    # --- Environment
+
+    def options(self, kind: str, volume: str) -> LogOptions:
+        return LogOptions(chunk_bytes=1 << 20)
+
+    def room(self, kind: str) -> PlentyOfRoom:
+        return PlentyOfRoom()
+
+    def fatal(self, reason: str) -> NoReturn:
+        raise AssertionError(reason)
+
+    async def store(self, change: Callable[[ClusterStore], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.executor, change, self._store)
+
+    async def connect(self, node: NodeRecord) -> Session:
+        return await self.peers.open((node.host, node.peer_port), 2.0)
+
+
+class Several:
+    """Some nodes and what a test does with them."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.nodes = [
+            OneNode(folder / f"node-{number}", folder / "cluster.sqlite", number=number) for number in range(count)
+        ]
+
+    async def start(self) -> None:
+        for node in self.nodes:
+            await node.start()
+
+    async def stop(self) -> None:
+        for node in self.nodes:
+            await node.stop()
+
+    async def create(
+        self, *, replicas: int, min_in_sync: int, kind: str = "data", container_id: ContainerId | None = None
+    ) -> ContainerId:
+        """A container that the first node leads."""
+        first = self.nodes[0]
+        taken = container_id or await first.store(lambda store: records.take_container_id(store, kind))
+        members = [(node.node_id, uuid.UUID(await node.replicas.prepare(taken))) for node in self.nodes[:replicas]]
+        await first.store(
+            lambda store: records.create_container(
+                store,
+                kind=kind,
+                members=members,
+                container_id=taken,
+                min_in_sync=min_in_sync,
+                wanted=replicas,
+            )
+        )
+        return taken
+
+    async def led(self, container_id: ContainerId, *, by: OneNode | None = None) -> Container:
+        """The container's primary, once it serves."""
+
+        def found() -> Container | None:
+            for node in [by] if by is not None else self.nodes:
+                container = node.replicas.led.get(container_id) if node.running else None
+                if container is not None and container.serves:
+                    return container
+            return None
+
+        return await until(found)
+
+    async def change(
+        self, container_id: ContainerId, decide: Callable[[ContainerRecord], ContainerRecord]
+    ) -> ContainerRecord:
+        running = next(node for node in self.nodes if node.running)
+        return await running.store(lambda store: records.change_container(store, container_id, decide))
+
+    def replica(self, number: int, container_id: ContainerId) -> LocalReplica:
+        replica = self.nodes[number].replicas.replica(container_id)
+        assert replica is not None
+        return replica
+
+    def payloads(self, number: int, container_id: ContainerId) -> list[bytes]:
+        """What a node's replica holds, committed or not."""
+        log = self.replica(number, container_id).log
+        return [payload for _, payload in commands_in(log, log.start, log.synced)]
+
+    async def same(self, container_id: ContainerId, numbers: list[int], *, end: Position) -> None:
+        """Return when these nodes' replicas end at `end`, on disk."""
+        await until(lambda: all(self.replica(number, container_id).log.synced == end for number in numbers) or None)
+
+
+async def until(found: Callable[[], T | None], *, limit_s: float = 15.0) -> T:
+    """What `found` gives once it is not None."""
+    async with asyncio.timeout(limit_s):
+        while (result := found()) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # what is waited for has no event
+        return result

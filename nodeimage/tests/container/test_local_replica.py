@@ -1,0 +1,140 @@
+"""A replica's files are what is known of them, whoever is cancelled and whatever happens at a time."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from headrace.container import replica_folder
+from headrace.container.history import History
+from headrace.container.local_replica import LocalReplica
+from headrace.errors import StorageFull
+from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.log.container_log import ContainerLog, LogOptions
+
+
+class PlentyOfRoom:
+    def check(self, length: int, *, from_reserve: bool = False) -> None:
+        pass
+
+
+def fatal(reason: str) -> NoReturn:
+    raise AssertionError(reason)
+
+
+@pytest.fixture
+async def replica(tmp_path: Path) -> AsyncIterator[LocalReplica]:
+    """Alone in its container, with the frames of two commands; it neither leads nor follows any more."""
+    with ThreadPoolExecutor(3) as executor:
+        opened = await LocalReplica.open(
+            container_id=ContainerId(7),
+            kind="data",
+            node=NodeId(1),
+            folder=tmp_path / "7",
+            options=LogOptions(chunk_bytes=1 << 20),
+            executor=executor,
+            room=PlentyOfRoom(),
+            fatal=fatal,
+            replaceable=False,
+        )
+        container = await opened.lead(
+            epoch=Epoch(1), in_sync=frozenset({opened.member}), replicas=(NodeId(1),), min_in_sync=1
+        )
+        await container.append_command(b"one")
+        await container.append_command(b"two")
+        await opened.stop()
+        yield opened
+        await opened.close()
+
+
+def behind_the_first(replica: LocalReplica) -> Position:
+    """Where the second command begins: both are as long."""
+    return Position(replica.log.end // 2)
+
+
+async def test_a_cut_goes_to_its_end_though_its_caller_is_cancelled(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower whose cut was under way when it was made primary led with the log that was being cut."""
+    position = behind_the_first(replica)
+    cutting, may_go_on = threading.Event(), threading.Event()
+    cut = ContainerLog.cut
+
+    def slowly(folder: Path, at: Position, options: LogOptions) -> None:
+        cutting.set()
+        assert may_go_on.wait(10)
+        cut(folder, at, options)
+
+    monkeypatch.setattr(ContainerLog, "cut", slowly)
+    caller = asyncio.create_task(replica.cut(position))
+    assert await asyncio.to_thread(cutting.wait, 10)
+    caller.cancel()
+    await asyncio.wait([caller])
+    stopping = asyncio.create_task(replica.stop())
+    may_go_on.set()
+    await stopping
+    assert replica.log.end == position
+    container = await replica.lead(
+        epoch=Epoch(2), in_sync=frozenset({replica.member}), replicas=(NodeId(1),), min_in_sync=1
+    )
+    assert container.opened_at == position
+    await asyncio.wait_for(container.append_command(b"next"), 10)
+
+
+async def test_after_a_cut_that_failed_the_log_is_opened_again(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = replica.log.end
+
+    def fails(*_: object) -> None:
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ContainerLog, "cut", fails)
+        with pytest.raises(StorageFull):
+            await replica.cut(behind_the_first(replica))
+    container = await replica.lead(
+        epoch=Epoch(2), in_sync=frozenset({replica.member}), replicas=(NodeId(1),), min_in_sync=1
+    )
+    assert container.opened_at == end
+    await asyncio.wait_for(container.append_command(b"next"), 10)
+
+
+async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> None:
+    """A record that came while a follower took its primary's history over put the old history back."""
+    history: History = ((Epoch(1), Position(0)), (Epoch(5), behind_the_first(replica)))
+    await asyncio.gather(replica.adopt(history), replica.remember("the record"), replica.saw(Epoch(5)))
+    state = replica_folder.read(replica.folder)
+    assert state is not None
+    assert (state.history, state.record, state.seen) == (history, "the record", 5)
+    assert (replica.history, replica.seen) == (history, 5)
+
+
+async def test_a_change_whose_caller_is_cancelled_comes_before_those_after_it(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 4: an old write that landed late took the highest epoch back."""
+    writing, may_go_on = threading.Event(), threading.Event()
+    write = replica_folder.write
+
+    def slowly_at_first(folder: Path, state: replica_folder.ReplicaFile) -> None:
+        if not writing.is_set():
+            writing.set()
+            assert may_go_on.wait(10)
+        write(folder, state)
+
+    monkeypatch.setattr(replica_folder, "write", slowly_at_first)
+    caller = asyncio.create_task(replica.remember("the record"))
+    assert await asyncio.to_thread(writing.wait, 10)
+    caller.cancel()
+    later = asyncio.create_task(replica.saw(Epoch(9)))
+    await asyncio.wait([caller])
+    may_go_on.set()
+    await later
+    state = replica_folder.read(replica.folder)
+    assert state is not None
+    assert (state.record, state.seen) == ("the record", 9)

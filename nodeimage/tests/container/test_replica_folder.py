@@ -1,0 +1,71 @@
+"""What a replica's folder says of itself, also over crashes."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from headrace.container import replica_folder
+from headrace.errors import CorruptLog
+
+
+def test_a_folder_that_is_made_anew_is_another_format(tmp_path: Path) -> None:
+    """Invariant 5."""
+    first = replica_folder.prepare(tmp_path / "7")
+    assert replica_folder.prepare(tmp_path / "7") == first
+    replica_folder.remove(tmp_path / "7")
+    assert replica_folder.prepare(tmp_path / "7").format != first.format
+
+
+def test_a_folder_from_before_replicas_had_formats_keeps_its_nodes(tmp_path: Path) -> None:
+    (tmp_path / "00000000000000000000.chunk").touch()
+    assert replica_folder.prepare(tmp_path, unmarked="the node's").format == "the node's"
+
+
+def test_without_sync_another_start_of_the_machine_is_another_format(tmp_path: Path) -> None:
+    state = replica_folder.after_page_cache(tmp_path, replica_folder.prepare(tmp_path))
+    assert replica_folder.after_page_cache(tmp_path, state) == state
+    other = structs.replace(state, boot="another start of the machine")
+    replica_folder.write(tmp_path, other)
+    assert replica_folder.after_page_cache(tmp_path, other).format != state.format
+
+
+def test_a_clean_end_keeps_the_format_over_a_start_of_the_machine(tmp_path: Path) -> None:
+    state = replica_folder.after_page_cache(tmp_path, replica_folder.prepare(tmp_path))
+    replica_folder.left_clean(tmp_path, state)
+    found = replica_folder.read(tmp_path)
+    assert found is not None
+    assert found.boot == ""
+    assert replica_folder.after_page_cache(tmp_path, found).format == state.format
+
+
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "replica.json").write_text("{")
+    with pytest.raises(CorruptLog, match="cannot be read"):
+        replica_folder.read(tmp_path)
+
+
+def test_a_crash_in_a_removal_leaves_nothing_of_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 14: what is left of a replica that was thrown away must not count as one."""
+    folder = tmp_path / "7"
+    before = replica_folder.prepare(folder)
+    (folder / f"{0:020d}.chunk").write_bytes(b"what is to go")
+
+    def crashes(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda path, **_: crashes() if path.exists() else None)
+        with pytest.raises(KeyboardInterrupt):
+            replica_folder.remove(folder)
+    after = replica_folder.prepare(folder, unmarked="the node's own format")
+    assert after.format not in (before.format, "the node's own format")
+    assert not list(folder.glob("*.chunk"))
+    replica_folder.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["7"]
+
+
+def test_a_replica_that_is_not_there_can_be_removed(tmp_path: Path) -> None:
+    replica_folder.remove(tmp_path / "7")
+    assert not list(tmp_path.iterdir())

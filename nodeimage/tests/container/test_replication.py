@@ -1,0 +1,271 @@
+"""Replication between several nodes' replicas: real logs and connections, without catalog and broker."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from several import Several, until
+
+from headrace.container import replica_folder
+from headrace.errors import KafkaError
+from headrace.ids import ContainerId, Epoch, Position
+from headrace.store.records import ContainerRecord
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[Several]:
+    nodes = Several(tmp_path, 3)
+    await nodes.start()
+    try:
+        yield nodes
+    finally:
+        await nodes.stop()
+
+
+def handed_to(number: int, nodes: Several, *, without: tuple[int, ...] = ()) -> object:
+    """A record's change: the next epoch, another primary, an in-sync set without some nodes."""
+    gone = {nodes.nodes[each].node_id for each in without}
+
+    def decide(record: ContainerRecord) -> ContainerRecord:
+        return structs.replace(
+            record,
+            primary=nodes.nodes[number].node_id,
+            epoch=Epoch(record.epoch + 1),
+            in_sync=tuple(each for each in record.in_sync if each[0] not in gone),
+        )
+
+    return decide
+
+
+async def test_what_is_committed_is_on_every_replica(three: Several) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    for number in range(20):
+        position = await container.append_command(f"{number}".encode())
+        for each in (1, 2):
+            assert three.replica(each, container_id).log.synced >= position
+    assert three.payloads(1, container_id) == three.payloads(2, container_id) == three.payloads(0, container_id)
+
+
+async def test_a_silent_follower_is_let_go_and_comes_back(three: Several) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"with three")
+    await three.nodes[2].stop()
+    await asyncio.wait_for(container.append_command(b"with two"), 10)
+    assert {member.node for member in container.primary.in_sync} == {three.nodes[0].node_id, three.nodes[1].node_id}
+    await three.nodes[2].start()
+    await until(lambda: len(container.primary.in_sync) == 3 or None)
+    await container.append_command(b"with three again")
+    assert three.payloads(2, container_id) == [b"with three", b"with two", b"with three again"]
+
+
+async def test_the_set_never_shrinks_below_the_minimum(three: Several) -> None:
+    """Invariant 6."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"safe")
+    await three.nodes[1].stop()
+    await three.nodes[2].stop()
+    waiting = container.append_command(b"waits")
+    await until(lambda: container.primary.stalled or None)
+    assert not waiting.done()
+    await three.nodes[1].start()
+    await asyncio.wait_for(waiting, 10)
+
+
+async def test_the_next_primary_goes_on_with_what_was_committed(three: Several) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    for number in range(5):
+        await container.append_command(f"{number}".encode())
+    await three.nodes[0].stop()
+    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
+    second = await three.led(container_id)
+    assert second.epoch == container.epoch + 1
+    await second.append_command(b"next")
+    assert three.payloads(2, container_id) == [b"0", b"1", b"2", b"3", b"4", b"next"]
+    await three.nodes[0].start()
+    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    assert three.payloads(0, container_id) == [b"0", b"1", b"2", b"3", b"4", b"next"]
+
+
+async def test_what_an_old_primary_alone_had_is_cut(three: Several) -> None:
+    """Invariant 7: the frames that it wrote and never committed go, although its log is longer."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"committed")
+    await three.nodes[1].stop()
+    await three.nodes[2].stop()
+    alone = [container.append_command(f"alone {number}".encode()) for number in range(10)]
+    await three.replica(0, container_id).cycle.flush()
+    await three.nodes[0].stop()
+    for each in alone:
+        with pytest.raises(KafkaError):
+            await each
+    await three.nodes[1].start()
+    await three.nodes[2].start()
+    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
+    second = await three.led(container_id, by=three.nodes[1])
+    await second.append_command(b"after")
+    await three.nodes[0].start()
+    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    for number in range(3):
+        assert three.payloads(number, container_id) == [b"committed", b"after"]
+
+
+async def test_a_primary_that_starts_again_takes_a_new_epoch(three: Several) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"one")
+    await three.nodes[0].stop()
+    await three.nodes[0].start()
+    again = await three.led(container_id, by=three.nodes[0])
+    assert again.epoch > container.epoch
+    await again.append_command(b"two")
+    for number in range(3):
+        assert three.payloads(number, container_id) == [b"one", b"two"]
+
+
+async def test_a_lost_folder_is_another_format_and_is_filled_again(three: Several) -> None:
+    """Invariants 5 and 14."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"one")
+    before = three.replica(2, container_id).format
+    await three.nodes[2].stop()
+    shutil.rmtree(three.nodes[2].folder)
+    await container.append_command(b"two")
+    await three.nodes[2].start()
+    await until(lambda: len(container.primary.in_sync) == 3 or None)
+    assert three.replica(2, container_id).format != before
+    assert three.payloads(2, container_id) == [b"one", b"two"]
+
+
+async def test_a_node_whose_replica_was_lost_does_not_lead(three: Several) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"one")
+    await three.nodes[0].stop()
+    shutil.rmtree(three.nodes[0].folder)
+    await three.nodes[0].start()
+    await until(lambda: three.nodes[0].replicas.replica(container_id))
+    await asyncio.sleep(0.5)
+    assert container_id not in three.nodes[0].replicas.led
+    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
+    second = await three.led(container_id)
+    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    assert three.payloads(0, container_id) == [b"one"]
+
+
+async def test_a_replica_that_is_added_gets_all(three: Several) -> None:
+    container_id = await three.create(replicas=2, min_in_sync=1)
+    container = await three.led(container_id)
+    expected = []
+    for number in range(50):
+        expected.append(bytes([number]) * 60_000)  # over several chunks, read from the disk
+        await container.append_command(expected[-1])
+    third = three.nodes[2].node_id
+    await three.change(container_id, lambda record: structs.replace(record, replicas=(*record.replicas, third)))
+    await until(lambda: len(container.primary.in_sync) == 3 or None)
+    assert three.payloads(2, container_id) == expected
+
+
+async def last_word(nodes: Several, container_id: ContainerId) -> Position:
+    """A command that is committed by whoever leads in the end."""
+    while True:
+        try:
+            return await (await nodes.led(container_id)).append_command(b"end")
+        except KafkaError:
+            continue
+
+
+async def test_a_replica_that_is_given_back_while_it_is_removed_is_made_again(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=1)
+    container = await three.led(container_id)
+    await container.append_command(b"one")
+    third = three.nodes[2].node_id
+    removing, may_go_on = threading.Event(), threading.Event()
+    remove = replica_folder.remove
+
+    def slowly(folder: Path) -> None:
+        removing.set()
+        assert may_go_on.wait(10)
+        remove(folder)
+
+    monkeypatch.setattr(replica_folder, "remove", slowly)
+    await three.change(
+        container_id,
+        lambda record: structs.replace(
+            record,
+            replicas=tuple(each for each in record.replicas if each != third),
+            in_sync=tuple(each for each in record.in_sync if each[0] != third),
+        ),
+    )
+    assert await asyncio.to_thread(removing.wait, 10)
+    back = await three.change(container_id, lambda record: structs.replace(record, replicas=(*record.replicas, third)))
+    await until(lambda: third in three.nodes[2].view.containers[container_id].replicas or None)
+    may_go_on.set()
+    assert len(back.in_sync) == 2
+
+    def is_there() -> bool | None:
+        made = three.nodes[2].replicas.replica(container_id)
+        return (made is not None and three.payloads(2, container_id) == [b"one"]) or None
+
+    await until(is_there)
+
+
+async def test_a_member_that_the_record_left_out_for_a_moment_is_named_again(three: Several) -> None:
+    """A node that is drained and back at once has the replica that it had, and commits have waited for it."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"one")
+    third = three.nodes[2].node_id
+    left_out = await three.change(
+        container_id,
+        lambda record: structs.replace(record, in_sync=tuple(each for each in record.in_sync if each[0] != third)),
+    )
+    assert len(left_out.in_sync) == 2
+    await until(lambda: len(three.nodes[0].view.containers[container_id].in_sync) == 2 or None)
+    await until(lambda: len(three.nodes[0].view.containers[container_id].in_sync) == 3 or None)
+    await container.append_command(b"two")
+    assert three.payloads(2, container_id) == [b"one", b"two"]
+
+
+async def test_appends_go_on_while_primaries_change(three: Several) -> None:
+    """What was acknowledged is in all logs, in order; the primary is handed over again and again."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    acknowledged: list[bytes] = []
+    stop = asyncio.Event()
+
+    async def append() -> None:
+        number = 0
+        while not stop.is_set():
+            container = await three.led(container_id)
+            number += 1
+            payload = f"{number}".encode()
+            try:
+                await asyncio.wait_for(container.append_command(payload), 10)
+            except KafkaError:
+                continue
+            acknowledged.append(payload)
+
+    appending = asyncio.create_task(append())
+    for turn in range(8):
+        before = len(acknowledged)
+        await until(lambda before=before: len(acknowledged) > before + 20 or None)  # type: ignore[misc]
+        await three.change(container_id, handed_to((turn + 1) % 3, three))  # type: ignore[arg-type]
+    stop.set()
+    await appending
+    end = await last_word(three, container_id)
+    await three.same(container_id, [0, 1, 2], end=end)
+    logs = [three.payloads(number, container_id) for number in range(3)]
+    assert logs[0] == logs[1] == logs[2]
+    kept = [payload for payload in logs[0] if payload in set(acknowledged)]
+    assert kept == acknowledged

@@ -1,0 +1,167 @@
+"""Whatever a cluster looks like, no plan breaks what the controller promises."""
+
+import uuid
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from nodeimage.tests.control.conftest import World
+
+from headrace.control.balance import BalanceState, balance
+from headrace.control.changes import Change, CreateContainer, PutContainer
+from headrace.control.observed import Life, Observed, Sight
+from headrace.ids import NodeId, Position
+from headrace.peer.messages import NodeLoad
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> World:
+    world = World()
+    count = draw(st.integers(1, 6))
+    replicas = draw(st.integers(1, 4))
+    world.volume(replicas, draw(st.integers(1, replicas)), spread=draw(st.sampled_from(["preferred", "required"])))
+    nodes = range(1, count + 1)
+    for number in nodes:
+        world.node(
+            number,
+            failure_host=draw(st.sampled_from(["", "a", "b", "c"])),
+            zone=draw(st.sampled_from(["", "x", "y"])),
+            draining=draw(st.integers(0, 4)) == 0,
+            stopping=draw(st.integers(0, 6)) == 0,
+        )
+        world.loads[NodeId(number)] = NodeLoad(
+            bytes_in_per_s=draw(st.sampled_from([0.0, 1e6, 1e8])),
+            requests_per_s=draw(st.sampled_from([0.0, 1e4])),
+            disk_used=draw(st.sampled_from([0, 10**11])),
+            disk_total=10**12,
+            open_partitionlets=draw(st.integers(0, 50)),
+        )
+    for number in range(draw(st.integers(0, 6))):
+        members = draw(st.permutations(nodes))[: draw(st.integers(1, count))]
+        in_sync = members[: draw(st.integers(1, len(members)))]
+        record = world.container(
+            number + 1,
+            members,
+            in_sync=in_sync,
+            kind="catalog" if number == 0 else "data",
+            state=draw(st.sampled_from(["open", "open", "closed", "deleted"])) if number else "open",
+        )
+        least = draw(st.integers(1, 4))
+        world.containers[record.container_id] = structs.replace(
+            record, min_in_sync=least, wanted=draw(st.integers(1, 4))
+        )
+        for node in members:
+            if draw(st.booleans()):
+                continue
+            world.replica(
+                node,
+                number + 1,
+                end=Position(draw(st.integers(0, 3))),
+                last_epoch=draw(st.integers(1, 6)),
+                epoch=draw(st.integers(1, 9)),
+                stalled=draw(st.booleans()),
+                role=draw(st.sampled_from(["primary", "follower", "none"])),
+                **({"format": str(uuid.UUID(int=7))} if draw(st.integers(0, 3)) == 0 else {}),
+            )
+    for number in nodes:
+        world.says(
+            number,
+            reaches_store=draw(st.integers(0, 4)) > 0,
+            heard=[NodeId(node) for node in draw(st.sets(st.sampled_from(list(nodes))))],
+        )
+        match draw(st.sampled_from(["well", "well", "silent", "refused", "doubt", "never", "removed"])):
+            case "silent":
+                world.silent(number, for_s=draw(st.sampled_from([2, 5, 700])))
+            case "refused":
+                world.refused(number, for_s=draw(st.sampled_from([0, 700])))
+            case "doubt":
+                world.silent(number, for_s=1.2)
+            case "never":
+                world.probes[NodeId(number)] = Sight()
+            case "removed" if number != world.own:
+                del world.nodes[NodeId(number)]
+                del world.probes[NodeId(number)]
+    world.since = {}
+    return world
+
+
+def check(observed: Observed, changes: list[Change], now: float) -> None:
+    put = [each.record.container_id for each in changes if isinstance(each, PutContainer)]
+    assert len(put) == len(set(put))
+    for change in changes:
+        assert change.reason
+        match change:
+            case PutContainer(record=record, version=version):
+                before = observed.containers[record.container_id]
+                assert version == observed.versions[record.container_id]
+                check_record(observed, before, record, now)
+            case CreateContainer(members=members):
+                assert len(members) == len(set(members)) >= 1
+                assert all(observed.takes_roles(node, now) for node in members)
+
+
+def check_record(observed: Observed, before, record, now: float) -> None:  # type: ignore[no-untyped-def]
+    assert record.primary in record.replicas
+    assert record.primary in dict(record.in_sync)
+    assert set(dict(record.in_sync)) <= set(record.replicas)
+    assert set(record.in_sync) <= set(before.in_sync), "only a primary brings members in sync"
+    assert len(record.in_sync) >= min(before.min_in_sync, len(before.in_sync)), "never below the minimum"
+    assert record.min_in_sync <= max(before.min_in_sync, len(record.in_sync))
+    assert (record.state, record.kind, record.volume) == (before.state, before.kind, before.volume)
+    if record.primary != before.primary:
+        replica = observed.replica(record.primary, record.container_id)
+        assert record.epoch > before.epoch
+        assert replica is not None
+        assert (record.primary, replica.format) in [(node, str(format)) for node, format in before.in_sync]
+        assert observed.life(record.primary, now) is Life.ALIVE
+        assert observed.life(before.primary, now) is not Life.DOUBT
+        if not observed.reaches_store(record.primary):
+            others = [node for node, _ in before.in_sync if observed.reaches_store(node)]
+            assert not any(
+                observed.is_alive(node, now)
+                and (found := observed.replica(node, record.container_id)) is not None
+                and (node, found.format) in [(member, str(format)) for member, format in before.in_sync]
+                for node in others
+            )
+        assert record.replicas == before.replicas
+    else:
+        # The only epochs without a new primary are those of a primary that was taken for dead and answers after all.
+        assert record.epoch >= before.epoch
+        gone = set(before.replicas) - set(record.replicas)
+        left = [node for node, _ in record.in_sync if observed.is_alive(node, now)]
+        assert not gone or left, "the last living replica in sync never leaves"
+
+
+@settings(max_examples=250, deadline=None)
+@given(world=clusters(), later=st.sampled_from([0.0, 5.0, 40.0]))
+def test_no_plan_breaks_a_promise(world: World, later: float) -> None:
+    check(world.observed(), world.plan(), world.now)
+    world.pass_time(later)
+    changes = world.plan()
+    check(world.observed(), changes, world.now)
+    assert changes == world.plan(), "a plan depends on what is observed alone"
+
+
+@settings(max_examples=80, deadline=None)
+@given(world=clusters())
+def test_no_balancing_breaks_a_promise(world: World) -> None:
+    state = BalanceState()
+    for _ in range(4):
+        changes, state = balance(world.observed(), state, world.now)
+        check(world.observed(), changes, world.now)
+        for number, record in world.containers.items():
+            replica = world.observed().replica(record.primary, number)
+            if replica is not None and record.state == "open":
+                world.replica(record.primary, number, end=Position(replica.end + 10**8), format=replica.format)
+        world.pass_time(3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(world=clusters())
+def test_a_cluster_comes_to_rest(world: World) -> None:
+    """With nodes as they are and replicas that catch up, there is an end to changes."""
+    for number, record in world.containers.items():
+        for node in record.replicas:
+            if node in world.probes and world.probes[node].answer is not None:
+                world.replica(node, number)
+    world.settle(rounds=80)

@@ -1,0 +1,133 @@
+"""Containers are made: the first ones when enough nodes are there, then one for each node that leads none."""
+
+from msgspec import structs
+from nodeimage.tests.control.conftest import World
+
+from headrace.control.observed import Sight
+from headrace.ids import ContainerId, NodeId
+from headrace.store.records import VolumeRecord
+
+
+def test_a_node_alone_makes_the_catalog_and_its_container_at_once(world: World) -> None:
+    world.now = world.office_at = 1000
+    world.node(1)
+    assert world.created() == [("catalog", (1,)), ("data", (1,))]
+
+
+def test_the_first_containers_wait_for_the_first_nodes(world: World) -> None:
+    world.now = world.office_at = 1000
+    world.volume(3, 2)
+    world.first_nodes = 3
+    world.node(1, 2)
+    assert world.created() == []
+    world.node(3)
+    world.probes[NodeId(3)] = Sight()  # registered, but not heard yet
+    assert world.created() == []
+    world.hears(3)
+    assert sorted((kind, members[0], sorted(members)) for kind, members in world.created()) == [
+        ("catalog", 1, [1, 2, 3]),
+        ("data", 1, [1, 2, 3]),
+        ("data", 2, [1, 2, 3]),
+        ("data", 3, [1, 2, 3]),
+    ]
+
+
+def test_after_five_seconds_those_that_are_there_are_enough(world: World) -> None:
+    world.now = world.office_at = 1000
+    world.volume(3, 2)
+    world.first_nodes = 3
+    world.node(1)
+    world.pass_time(4.9)
+    assert world.created() == []
+    world.pass_time(0.2)
+    assert world.created() == [("catalog", (1,)), ("data", (1,))]
+    world.apply(world.plan())
+    world.node(2, 3)
+    world.settle()
+    assert {len(record.in_sync) for record in world.containers.values()} == {3}
+    assert {record.primary for record in world.containers.values() if record.kind == "data"} == {1, 2, 3}
+
+
+def test_what_is_being_made_is_not_made_again(world: World) -> None:
+    world.node(1)
+    world.creating = frozenset({("catalog", NodeId(1), "default"), ("data", NodeId(1), "default")})
+    assert world.created() == []
+
+
+def test_a_new_node_gets_an_open_container_at_once(three: World) -> None:
+    three.node(4)
+    ((kind, members),) = three.created()
+    assert (kind, members[0], len(members)) == ("data", 4, 3)
+
+
+def test_no_container_is_made_for_a_node_that_leaves_or_does_not_reach_the_store(three: World) -> None:
+    three.node(4, draining=True)
+    three.node(5, stopping=True)
+    three.node(6, 7)
+    three.says(6, reaches_store=False)
+    three.silent(7)
+    assert three.created() == []
+
+
+def test_no_container_that_could_commit_nothing_is_made_where_there_is_a_catalog(three: World) -> None:
+    three.silent(2, 3)
+    del three.containers[ContainerId(2)]
+    assert three.created() == []
+
+
+def test_a_volume_says_which_nodes_it_may_use(three: World) -> None:
+    three.volumes["default"] = VolumeRecord("default", 3, 2, zones=("a", "b"))
+    for number, zone in ((1, "a"), (2, "b"), (3, "a")):
+        three.mark(number, zone=zone)
+    three.node(4, zone="c")
+    three.node(5, zone="b")
+    ((_, members),) = three.created()
+    assert members[0] == 5
+    assert 4 not in members
+
+
+def test_every_volume_in_use_has_an_open_container_on_each_node(three: World) -> None:
+    three.volumes["fast"] = VolumeRecord("fast", 2, 1)
+    assert three.created() == []
+    record = three.container(9, (1, 2))
+    three.containers[record.container_id] = structs.replace(record, volume="fast", wanted=2, min_in_sync=1)
+    three.volumes["fast"] = VolumeRecord("fast", 2, 2)
+    assert sorted(members[0] for _, members in three.created()) == [2, 3]
+
+
+def test_a_node_that_came_back_takes_over_one_of_several_when_it_is_in_sync_again(three: World) -> None:
+    three.refused(2)
+    three.apply(three.plan())
+    three.let_go()
+    heir = three.containers[ContainerId(3)].primary
+    assert heir in (1, 3)
+    three.hears(2)
+    assert three.plan() == []  # node 2 catches up first
+    three.pass_time(10)
+    assert three.created() == []
+    three.catch_up()
+    ((container, record),) = three.put().items()
+    assert record.primary == 2
+    assert three.containers[record.container_id].primary == heir
+    assert container in (2, 3, 4)
+
+
+def test_a_node_that_does_not_catch_up_gets_a_new_container_in_the_end(three: World) -> None:
+    three.refused(2)
+    three.apply(three.plan())
+    three.let_go()
+    three.hears(2)
+    assert three.created() == []
+    three.pass_time(29)
+    assert three.created() == []
+    three.pass_time(2)
+    assert [members[0] for _, members in three.created()] == [2]
+
+
+def test_a_node_has_some_seconds_to_make_its_next_container_itself(three: World) -> None:
+    three.container(3, (2, 3, 1), state="closed")
+    assert three.created() == []
+    three.pass_time(2.9)
+    assert three.created() == []
+    three.pass_time(0.2)
+    assert [members[0] for _, members in three.created()] == [2]

@@ -1,0 +1,98 @@
+"""A container's record comes after the folders of its replicas."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from headrace.control.creation import create
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, NodeId
+from headrace.peer.messages import Prepare, Prepared
+from headrace.peer.session import PeerUnreachable
+from headrace.store import records
+from headrace.store.protocol import ClusterStore
+from headrace.store.records import CATALOG_ID, NodeRecord, VolumeRecord
+from headrace.store.sqlite import SqliteStore
+
+T = TypeVar("T")
+
+VOLUME = VolumeRecord("fast", 3, 2)
+
+
+def node(number: int) -> NodeRecord:
+    return NodeRecord(NodeId(number), uuid.uuid4(), uuid.uuid4(), "127.0.0.1", 1, peer_port=number)
+
+
+class Folders:
+    """Nodes that make folders, each reached at the port of its number; some are away."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        self.away: set[int] = set()
+        self.formats: dict[tuple[int, ContainerId], str] = {}
+
+    async def call(self, address: tuple[str, int], message: Any, *, timeout_s: float) -> Any:
+        assert isinstance(message, Prepare)
+        assert records.get_container(self.store, message.container) is None, "the folders come first"
+        await asyncio.sleep(0)
+        if address[1] in self.away:
+            raise PeerUnreachable("away")
+        format = self.formats.setdefault((address[1], message.container), str(uuid.uuid4()))
+        return Prepared(format), memoryview(b"")
+
+    async def store_call(self, function: Callable[[ClusterStore], T]) -> T:
+        return function(self.store)
+
+    async def make(self, *members: int, kind: str = "data") -> records.ContainerRecord:
+        return await create(self.store_call, self, kind=kind, members=[node(each) for each in members], volume=VOLUME)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Folders]:
+    store = SqliteStore(tmp_path / "cluster.sqlite")
+    yield Folders(store)
+    store.close()
+
+
+async def test_the_record_names_the_formats_of_the_folders(folders: Folders) -> None:
+    made = await folders.make(3, 1, 2)
+    assert made == records.get_container(folders.store, made.container_id)
+    assert (made.primary, made.replicas, made.epoch) == (3, (3, 1, 2), 1)
+    assert [str(format) for _, format in made.in_sync] == [
+        folders.formats[each, made.container_id] for each in (3, 1, 2)
+    ]
+    assert (made.volume, made.min_in_sync, made.wanted) == ("fast", 2, 3)
+
+
+async def test_members_that_do_not_answer_are_left_out(folders: Folders) -> None:
+    folders.away = {1}
+    made = await folders.make(3, 1, 2)
+    assert made.replicas == (3, 2)
+    assert made.wanted == 3
+
+
+async def test_without_its_first_member_there_is_no_container(folders: Folders) -> None:
+    folders.away = {3}
+    with pytest.raises(PeerUnreachable):
+        await folders.make(3, 1, 2)
+    assert records.containers(folders.store) == []
+
+
+async def test_a_refusal_of_the_first_member_is_passed_on(folders: Folders) -> None:
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise KafkaError(Code.KAFKA_STORAGE_ERROR, "no room")
+
+    folders.call = refuse  # type: ignore[method-assign]
+    with pytest.raises(KafkaError, match="no room"):
+        await folders.make(1)
+
+
+async def test_two_that_make_the_catalog_at_a_time_get_the_same_one(folders: Folders) -> None:
+    one, other = await asyncio.gather(folders.make(1, 2, kind="catalog"), folders.make(2, 1, kind="catalog"))
+    assert one == other
+    assert records.containers(folders.store) == [one]
+    assert one.container_id == CATALOG_ID

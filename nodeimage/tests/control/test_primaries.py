@@ -1,0 +1,223 @@
+"""Who leads: handed over to members of the in-sync set only, as soon as it is clear that it must be."""
+
+import uuid
+
+import pytest
+from msgspec import structs
+from nodeimage.tests.control.conftest import World, replica_format
+
+from headrace.control.changes import PutContainer
+from headrace.control.observed import Life, Sight
+from headrace.ids import NodeId, Position
+
+
+def test_a_healthy_cluster_is_left_alone(three: World) -> None:
+    assert three.plan() == []
+
+
+def test_a_node_that_refuses_twice_loses_its_roles_at_once(three: World) -> None:
+    three.refused(2)
+    (change,) = three.plan()
+    assert isinstance(change, PutContainer)
+    assert change.version == three.versions[change.record.container_id]
+    assert (change.record.container_id, change.record.epoch) == (3, 6)
+    assert change.record.primary in (1, 3)
+    assert {node for node, _ in change.record.in_sync} == {1, 3}
+    assert change.record.replicas == (2, 3, 1)
+    assert "node 2 refuses connections" in change.reason
+
+
+def test_a_silent_node_is_in_doubt_for_two_seconds_and_then_dead(three: World) -> None:
+    for seconds, life in ((0.9, Life.ALIVE), (1.5, Life.DOUBT), (1.9, Life.DOUBT), (2.0, Life.DEAD)):
+        three.silent(2, for_s=seconds)
+        assert three.observed().life(NodeId(2), three.now) is life
+        assert bool(three.put()) is (life is Life.DEAD)
+
+
+def test_a_probe_that_was_just_sent_proves_nothing_however_old_the_last_answer_is(three: World) -> None:
+    three.probes[NodeId(2)] = Sight(three.probes[NodeId(2)].answer, three.now - 30, three.now - 0.7)
+    assert three.observed().life(NodeId(2), three.now) is Life.DOUBT
+
+
+def test_silence_counts_only_since_this_process_last_stood_still(three: World) -> None:
+    three.silent(2, for_s=10)
+    three.counted_from = three.now - 0.9
+    assert three.observed().life(NodeId(2), three.now) is Life.DOUBT
+    three.counted_from = three.now - 1
+    assert three.observed().life(NodeId(2), three.now) is Life.DEAD
+
+
+def test_a_member_that_serves_already_leads_rather_than_one_that_starts(three: World) -> None:
+    three.refused(2)
+    three.replica(3, 3, end=Position(9000))
+    assert three.put()[3].primary == 3
+    three.says(3, ready=False)
+    assert three.put()[3].primary == 1
+
+
+def test_a_silent_node_that_another_has_heard_keeps_its_roles(three: World) -> None:
+    three.silent(2, for_s=10)
+    three.says(3, heard=[NodeId(1), NodeId(2)])
+    assert three.plan() == []
+    three.says(3, heard=[NodeId(1)])
+    assert three.put().keys() == {3}
+
+
+def test_a_node_that_says_of_itself_that_it_lives_does_not_vouch_for_it(three: World) -> None:
+    three.says(2, heard=[NodeId(2)])
+    three.silent(2, for_s=10)
+    assert three.put().keys() == {3}
+
+
+def test_a_removed_nodes_roles_go_to_others(three: World) -> None:
+    del three.nodes[NodeId(2)]
+    assert three.put()[3].primary in (1, 3)
+
+
+def test_of_several_the_one_with_the_highest_epoch_and_position_leads(three: World) -> None:
+    three.refused(2)
+    three.replica(1, 3, end=Position(2000), last_epoch=4)
+    three.replica(3, 3, end=Position(1000), last_epoch=5)
+    assert three.put()[3].primary == 3
+    three.replica(1, 3, end=Position(1001), last_epoch=5)
+    assert three.put()[3].primary == 1
+
+
+def test_equals_share_what_a_dead_node_led(world: World) -> None:
+    world.volume(3, 2)
+    world.node(1, 2, 3)
+    world.container(1, (1, 2, 3), kind="catalog")
+    world.container(2, (1, 2, 3))
+    world.container(3, (2, 1, 3))
+    for number in range(4, 8):
+        world.container(number, (3, 1, 2))
+    world.refused(3)
+    led = [record.primary for record in world.put().values()]
+    assert sorted(led) == [1, 1, 2, 2]
+
+
+def test_the_epoch_is_above_all_that_any_replica_has_seen(three: World) -> None:
+    three.refused(2)
+    three.replica(3, 3, epoch=9)
+    assert three.put()[3].epoch == 10
+
+
+def test_a_member_whose_replica_was_taken_away_does_not_lead(three: World) -> None:
+    record = three.container(3, (2, 3, 1), in_sync=(2, 1, 3))
+    three.containers[record.container_id] = structs.replace(record, replicas=(NodeId(2), NodeId(3)))
+    three.replica(1, 3, end=Position(9000))
+    three.refused(2)
+    put = three.put()[3]
+    assert (put.primary, sorted(put.in_sync)) == (3, [(1, replica_format(1, 3)), (3, replica_format(3, 3))])
+
+
+def test_nobody_outside_the_in_sync_set_leads_and_the_wait_is_explained(three: World) -> None:
+    three.container(3, (2, 3, 1), in_sync=(2,))
+    three.refused(2)
+    assert three.put() == {}
+    assert "none of those in sync (nodes 2) can lead" in three.waits()[3]
+
+
+def test_a_replica_of_another_format_never_leads(three: World) -> None:
+    three.container(3, (2, 3, 1), in_sync=(2, 3))
+    three.refused(2)
+    three.replica(3, 3, format=str(uuid.uuid4()))
+    assert three.put() == {}
+    three.has_no_replica(3, 3)
+    assert three.put() == {}
+    assert 3 in three.waits()
+
+
+def test_dead_members_stay_in_sync_where_there_would_be_too_few(three: World) -> None:
+    three.container(3, (2, 3, 1), in_sync=(2, 3))
+    three.refused(2)
+    assert three.put()[3].in_sync == ((2, replica_format(2, 3)), (3, replica_format(3, 3)))
+
+
+def test_a_node_without_the_store_gets_no_role_unless_there_is_no_other(three: World) -> None:
+    three.refused(2)
+    three.says(1, reaches_store=False)
+    three.replica(1, 3, end=Position(9000))
+    assert three.put()[3].primary == 3
+    three.says(3, reaches_store=False)
+    assert three.put()[3].primary == 1
+
+
+def test_a_node_without_the_store_keeps_the_roles_that_it_has(three: World) -> None:
+    three.says(2, reaches_store=False)
+    assert three.put() == {}
+
+
+def test_a_stopping_node_hands_over_and_is_not_waited_for(three: World) -> None:
+    three.mark(2, stopping=True)
+    record = three.put()[3]
+    assert record.primary in (1, 3)
+    assert {node for node, _ in record.in_sync} == {1, 3}
+
+
+def test_a_stopping_node_stays_in_sync_where_there_would_be_too_few(three: World) -> None:
+    three.container(3, (2, 3, 1), in_sync=(2, 3))
+    three.mark(2, stopping=True)
+    assert three.put()[3].in_sync == ((2, replica_format(2, 3)), (3, replica_format(3, 3)))
+    assert three.put()[3].primary == 3
+
+
+def test_when_all_stop_nothing_is_handed_around(three: World) -> None:
+    for number in (1, 2, 3):
+        three.mark(number, stopping=True)
+    assert three.plan() == []
+
+
+def test_a_drained_node_hands_over_first(three: World) -> None:
+    three.mark(2, draining=True)
+    record = three.put()[3]
+    assert record.primary in (1, 3)
+    assert NodeId(2) in record.replicas
+
+
+def test_a_stalled_primary_is_relieved_by_a_member_that_sees_more(three: World) -> None:
+    three.replica(2, 3, stalled=True)
+    three.says(2, heard=[NodeId(1)])
+    three.says(3, heard=[NodeId(2)])
+    assert three.put() == {}
+    three.says(3, heard=[NodeId(1), NodeId(2)])
+    assert three.put()[3].primary == 3
+
+
+def test_a_primary_that_lost_its_replica_is_replaced_and_leaves_the_in_sync_set(three: World) -> None:
+    three.replica(2, 3, format=str(uuid.uuid4()), role="none")
+    record = three.put()[3]
+    assert record.primary in (1, 3)
+    assert {node for node, _ in record.in_sync} == {1, 3}
+
+
+def test_a_primary_that_does_not_take_its_role_up_is_replaced_after_a_while(three: World) -> None:
+    three.replica(2, 3, role="none")
+    assert three.plan() == []
+    three.pass_time(9.9)
+    assert three.plan() == []
+    three.pass_time(0.2)
+    assert three.put()[3].primary in (1, 3)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_process_that_has_just_started_waits_for_nodes_that_it_never_heard(three: World, alone: bool) -> None:
+    three.started_at = three.now - 4.9
+    three.refused(2)
+    if alone:
+        three.probes[NodeId(2)] = Sight(None, None, three.now - 4, refused_twice=True)
+        assert three.plan() == []
+        three.now += 0.2
+    assert three.put().keys() == {3}
+
+
+def test_a_cluster_of_two_goes_on_with_one(world: World) -> None:
+    world.volume(2, 1)
+    world.node(1, 2)
+    world.container(1, (2, 1), kind="catalog")
+    world.container(2, (1, 2))
+    world.container(3, (2, 1))
+    world.silent(2)
+    put = world.put()
+    assert {record.primary for record in put.values()} == {1}
+    assert [len(record.in_sync) for record in put.values()] == [1, 1]

@@ -1,0 +1,154 @@
+"""How many replicas there are, and where: rebuilt when a node is gone for good, given up when they are not missed."""
+
+from msgspec import structs
+from nodeimage.tests.control.conftest import World, replica_format
+
+from headrace.ids import ContainerId, NodeId
+from headrace.store.records import VolumeRecord
+
+
+def test_containers_that_had_too_few_nodes_are_filled_up_at_once(world: World) -> None:
+    world.volume(3, 2)
+    world.node(1, 2, 3)
+    world.container(1, (1,), kind="catalog")
+    world.container(2, (1,))
+    world.container(3, (2, 1, 3))
+    world.container(4, (3, 1, 2))
+    put = world.put()
+    assert put.keys() == {1, 2}
+    assert set(put[1].replicas) == {1, 2, 3}
+    assert put[1].in_sync == ((1, replica_format(1, 1)),)
+    assert put[1].epoch == 5
+
+
+def test_a_dead_nodes_replicas_are_rebuilt_elsewhere_after_ten_minutes(three: World) -> None:
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    three.container(3, (1, 2, 3))
+    three.container(4, (2, 3, 1))
+    three.silent(3, for_s=590)
+    three.container(6, (1, 2, 3), in_sync=(1, 2))
+    assert all(3 in record.replicas for record in three.put().values())
+    three.silent(3, for_s=602)
+    put = three.put()
+    assert set(put[6].replicas) == {1, 2, 3, 4}
+    three.settle()
+    assert all(3 not in dict(record.in_sync) for record in three.containers.values())
+    assert {len(record.replicas) for record in three.containers.values()} == {3}
+
+
+def test_a_dead_node_that_nothing_replaces_keeps_its_replicas_for_when_it_returns(three: World) -> None:
+    three.silent(3, for_s=10_000)
+    three.settle()
+    assert all(3 in record.replicas for record in three.containers.values())
+    three.hears(3)
+    three.catch_up()
+    three.settle()
+    assert all(len(record.in_sync) == 3 for record in three.containers.values())
+
+
+def test_a_drained_nodes_replicas_leave_once_others_are_in_sync(three: World) -> None:
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    three.mark(3, draining=True)
+    three.apply(three.plan())
+    assert set(three.containers[ContainerId(2)].replicas) == {1, 2, 3, 4}
+    assert 2 not in three.put()
+    three.settle()
+    assert all(3 not in record.replicas for record in three.containers.values())
+    assert all(len(record.in_sync) == 3 for record in three.containers.values())
+
+
+def test_a_node_is_drained_though_there_is_no_other_if_the_minimum_allows(three: World) -> None:
+    three.mark(3, draining=True)
+    three.settle()
+    assert all(set(record.replicas) == {1, 2} for record in three.containers.values())
+    three.volumes["default"] = VolumeRecord("default", 3, 2)
+    three.mark(2, draining=True)
+    three.settle()
+    assert all(set(record.replicas) == {1, 2} for record in three.containers.values())
+    assert {record.primary for record in three.containers.values()} == {1}
+
+
+def test_the_only_replica_moves_when_its_node_is_drained(world: World) -> None:
+    world.node(1, 2)
+    world.container(1, (1,), kind="catalog")
+    world.container(2, (1,))
+    world.container(3, (2,))
+    world.mark(1, draining=True)
+    world.settle()
+    assert {record.replicas for record in world.containers.values()} == {(2,)}
+
+
+def test_the_only_node_cannot_be_drained_and_says_so(world: World) -> None:
+    world.node(1)
+    world.container(1, (1,), kind="catalog")
+    world.mark(1, draining=True)
+    assert world.put() == {}
+    assert "no other node can take its replica" in world.waits()[1]
+
+
+def test_a_removed_nodes_replicas_are_rebuilt_at_once(three: World) -> None:
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    del three.nodes[NodeId(3)]
+    del three.probes[NodeId(3)]
+    three.settle()
+    assert all(3 not in record.replicas for record in three.containers.values())
+    assert all(len(record.in_sync) == 3 for record in three.containers.values())
+
+
+def test_replicas_beyond_those_wanted_are_dropped_the_one_behind_first(three: World) -> None:
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    three.container(2, (1, 2, 3, 4), in_sync=(1, 2, 4))
+    assert three.put()[2].replicas == (1, 2, 4)
+    three.container(2, (1, 2, 3, 4))
+    record = three.put()[2]
+    assert len(record.replicas) == len(record.in_sync) == 3
+    assert record.primary == 1
+
+
+def test_a_replica_too_many_stays_while_the_others_are_not_in_sync(three: World) -> None:
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    three.container(2, (1, 2, 3, 4), in_sync=(1, 2))
+    assert 2 not in three.put()
+
+
+def test_a_container_whose_primary_is_in_doubt_is_left_alone(three: World) -> None:
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    three.container(2, (1, 2))
+    three.silent(1, for_s=1.5)
+    assert 2 not in three.put()
+
+
+def test_containers_follow_their_volume(three: World) -> None:
+    three.volumes["default"] = VolumeRecord("default", 2, 1)
+    three.settle()
+    found = {(record.wanted, record.min_in_sync, len(record.replicas)) for record in three.containers.values()}
+    assert found == {(2, 1, 2)}
+
+
+def test_a_higher_minimum_waits_until_as_many_are_in_sync(three: World) -> None:
+    three.volumes["default"] = VolumeRecord("default", 3, 3)
+    three.container(2, (1, 2, 3), in_sync=(1, 2))
+    three.containers[ContainerId(2)] = structs.replace(three.containers[ContainerId(2)], min_in_sync=2)
+    assert 2 not in three.put()
+    three.catch_up()
+    assert three.put()[2].min_in_sync == 3
+
+
+def test_only_so_many_closed_containers_are_copied_at_a_time(three: World) -> None:
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    for number in range(10, 40):
+        three.container(number, (1, 2, 3), state="closed")
+    del three.nodes[NodeId(3)]
+    del three.probes[NodeId(3)]
+    three.apply(three.plan())
+    copied = [each for each in three.containers.values() if each.state == "closed" and 4 in each.replicas]
+    assert len(copied) == three.settings.rebuilds_at_once
+    three.settle()
+    assert all(3 not in record.replicas for record in three.containers.values())

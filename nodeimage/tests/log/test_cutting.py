@@ -1,0 +1,149 @@
+"""What is taken back leaves nothing behind."""
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.scrub import Scrubbed, scrub
+
+Writing = Any  # the class stands in conftest.py
+FOREVER = 1 << 60
+FRAME = 56 + 61 + 40
+
+
+def bounds(log: ContainerLog) -> list[int]:
+    """Where frames end."""
+    found = [log.start]
+    while found[-1] < log.synced:
+        found.append(log.read_frames(found[-1], until=log.synced, max_bytes=1).end)
+    return found
+
+
+def contents(log: ContainerLog, partitionlets: range) -> list[Any]:
+    """All that can be asked."""
+    return [
+        (
+            log.load(partitionlet),
+            b"".join(log.read(partitionlet, 0, limit=FOREVER, max_bytes=FOREVER)),
+            list(log.controls_of(partitionlet)),
+        )
+        for partitionlet in partitionlets
+    ]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_log_cut_at_a_frame_is_as_one_that_never_had_the_rest(
+    writing: Writing, tmp_path: Path, options: LogOptions, closed: bool
+) -> None:
+    for row in range(700):
+        writing.append(row % 3, epoch=1 + row // 200, producer=5, producer_epoch=0, sequence=row, timestamp=row)
+        if row % 10 == 0:
+            writing.sync()
+    writing.sync()
+    if closed:
+        writing.close_chunks()
+    positions = bounds(writing.log)
+    starts = [chunk.start for chunk in writing.log.chunks()]
+    assert len(starts) == 2
+    frames = {
+        end: writing.log.read_frames(start, until=end, max_bytes=1) for start, end in itertools.pairwise(positions)
+    }
+    writing.log.close()
+    other = ContainerLog.open(tmp_path / "other", options)
+    near = {*range(1, 4), *range(98, 104), *range(410, 425), *range(698, 701)}
+    for row, position in enumerate(positions):
+        if row:
+            piece = memoryview(b"".join(frames[position]))
+            if not other.room(len(piece)):
+                other.make_spare()
+            other.append_frames(piece)
+            while (job := other.take_job()) is not None:
+                other.write_job(job)
+                other.job_done(job)
+        if row not in near and position not in starts:
+            continue
+        folder = tmp_path / f"cut-{position}"
+        shutil.copytree(writing.folder, folder)
+        ContainerLog.cut(folder, position, options)
+        assert not list(folder.glob("*.cut"))
+        log = ContainerLog.open(folder, options)
+        assert (log.end, log.start) == (position, 0)
+        assert contents(log, range(3)) == contents(other, range(3))
+        log.close()
+        assert list(scrub(folder, Scrubbed())) == []
+        shutil.rmtree(folder)
+
+
+def test_nothing_that_was_cut_can_be_taken_for_a_frame_again(writing: Writing, options: LogOptions) -> None:
+    """The frames are of one length, so that the old third one would follow a new second one."""
+    for _ in range(200):
+        writing.append(1)
+        writing.sync()
+    path = writing.log.chunks()[0].path
+    writing.log.close()
+    ContainerLog.cut(writing.folder, FRAME, options)
+    assert not any(path.read_bytes()[FILE_HEAD_BYTES + FRAME :])
+    assert path.with_suffix(".index").stat().st_size == FILE_HEAD_BYTES
+    for partitionlet in (1, 2):
+        writing.next, writing.batches = {1: 1}, {1: writing.batches[1][:1]}
+        writing.log = ContainerLog.open(writing.folder, options)
+        writing.append(partitionlet)
+        writing.sync()
+        writing.reopen(cleanly=False)
+        assert writing.log.end == 2 * FRAME
+        writing.check()
+        writing.log.close()
+        ContainerLog.cut(writing.folder, FRAME, options)
+
+
+def test_a_cut_within_a_frame_or_behind_the_end_changes_nothing(writing: Writing, options: LogOptions) -> None:
+    writing.fill_chunks(1)
+    writing.close_chunks()
+    end = writing.log.end
+    writing.log.close()
+    for position in (1, FRAME - 1, 100 * FRAME + 56, end - 1, end + 1, end + FRAME):
+        with pytest.raises(ValueError, match=str(position)):
+            ContainerLog.cut(writing.folder, position, options)
+    ContainerLog.cut(writing.folder, end, options)
+    writing.log = ContainerLog.open(writing.folder, options)
+    assert writing.log.end == end
+    writing.check()
+
+
+def test_a_log_cut_at_or_below_its_start_is_empty_and_starts_there(writing: Writing, options: LogOptions) -> None:
+    writing.fill_chunks(3)
+    writing.close_chunks()
+    chunks = writing.log.chunks()
+    writing.log.drop_chunk(chunks[0])
+    writing.log.drop_chunk(chunks[2])
+    writing.log.close()
+    for position in (chunks[1].start, 50):
+        ContainerLog.cut(writing.folder, position, options)
+        assert [path.name for path in writing.folder.iterdir()] == [f"{position:020d}.begin"]
+        log = ContainerLog.open(writing.folder, options)
+        assert (log.start, log.end) == (position, position)
+        log.close()
+
+
+def test_a_log_that_is_reset_is_empty_and_starts_where_it_was_told(writing: Writing, options: LogOptions) -> None:
+    writing.fill_chunks(2)
+    writing.close_chunks()
+    writing.log.drop_chunk(writing.log.chunks()[0])
+    writing.log.close()
+    for begin in (500, 100, 0):
+        ContainerLog.reset(writing.folder, begin)
+        writing.log = ContainerLog.open(writing.folder, options, begin=77)
+        assert (writing.log.start, writing.log.end) == (begin, begin)
+        writing.next.clear()
+        writing.batches.clear()
+        writing.append(1)
+        writing.sync()
+        writing.reopen()
+        writing.check()
+        assert writing.log.end == begin + FRAME
+        writing.log.close()

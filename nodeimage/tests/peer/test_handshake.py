@@ -1,0 +1,167 @@
+"""Each side proves that it knows the secret, for this session and in this role."""
+
+import uuid
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.errors import Code
+from headrace.ids import NodeId
+from headrace.peer.handshake import ClientHandshake, HandshakeFailed, Identity, ServerHandshake
+from headrace.peer.messages import PEER_VERSION, Challenge, Hello, Message, Proof, Refused, Welcome
+
+
+def identity(node: int, secret: str = "secret", cluster_id: str = "c") -> Identity:
+    return Identity(cluster_id, secret, NodeId(node), uuid.uuid4())
+
+
+def begun(
+    client: Identity | None = None, server: Identity | None = None
+) -> tuple[ClientHandshake, ServerHandshake, Hello, Challenge]:
+    """Up to the Challenge."""
+    mine, theirs = ClientHandshake(client or identity(2)), ServerHandshake(server or identity(1))
+    assert theirs.first() is None
+    hello = mine.first()
+    assert isinstance(hello, Hello)
+    challenge = theirs.receive(hello)
+    assert isinstance(challenge, Challenge)
+    return mine, theirs, hello, challenge
+
+
+def test_both_sides_learn_who_is_there() -> None:
+    client, server = identity(2), identity(1)
+    mine, theirs, _, challenge = begun(client, server)
+    proof = mine.receive(challenge)
+    assert proof is not None
+    assert theirs.met is None
+    welcome = theirs.receive(proof)
+    assert mine.met is None
+    assert welcome is not None
+    assert mine.receive(welcome) is None
+    assert mine.met is not None
+    assert theirs.met is not None
+    assert (mine.met.node, mine.met.run, mine.met.version) == (server.node, server.run, PEER_VERSION)
+    assert (theirs.met.node, theirs.met.run, theirs.met.version) == (client.node, client.run, PEER_VERSION)
+
+
+def test_a_server_with_another_secret_is_told_and_gets_no_proof() -> None:
+    mine, _, _, challenge = begun(identity(2), identity(1, "another"))
+    with pytest.raises(HandshakeFailed, match="node 1 has another secret for cluster c") as caught:
+        mine.receive(challenge)
+    assert caught.value.tell == Refused(
+        int(Code.CLUSTER_AUTHORIZATION_FAILED), "node 2 has another secret for cluster c"
+    )
+
+
+def test_a_client_that_cannot_prove_itself_is_refused() -> None:
+    _, theirs, _, _ = begun()
+    with pytest.raises(HandshakeFailed, match="node 2 has another secret") as caught:
+        theirs.receive(Proof(b"0" * 32))
+    assert caught.value.tell is not None
+    assert theirs.met is None
+
+
+def test_the_servers_own_proof_sent_back_proves_nothing() -> None:
+    _, theirs, _, challenge = begun()
+    with pytest.raises(HandshakeFailed):
+        theirs.receive(Proof(challenge.proof))
+
+
+def test_a_proof_of_an_earlier_session_proves_nothing() -> None:
+    server = identity(1)
+    mine, earlier, hello, challenge = begun(server=server)
+    proof = mine.receive(challenge)
+    assert proof is not None
+    earlier.receive(proof)
+    replayed = ServerHandshake(server)
+    replayed.receive(hello)
+    with pytest.raises(HandshakeFailed):
+        replayed.receive(proof)
+
+
+def test_a_challenge_of_an_earlier_session_proves_nothing() -> None:
+    client = identity(2)
+    _, _, _, challenge = begun(client)
+    with pytest.raises(HandshakeFailed):
+        ClientHandshake(client).receive(challenge)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": NodeId(9)},
+        {"run": uuid.uuid4()},
+        {"nonce": b"n" * 32},
+        {"nonce": b"short"},
+        {"version": PEER_VERSION + 1},
+        {"proof": b""},
+    ],
+)
+def test_a_challenge_that_was_changed_on_its_way_is_not_believed(change: dict[str, Any]) -> None:
+    mine, _, _, challenge = begun()
+    with pytest.raises(HandshakeFailed):
+        mine.receive(msgspec.structs.replace(challenge, **change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"node": NodeId(9)}, {"run": uuid.uuid4()}, {"nonce": b"n" * 32}, {"versions": (0, 1)}, {"versions": (1, 2)}],
+)
+def test_a_hello_that_was_changed_on_its_way_leads_nowhere(change: dict[str, Any]) -> None:
+    mine = ClientHandshake(identity(2))
+    hello = mine.first()
+    assert isinstance(hello, Hello)
+    challenge = ServerHandshake(identity(1)).receive(msgspec.structs.replace(hello, **change))
+    assert challenge is not None
+    with pytest.raises(HandshakeFailed):
+        mine.receive(challenge)
+
+
+def test_a_node_of_another_cluster_is_refused() -> None:
+    hello = ClientHandshake(identity(2, cluster_id="theirs")).first()
+    assert hello is not None
+    with pytest.raises(HandshakeFailed, match="node 2 belongs to cluster 'theirs', node 1 to 'c'"):
+        ServerHandshake(identity(1)).receive(hello)
+
+
+@pytest.mark.parametrize("versions", [(PEER_VERSION + 1, PEER_VERSION + 2), (-3, 0), (1, 0)])
+def test_a_node_without_a_common_version_is_refused(versions: tuple[int, int]) -> None:
+    hello = ClientHandshake(identity(2)).first()
+    assert isinstance(hello, Hello)
+    with pytest.raises(HandshakeFailed, match="no common version") as caught:
+        ServerHandshake(identity(1)).receive(msgspec.structs.replace(hello, versions=versions))
+    assert caught.value.tell is not None
+    assert caught.value.tell.code == Code.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(
+    "message", [Proof(b""), Welcome(1, NodeId(1), uuid.uuid4()), Challenge(NodeId(1), uuid.uuid4(), 1, b"", b"")]
+)
+def test_a_server_takes_steps_in_their_order_only(message: Message) -> None:
+    theirs = ServerHandshake(identity(1))
+    with pytest.raises(HandshakeFailed):
+        theirs.receive(message)
+    assert theirs.met is None
+
+
+def test_a_client_believes_no_welcome_before_a_proof() -> None:
+    mine = ClientHandshake(identity(2))
+    with pytest.raises(HandshakeFailed):
+        mine.receive(Welcome(1, NodeId(1), uuid.uuid4()))
+    assert mine.met is None
+
+
+def test_a_second_hello_does_not_change_who_is_there() -> None:
+    _, theirs, hello, _ = begun()
+    with pytest.raises(HandshakeFailed):
+        theirs.receive(msgspec.structs.replace(hello, node=NodeId(5)))
+
+
+def test_without_a_secret_nobody_is_let_in() -> None:
+    with pytest.raises(ValueError, match="secret"):
+        identity(1, secret="")
+
+
+def test_the_secret_is_not_shown() -> None:
+    assert "hush" not in repr(identity(1, secret="hush"))

@@ -1,0 +1,81 @@
+"""python -m simulation --seed N | --seeds A:B [--jobs J]: run seeds, print what failed, end with 1 if any did."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+
+from simulation.cluster import Outcome, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run one seed, and print its trace")
+    parser.add_argument("--seeds", default="0:200", help="run seeds A to B, B left out")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--lines", type=int, default=60, help="lines of the trace that are shown")
+    asked = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings have an order of their own otherwise
+        os.execve(
+            sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"}
+        )
+    if asked.seed is not None:
+        outcome = run(asked.seed, kept_lines=asked.lines)
+        show(outcome, whole=True)
+        return 1 if outcome.problem else 0
+    first, _, last = asked.seeds.partition(":")
+    seeds = range(int(first), int(last))
+    began = time.monotonic()
+    failed = [outcome for outcome in _all(seeds, asked.jobs) if outcome.problem]
+    spent = time.monotonic() - began
+    each_ms = 1000 * spent * asked.jobs / max(1, len(seeds))
+    print(f"{len(seeds)} seeds, {len(failed)} failed, {spent:.1f} s, {each_ms:.0f} ms a seed and process")
+    if failed:
+        print("failed:", *(outcome.seed for outcome in failed))
+    return 1 if failed else 0
+
+
+def _all(seeds: range, jobs: int) -> Iterable[Outcome]:
+    if jobs == 1:
+        for seed in seeds:
+            outcome = run(seed, kept_lines=60)
+            if outcome.problem:
+                show(outcome)
+            yield outcome
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        for outcome in pool.map(run_short, seeds, chunksize=10):
+            if outcome.problem:
+                show(outcome)
+            yield outcome
+
+
+def run_short(seed: int) -> Outcome:
+    """For a pool: what fails is told with the end of its trace, the rest in a few words."""
+    outcome = run(seed, kept_lines=60)
+    if not outcome.problem:
+        outcome.trace.clear()
+    return outcome
+
+
+def show(outcome: Outcome, *, whole: bool = False) -> None:
+    """Print a run."""
+    state = "FAILED" if outcome.problem else "ok"
+    print(
+        f"seed {outcome.seed}: {state}, {outcome.simulated_s:.1f} simulated s, {outcome.steps} steps, "
+        f"{outcome.acknowledged} acknowledged, digest {outcome.digest:08x}"
+    )
+    if outcome.problem or whole:
+        print(f"  {outcome.shape}")
+        for fault in outcome.faults:
+            print(f"  fault: {fault}")
+        for line in outcome.trace:
+            print(f"    {line[:400]}")
+    if outcome.problem:
+        print(f"  {outcome.problem}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

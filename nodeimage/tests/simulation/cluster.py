@@ -1,0 +1,253 @@
+"""A whole cluster in one process, and one run of it under a seed."""
+
+import asyncio
+import gc
+import random
+import shutil
+import tempfile
+import zlib
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.ids import ContainerId, NodeId
+from headrace.store.records import CONTAINER_PREFIX, ContainerRecord, decode_container
+from simulation.checks import Checks, Violation
+from simulation.clients import Client
+from simulation.faults import Fault, Trouble, draw
+from simulation.loop import SimulatedLoop
+from simulation.network import WORLD, Network
+from simulation.node import Node
+from simulation.store import MemoryStore
+from simulation.world import patched
+
+MOST_STEPS = 400_000
+LOOK_S = 0.5
+GO_ON_S = 20.0
+"""After the last fault every container takes writes again within so long."""
+WHOLE_S = 60.0
+"""And so long it may take until nothing is missing anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a run is made of."""
+
+    nodes: int
+    replicas: int
+    min_in_sync: int
+    clients: int
+    chunk_bytes: int
+    job_s: float
+    """What a disk may take for a sync."""
+    hop_s: float
+    """What a message may take."""
+    faults_s: float
+    faults: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run went. `problem` is empty where it went well."""
+
+    seed: int
+    problem: str = ""
+    digest: int = 0
+    """Of everything that happened: the same seed gives the same."""
+    faults: list[Fault] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    shape: Shape | None = None
+    simulated_s: float = 0.0
+    steps: int = 0
+    acknowledged: int = 0
+
+
+class Cluster:
+    """Nodes, clients, network and store under one loop."""
+
+    def __init__(self, seed: int, folder: Path, *, kept_lines: int) -> None:
+        self.seed = seed
+        self.folder = folder
+        self.chance = random.Random(seed)
+        self.loop = SimulatedLoop(self.chance, most_steps=MOST_STEPS)
+        self.world = WORLD
+        self.tracing = True
+        self._lines: deque[str] = deque(maxlen=kept_lines)
+        self._digest = 0
+        self.store = MemoryStore()
+        self.network = Network(self.loop, self.chance, self.trace)
+        self.checks = Checks(self)
+        self.store.on_put = self.checks.put
+        self.nodes: list[Node] = []
+        self.drained: set[int] = set()
+        self.over = False
+        draws = random.Random(seed + 1_000_000_007)
+        self.shape = _shape(draws)
+        self.network.hop_s = self.shape.hop_s
+        self.faults = draw(draws, begin=2.5, length=self.shape.faults_s, count=self.shape.faults)
+
+    def trace(self, line: str) -> None:
+        """One thing that happened."""
+        line = f"{self.loop.now:.6f} {line}"
+        self._digest = zlib.crc32(line.encode(), self._digest)
+        self._lines.append(line)
+
+    def add_node(self) -> Node:
+        node = Node(self, len(self.nodes) + 1)
+        self.nodes.append(node)
+        return node
+
+    # --- what is so
+
+    def by_id(self, node_id: NodeId) -> Node:
+        return next(node for node in self.nodes if node.node_id == node_id)
+
+    def record(self, container_id: ContainerId) -> ContainerRecord | None:
+        found = self.store.get(f"{CONTAINER_PREFIX}{container_id}")
+        return None if found is None else decode_container(found)
+
+    def containers(self) -> list[ContainerId]:
+        return [decode_container(each).container_id for each in self.store.list(CONTAINER_PREFIX)]
+
+    def missing(self) -> str:
+        """What is not whole."""
+        for container_id in self.containers():
+            why = self.checks.quiet(container_id)
+            if why:
+                return f"container {container_id}: {why}"
+        return ""
+
+    def can_lose(self, node: Node) -> bool:
+        """Whether a node's disk may be lost now: of all that it holds another has everything, and will have.
+
+        That one replica in sync keeps its disk is what the design asks for.
+        """
+        if not all(each.is_up and not each.link.away and not each.link.unsure for each in self.nodes):
+            return False
+        for container_id in self.containers():
+            record = self.record(container_id)
+            assert record is not None
+            others = [
+                each
+                for each, format in record.in_sync
+                if each != node.node_id and self.by_id(each).holds(container_id)[0] == str(format)
+            ]
+            led = node.replicas.led.get(container_id) if node.replicas is not None else None
+            if node.node_id in record.replicas and not others:
+                return False
+            if led is not None and led.primary.waits_for != led.primary.in_sync:
+                return False  # it may be about to leave the others out
+        return True
+
+    # --- the run
+
+    async def run(self) -> None:
+        for _ in range(self.shape.nodes):
+            self.add_node().start()
+        looking = self.loop.create_task(self._look())
+        clients = [Client(self, number) for number in range(self.shape.clients)]
+        running = [self.loop.create_task(client.run()) for client in clients]
+        trouble = Trouble(self)
+        await asyncio.gather(*(trouble.apply(fault) for fault in self.faults))
+        self.trace("no more faults")
+        for node in self.nodes:
+            if not node.is_up:
+                node.start()
+        await self._goes_on()
+        self.over = True
+        await asyncio.gather(*running)
+        await self._becomes_whole()
+        looking.cancel()
+        for node in self.nodes:
+            self.checks.look(node)
+        for container_id in self.containers():
+            self.checks.at_the_end(container_id)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for node in self.nodes:
+                self.checks.look(node)
+
+    async def _goes_on(self) -> None:
+        """Each container acknowledges something."""
+        begin = self.loop.now
+        client = Client(self, 999)
+        left = self.containers()
+        while left and self.checks.failure is None:
+            if await client.append(left[0]):
+                left.pop(0)
+                continue
+            if self.loop.now > begin + GO_ON_S:
+                self.checks.fail(f"container {left[0]} takes no writes {GO_ON_S:g} s after the last fault")
+            await asyncio.sleep(0.2)
+
+    async def _becomes_whole(self) -> None:
+        begin = self.loop.now
+        while (missing := self.missing()) and self.checks.failure is None:
+            if self.loop.now > begin + WHOLE_S:
+                self.checks.fail(f"not whole after {WHOLE_S:g} s: {missing}")
+            await asyncio.sleep(0.25)
+
+    def outcome(self, problem: str) -> Outcome:
+        problems = self.loop.problems
+        if self.checks.failure is not None:
+            problem = str(self.checks.failure)
+        elif not problem and problems:
+            problem = problems[0]
+        return Outcome(
+            seed=self.seed,
+            problem=problem,
+            digest=self._digest,
+            faults=self.faults,
+            trace=list(self._lines),
+            shape=self.shape,
+            simulated_s=self.loop.now,
+            steps=self.loop.steps,
+            acknowledged=sum(map(len, self.checks.acknowledged.values())),
+        )
+
+
+def _shape(chance: random.Random) -> Shape:
+    nodes = chance.choices((3, 4, 5, 7), (12, 4, 2, 1))[0]
+    replicas, min_in_sync = chance.choices(((3, 2), (2, 1), (3, 1), (2, 2)), (8, 1, 2, 1))[0]
+    faults_s = chance.uniform(3, 11)
+    return Shape(
+        nodes=nodes,
+        replicas=replicas,
+        min_in_sync=min_in_sync,
+        clients=chance.randint(1, 3),
+        chunk_bytes=chance.choice((8192, 32768)),
+        job_s=chance.choice((0.003, 0.02, 0.08)),
+        hop_s=chance.choice((0.001, 0.005, 0.03)),
+        faults_s=faults_s,
+        faults=chance.randint(2, 3 + int(faults_s)),
+    )
+
+
+def run(seed: int, *, kept_lines: int = 300) -> Outcome:
+    """One run. The same seed gives the same outcome, in any process with the same hash seed."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-simulation-", dir=_memory()))
+    cluster = Cluster(seed, folder, kept_lines=kept_lines)
+    problem = ""
+    try:
+        with patched(cluster):
+            try:
+                cluster.loop.run_until_complete(cluster.run())
+            except (AssertionError, Exception) as error:
+                problem = f"{cluster.loop.now:.3f} s: {type(error).__name__}: {error}"
+                if not isinstance(error, Violation | AssertionError):
+                    import traceback
+
+                    problem += "\n" + traceback.format_exc()
+            return cluster.outcome(problem)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        del cluster
+        gc.collect()  # nodes refer to their parts and these to them, and each holds files open
+
+
+def _memory() -> Any:
+    """A filesystem in memory, where there is one."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

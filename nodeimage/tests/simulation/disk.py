@@ -1,0 +1,138 @@
+"""Simulated disks: jobs that take their time, and what a crash or a bad disk leaves of a replica's files.
+
+A job's frames are in the files once its time has come; until then a crash leaves none of it, all, or a torn part. What
+jobs before it wrote was synced and stays.
+"""
+
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import StorageFull
+from headrace.log.container_log import ContainerLog, WriteJob
+from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.writing import Portion, write_portion
+from simulation.loop import PROCESS, SimulatedLoop
+
+if TYPE_CHECKING:
+    from simulation.node import Node
+
+_PAGE = 512
+"""What a disk writes whole or not at all; small, since the chunks are."""
+
+
+class Disk:
+    """One node's. `slow`: seconds that a job may take; `full`: no room for another chunk."""
+
+    def __init__(self, chance: random.Random, job_s: float) -> None:
+        self.slow = 0.0
+        self._job_s = job_s
+        self.full = 0
+        self.fails = False
+        """The next sync fails."""
+        self._chance = chance
+
+    def check(self, length: int, *, from_reserve: bool = False) -> None:
+        """See cycle.Room."""
+        if self.full:
+            raise StorageFull("the simulated disk is full")
+
+    def job_s(self) -> float:
+        return 0.0002 + self._chance.random() * (self.slow or self._job_s)
+
+
+class Writer:
+    """Stands in for headrace.container.writer.Writer."""
+
+    def __init__(self, *, name: str, log: ContainerLog, done: Any) -> None:
+        process = PROCESS.get()
+        assert process is not None
+        self._node: Node = process.node
+        self._loop: SimulatedLoop = self._node.cluster.loop
+        self._log = log
+        self._done = done
+        self._job: WriteJob | None = None
+        self._node.writers[self] = None
+
+    def submit(self, job: WriteJob) -> None:
+        assert self._job is None, "two jobs at a time"
+        self._job = job
+        self._loop.call_later(self._node.disk.job_s(), self._finish, job)
+
+    def close(self) -> None:
+        assert self._job is None, "closed with a job under way"
+        self._node.writers.pop(self, None)
+
+    def _finish(self, job: WriteJob) -> None:
+        if self._node.disk.fails:
+            self._node.disk.fails = False
+            self._done(job, OSError(5, "the simulated disk failed"))
+            return
+        self._job = None
+        self._log.write_job(job)
+        self._done(job, None)
+
+    def crash(self, chance: random.Random) -> str:
+        """The process is gone; says what became of the job that was under way."""
+        job, self._job = self._job, None
+        if job is None or not job.portions:
+            return ""
+        whole = chance.randrange(len(job.portions) + 1)
+        for portion in job.portions[:whole]:
+            write_portion(portion, fsync=False, written=lambda _position: None)
+        if whole == len(job.portions):
+            return "kept"
+        if chance.random() < 0.5:
+            _tear(job.portions[whole], chance)
+            return "torn"
+        return "lost" if not whole else "cut off"
+
+
+def _tear(portion: Portion, chance: random.Random) -> None:
+    """Writes some of a portion's pages; its file may or may not have become the chunk's."""
+    pieces: list[tuple[int, bytes]] = []
+    at, done = portion.at, 0
+    for stop, unwritten in (*portion.gaps, (len(portion.buffers), 0)):
+        joined = b"".join(portion.buffers[done:stop])
+        pieces.append((at, joined))
+        at += len(joined) + unwritten
+        done = stop
+    if portion.spare is not None:
+        if chance.random() < 0.3:
+            return
+        first = Portion(portion.chunk, portion.at, spare=portion.spare)
+        write_portion(first, fsync=False, written=lambda _position: None)
+    fd = portion.chunk.body.file.fd
+    in_order = chance.random() < 0.5
+    for at, joined in pieces:
+        end = chance.randrange(len(joined) + 1)
+        for start in range(0, end, _PAGE):
+            if in_order or chance.random() < 0.6:
+                os.pwrite(fd, joined[start : min(start + _PAGE, end)], FILE_HEAD_BYTES + at + start)
+        if end < len(joined):
+            return
+
+
+def damage(folder: Path, chance: random.Random) -> str:
+    """Damages a replica that nobody has open, where the next start must notice it; what was done, "" if nothing."""
+    chunks = sorted(folder.glob("*.chunk"))
+    replica = folder / "replica.json"
+    kinds = ["record"] if replica.exists() else []
+    if len(chunks) > 1:
+        kinds += ["missing", "missing"]
+    if not kinds:
+        return ""
+    kind = chance.choice(kinds)
+    if kind == "record":
+        raw = bytearray(replica.read_bytes())
+        replica.write_bytes(raw[: len(raw) // 2])
+        return "its replica.json is cut short"
+    gone = chance.choice(chunks[1:-1] or chunks[:-1])
+    if gone is chunks[0]:
+        with gone.open("r+b") as file:
+            file.seek(0)
+            file.write(b"\0" * 8)
+        return f"the head of {gone.name} is zeros"
+    gone.unlink()
+    return f"{gone.name} is missing"

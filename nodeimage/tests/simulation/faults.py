@@ -1,0 +1,306 @@
+"""What goes wrong in a run: drawn from the seed beforehand, so that a run can say what was done to it."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.store import records
+from simulation.disk import damage
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+    from simulation.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing at `at` seconds, for `lasts` seconds. `roll` chooses what the moment offers (a node, a primary)."""
+
+    at: float
+    kind: str
+    lasts: float
+    roll: float
+
+    def __str__(self) -> str:
+        return f"{self.at:.2f} s {self.kind} ({self.lasts:.2f} s, {self.roll:.3f})"
+
+
+_WEIGHTS = {
+    "kill": 6,
+    "kill primary": 6,
+    "kill controller": 3,
+    "kill host": 3,
+    "kill two": 3,
+    "kill all but one": 1,
+    "power cut": 2,
+    "stop": 3,
+    "freeze": 5,
+    "freeze primary": 4,
+    "cut": 4,
+    "cut one way": 4,
+    "isolate": 3,
+    "reset": 3,
+    "slow network": 2,
+    "store away": 3,
+    "store away from one": 3,
+    "store unsure": 4,
+    "disk full": 2,
+    "disk slow": 3,
+    "disk fails": 1,
+    "lose folder": 4,
+    "damage": 4,
+    "add node": 1,
+    "drain": 2,
+    "flap": 2,
+}
+
+
+def draw(chance: random.Random, *, begin: float, length: float, count: int) -> list[Fault]:
+    """The faults of a run, by time. Some runs see one kind again and again, most see all kinds."""
+    kinds = list(_WEIGHTS)
+    if chance.random() < 0.3:
+        kinds = chance.sample(kinds, 3)
+    weights = [_WEIGHTS[kind] for kind in kinds]
+    faults = []
+    for _ in range(count):
+        kind = chance.choices(kinds, weights)[0]
+        lasts = chance.choice((0.05, 0.3, 1.0, 2.5, 6.0)) * chance.uniform(0.5, 1.5)
+        faults.append(Fault(begin + chance.random() * length, kind, lasts, chance.random()))
+    return sorted(faults, key=lambda fault: fault.at)
+
+
+class Trouble:
+    """Carries faults out, and takes them back."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._nodes = cluster.nodes
+
+    async def apply(self, fault: Fault) -> None:
+        """Do it, wait, and undo it."""
+        await asyncio.sleep(fault.at - self._cluster.loop.now)
+        self._cluster.trace(f"FAULT {fault}")
+        await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
+
+    # --- nodes
+
+    def _any(self, fault: Fault) -> "Node":
+        return self._nodes[int(fault.roll * len(self._nodes))]
+
+    def _leader(self, fault: Fault) -> "Node":
+        """Of some container."""
+        containers = self._cluster.containers()
+        if not containers:
+            return self._any(fault)
+        record = self._cluster.record(containers[int(fault.roll * len(containers))])
+        assert record is not None
+        return self._cluster.by_id(record.primary)
+
+    async def _down(self, fault: Fault, *nodes: "Node", with_host: bool = False) -> None:
+        for node in nodes:
+            node.kill(with_host=with_host)
+        await asyncio.sleep(fault.lasts)
+        for node in nodes:
+            if not node.is_up:
+                node.start()
+
+    async def _kill(self, fault: Fault) -> None:
+        await self._down(fault, self._any(fault))
+
+    async def _kill_primary(self, fault: Fault) -> None:
+        await self._down(fault, self._leader(fault))
+
+    async def _kill_controller(self, fault: Fault) -> None:
+        held = [node for node in self._nodes if node.controller is not None and node.controller.in_office]
+        await self._down(fault, *held[:1])
+
+    async def _kill_host(self, fault: Fault) -> None:
+        await self._down(fault, self._any(fault), with_host=True)
+
+    async def _kill_two(self, fault: Fault) -> None:
+        first = self._leader(fault)
+        first.kill()
+        await asyncio.sleep(fault.roll * 0.003)
+        others = [node for node in self._nodes if node is not first]
+        await self._down(fault, others[int(fault.roll * 1000) % len(others)])
+        if not first.is_up:
+            first.start()
+
+    async def _kill_all_but_one(self, fault: Fault) -> None:
+        last = self._any(fault)
+        killed = [node for node in self._nodes if node is not last]
+        for node in killed:
+            node.kill()
+            await asyncio.sleep(0.3 + fault.roll)
+        await asyncio.sleep(fault.lasts)
+        for node in killed:
+            if not node.is_up:
+                node.start()
+
+    async def _power_cut(self, fault: Fault) -> None:
+        for node in self._nodes:
+            node.kill(with_host=True)
+        await asyncio.sleep(fault.lasts / 2)
+        for node in self._nodes:
+            await asyncio.sleep(self._cluster.chance.random() * 0.5)
+            if not node.is_up:
+                node.start()
+
+    async def _flap(self, fault: Fault) -> None:
+        """Kill a node again and again, sooner than it can catch up."""
+        node = self._any(fault)
+        for _ in range(4):
+            await self._down(Fault(0, "", 0.05 + fault.lasts / 10, 0), node)
+            await asyncio.sleep(fault.lasts / 4)
+
+    async def _stop(self, fault: Fault) -> None:
+        node = self._any(fault)
+        process = node.process
+        if process is not None:
+            self._cluster.loop.spawn(node.stop(), process)
+            await asyncio.sleep(6)
+            if node.process is process:
+                node.kill()
+            if not node.is_up:
+                node.start()
+
+    async def _freeze(self, fault: Fault, node: "Node | None" = None) -> None:
+        node = node or self._any(fault)
+        process = node.process
+        if process is not None:
+            node.freeze()
+            await asyncio.sleep(fault.lasts * 2)
+            node.thaw(process)
+
+    async def _freeze_primary(self, fault: Fault) -> None:
+        await self._freeze(fault, self._leader(fault))
+
+    # --- network
+
+    def _pair(self, fault: Fault) -> tuple[int, int]:
+        one = self._any(fault)
+        others = [node for node in self._nodes if node is not one]
+        return one.number, others[int(fault.roll * 1000) % len(others)].number
+
+    async def _cut_links(self, fault: Fault, links: list[tuple[int, int]]) -> None:
+        network = self._cluster.network
+        for link in links:
+            network.cut(*link)
+        await asyncio.sleep(fault.lasts)
+        for link in links:
+            network.heal(*link)
+
+    async def _cut(self, fault: Fault) -> None:
+        one, other = self._pair(fault)
+        await self._cut_links(fault, [(one, other), (other, one)])
+
+    async def _cut_one_way(self, fault: Fault) -> None:
+        await self._cut_links(fault, [self._pair(fault)])
+
+    async def _isolate(self, fault: Fault) -> None:
+        one = self._any(fault).number
+        others = [node.number for node in self._nodes if node.number != one]
+        await self._cut_links(fault, [(one, each) for each in others] + [(each, one) for each in others])
+
+    async def _reset(self, fault: Fault) -> None:
+        for _ in range(5):
+            self._cluster.network.reset(*self._pair(fault))
+            await asyncio.sleep(fault.lasts / 5)
+
+    async def _slow_network(self, fault: Fault) -> None:
+        self._cluster.network.slow_s += 0.3
+        await asyncio.sleep(fault.lasts)
+        self._cluster.network.slow_s -= 0.3
+
+    # --- store
+
+    async def _store_away(self, fault: Fault) -> None:
+        await self._away(fault, self._nodes)
+
+    async def _store_away_from_one(self, fault: Fault) -> None:
+        await self._away(fault, [self._any(fault)])
+
+    async def _away(self, fault: Fault, nodes: "list[Node]") -> None:
+        nodes = list(nodes)
+        for node in nodes:
+            node.link.away += 1
+        await asyncio.sleep(fault.lasts)
+        for node in nodes:
+            node.link.away -= 1
+
+    async def _store_unsure(self, fault: Fault) -> None:
+        nodes = list(self._nodes)
+        for node in nodes:
+            node.link.unsure = 0.5
+        await asyncio.sleep(fault.lasts * 2)
+        for node in nodes:
+            node.link.unsure = 0.0
+
+    # --- disks
+
+    async def _disk_full(self, fault: Fault) -> None:
+        node = self._any(fault)
+        node.disk.full += 1
+        await asyncio.sleep(fault.lasts * 2)
+        node.disk.full -= 1
+
+    async def _disk_slow(self, fault: Fault) -> None:
+        node = self._any(fault)
+        node.disk.slow = 0.05 + fault.roll * 0.8
+        await asyncio.sleep(fault.lasts)
+        node.disk.slow = 0.0
+
+    async def _disk_fails(self, fault: Fault) -> None:
+        node = self._any(fault)
+        node.disk.fails = True
+        await asyncio.sleep(max(fault.lasts, 1.0))
+        node.disk.fails = False
+        if not node.is_up:
+            node.start()
+
+    async def _lose_folder(self, fault: Fault) -> None:
+        node = self._any(fault)
+        if self._cluster.can_lose(node):
+            node.kill()
+            node.lose_folder()
+            await self._down(fault)
+            if not node.is_up:
+                node.start()
+
+    async def _damage(self, fault: Fault) -> None:
+        node = self._any(fault)
+        if self._cluster.can_lose(node):
+            node.kill()
+            for folder in sorted(node.folder.iterdir()):
+                if self._cluster.chance.random() < 0.5:
+                    self._cluster.trace(f"damage of {folder.name}: {damage(folder, self._cluster.chance)}")
+            await self._down(fault)
+            if not node.is_up:
+                node.start()
+
+    # --- membership
+
+    async def _add_node(self, fault: Fault) -> None:
+        if len(self._nodes) < 7:
+            self._cluster.add_node().start()
+
+    async def _drain(self, fault: Fault) -> None:
+        node = self._any(fault)
+        back = fault.roll * 10 % 1 < 0.5
+        if len(self._nodes) - len(self._cluster.drained) <= self._cluster.shape.replicas and not back:
+            return
+        self._cluster.drained.add(node.number)
+        self._set_draining(node, True)
+        if back:
+            await asyncio.sleep(fault.lasts)
+            self._cluster.drained.discard(node.number)
+            self._set_draining(node, False)
+
+    def _set_draining(self, node: "Node", draining: bool) -> None:
+        try:
+            records.set_draining(self._cluster.store, node.node_id, draining)
+        except HeadraceError as error:
+            self._cluster.trace(f"drain: {error}")
+            self._cluster.drained.discard(node.number)

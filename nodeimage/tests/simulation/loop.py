@@ -1,0 +1,275 @@
+"""An event loop without time, sockets or threads: virtual time jumps to the next timer, and the seed orders the rest.
+
+All nodes share the loop. Which process a callback belongs to stands in its context (`PROCESS`), which tasks and futures
+hand on by themselves; so a process can be killed (its callbacks are dropped), frozen (they queue until it wakes) and
+given a clock of its own, while the code in it is the node's own and knows nothing of this.
+"""
+
+import asyncio
+import heapq
+import random
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Protocol
+
+PROCESS: ContextVar["Process | None"] = ContextVar("PROCESS", default=None)
+
+
+class Machine(Protocol):
+    """What a process runs on: how long its threads take, and what they meet."""
+
+    def thread_s(self) -> float: ...
+
+    def before_thread(self, function: Callable[..., Any]) -> None: ...
+
+
+class Process:
+    """What a kill ends: a run of a node. `offset` and `rate` make its clock."""
+
+    def __init__(self, name: str, node: Any = None, *, offset: float = 0.0, rate: float = 1.0) -> None:
+        self.name = name
+        self.node = node
+        """Its Machine."""
+        self.offset = offset
+        self.rate = rate
+        self.dead = False
+        self.frozen = False
+        self.waiting: list[Handle] = []
+        """Callbacks that came due while it was frozen."""
+        self.context: Context = copy_context()
+        self.context.run(PROCESS.set, self)
+
+
+class Handle:
+    """A callback that was scheduled; also asyncio's TimerHandle."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when", "process")
+
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, process: Process | None
+    ) -> None:
+        self._callback: Callable[..., Any] | None = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._when = 0.0
+        self.process = process
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = None
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self._when
+
+    def run(self) -> None:
+        assert self._callback is not None
+        self._context.run(self._callback, *self._args)
+
+
+class Task(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on its address in memory."""
+
+    serial = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        Task.serial += 1
+        self._serial = Task.serial
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class Event(asyncio.Event):
+    """The same for events."""
+
+    serial = 0
+
+    def __init__(self) -> None:
+        Event.serial += 1
+        self._serial = Event.serial
+        super().__init__()
+
+    def __hash__(self) -> int:
+        return self._serial
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """Runs until what it was asked to run is done. `steps` counts callbacks."""
+
+    def __init__(self, chance: random.Random, *, most_steps: int) -> None:
+        self.now = 0.0
+        self.steps = 0
+        self.stopped = False
+        """There is no use in going on."""
+        self.chance = chance
+        self.problems: list[str] = []
+        """What nobody caught."""
+        self.tasks: list[Task] = []
+        """All, so that none is collected half-way through its life, at a moment that no seed decides."""
+        self._most_steps = most_steps
+        self._ready: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._serial = 0
+        self._current: Process | None = None
+
+    # --- running
+
+    def run_until_complete(self, work: Any) -> Any:
+        events._set_running_loop(self)
+        try:
+            task = self.create_task(work)
+            while not task.done() and not self.stopped:
+                self._turn()
+            return None if self.stopped else task.result()
+        finally:
+            events._set_running_loop(None)
+            self._current = None
+
+    def _turn(self) -> None:
+        ready = self._ready
+        if not ready:
+            if not self._timers:
+                raise AssertionError("nothing will ever happen again")
+            when, _, handle = heapq.heappop(self._timers)
+            if handle._cancelled:
+                return
+            if when > self.now:
+                self.now = when
+            ready.append(handle)
+        while ready and not self.stopped:
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle.process
+            if process is not None:
+                if process.dead:
+                    continue
+                if process.frozen:
+                    process.waiting.append(handle)
+                    continue
+            self._current = process
+            self.steps += 1
+            try:
+                handle.run()
+            except Exception as error:
+                self.problems.append(f"{process.name if process else 'world'}: {error!r} in {handle._callback}")
+        self._current = None
+        if self.steps > self._most_steps:
+            raise AssertionError(f"{self.steps} steps by {self.now:.3f} s: this seems never to end")
+
+    def end(self) -> None:
+        """Let go of everything: what is left holds files open."""
+        self._ready.clear()
+        self._timers.clear()
+        self.tasks.clear()
+
+    def wake(self, process: Process) -> None:
+        """A frozen process goes on: what came due meanwhile runs now, in order."""
+        process.frozen = False
+        self._ready.extend(process.waiting)
+        process.waiting.clear()
+
+    # --- what asyncio asks for
+
+    def time(self) -> float:
+        process = self._current
+        return self.now if process is None else process.offset + self.now * process.rate
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        if context is None:
+            process = self._current
+            context = copy_context()
+        else:
+            process = context.get(PROCESS)
+        handle = Handle(callback, args, context, process)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        if context is None:
+            process = self._current
+            context = copy_context()
+        else:
+            process = context.get(PROCESS)
+        handle = Handle(callback, args, context, process)
+        if process is None:
+            when = self.now + delay
+            handle._when = when
+        else:
+            when = self.now + delay / process.rate
+            handle._when = process.offset + when * process.rate
+        self._serial += 1
+        heapq.heappush(self._timers, (when, self._serial, handle))
+        return handle
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        process = self._current if context is None else context.get(PROCESS)
+        now = self.now if process is None else process.offset + self.now * process.rate
+        return self.call_later(when - now, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> Any:
+        task = Task(coro, loop=self, name=name, context=context)
+        self.tasks.append(task)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """Run it at one moment, and give its result at a later one; neither keeps the order of the calls."""
+        future = self.create_future()
+        process = PROCESS.get()
+        assert process is not None, "threads belong to a process"
+        node = process.node
+
+        def run() -> None:
+            if future.cancelled() and self.chance.random() < 0.5:
+                return  # no thread had taken it yet
+            try:
+                node.before_thread(func)
+                result, error = func(*args), None
+            except BaseException as failure:
+                result, error = None, failure
+            self.call_later(self.chance.random() * 0.0005, done, result, error)
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self.call_later(node.thread_s(), run)
+        return future
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.problems.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def spawn(self, work: Coroutine[Any, Any, Any], process: Process | None = None) -> Task:
+        """A task of a process."""
+        context = process.context.copy() if process is not None else None
+        task: Task = self.create_task(work, context=context)
+        return task

@@ -1,0 +1,323 @@
+"""A simulated node: the real replicas, controller and logs, with the simulation's network, store, disk and clock."""
+
+import asyncio
+import contextlib
+import random
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.container import replica_folder
+from headrace.container.container import Container
+from headrace.container.local_replica import LocalReplica
+from headrace.container.replicas import Replicas
+from headrace.control.controller import Controller
+from headrace.control.observed import Settings
+from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.ids import ContainerId, NodeId, Position
+from headrace.log.container_log import LogOptions
+from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.store import records
+from headrace.store.protocol import ClusterStore, StoreUnavailable
+from headrace.store.records import NodeRecord
+from headrace.store.view import Changed
+from simulation import disk
+from simulation.loop import Process, Task
+from simulation.network import PORT, End, Host
+from simulation.store import StoreLink, StoreView
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
+T = TypeVar("T")
+
+STORE_SILENT_S = 2.0
+SETTINGS = Settings(rebuild_after_s=12.0, gather_s=2.0)
+
+
+class Append:
+    """A client's request: append a command."""
+
+    def __init__(self, container: ContainerId, payload: bytes) -> None:
+        self.container = container
+        self.payload = payload
+
+
+class Latest:
+    """A client's request: the latest position that may be read."""
+
+    def __init__(self, container: ContainerId) -> None:
+        self.container = container
+
+
+class Node:
+    """One node through all runs of its process; also its own replicas' environment."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.chance: random.Random = cluster.chance
+        self.folder: Path = cluster.folder / f"node-{number}"
+        self.disk = disk.Disk(self.chance, cluster.shape.job_s)
+        self.host = Host(number)
+        cluster.network.hosts[number] = self.host
+        self.link = StoreLink(cluster.store, cluster.loop, self.chance)
+        self.format = uuid.uuid4()
+        self.node_format = str(self.format)
+        self.node_id = NodeId(0)
+        self.executor: Any = None
+        self.writers: dict[disk.Writer, None] = {}
+        self.process: Process | None = None
+        self.replicas: Replicas | None = None
+        self.controller: Controller | None = None
+        self.view: Any = None
+        self.runs = 0
+        self._left: dict[ContainerId, tuple[str, Position]] = {}
+        """What the replicas of former runs had on disk: format, and position."""
+
+    # --- life
+
+    @property
+    def is_up(self) -> bool:
+        """Its process runs (and may stand still)."""
+        return self.process is not None
+
+    def start(self) -> None:
+        """Start a process on what the disk holds."""
+        assert self.process is None
+        self.runs += 1
+        process = Process(
+            f"node {self.number}.{self.runs}",
+            self,
+            offset=self.chance.uniform(0, 1e6),
+            rate=self.chance.uniform(0.99, 1.01),
+        )
+        self.process = self.host.process = process
+        self.writers = {}
+        self.cluster.network.back(self.host)
+        self.cluster.loop.spawn(self._run(process), process)
+
+    def kill(self, *, with_host: bool = False) -> None:
+        """End the process at once; with its host, nobody is told."""
+        process = self.process
+        if process is None:
+            return
+        self.cluster.checks.look(self)
+        if self.replicas is not None:
+            for replica in self.replicas.all():
+                self._left[replica.id] = self.holds(replica.id)
+        process.dead = True
+        process.waiting.clear()
+        self.process = self.host.process = None
+        if with_host:
+            self.host.is_up = False
+        if self.view is not None:
+            self.view.end()
+        self.cluster.network.killed(self.host)
+        fates = [fate for writer in self.writers if (fate := writer.crash(self.chance))]
+        self.writers = {}
+        if fates:
+            self.cluster.trace(f"node {self.number}: jobs under way {fates}")
+        self.replicas = self.controller = None
+
+    def holds(self, container_id: ContainerId) -> tuple[str, Position]:
+        """The format of its replica, and what it has on disk at least; ("", 0) where that is not to be told."""
+        replica = self.replicas.replica(container_id) if self.replicas is not None else None
+        if replica is None:
+            return self._left.get(container_id, ("", Position(0)))
+        if replica.cycle.is_closed:  # it is being cut
+            return "", Position(0)
+        return replica.format, replica.log.synced
+
+    def freeze(self) -> None:
+        """As SIGSTOP."""
+        if self.process is not None:
+            self.process.frozen = True
+
+    def thaw(self, process: Process) -> None:
+        """As SIGCONT."""
+        if process.frozen and not process.dead:
+            self.cluster.loop.wake(process)
+
+    async def _run(self, process: Process) -> None:
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                record = await self.store(self._register)
+                break
+            await asyncio.sleep(0.2)
+        self.record = record
+        self.node_id = record.node_id
+        self.view = StoreView(self.link, self.cluster.loop, self.chance)
+        await self.view.start()
+        replicas = self.replicas = Replicas(self)
+        replicas.on_led.append(lambda container: self.cluster.checks.led(self, process, container))
+        replicas.on_opened.append(self._opened)
+        self.host.handlers = {
+            Probe: self._probed,
+            Prepare: self._prepare,
+            RollAway: self._roll_away,
+            Append: self._append,
+            Latest: self._latest,
+        }
+        self.host.streams = {Follow: replicas.accept}
+        self.controller = Controller(
+            own=record.node_id,
+            run=record.run,
+            view=self.view,
+            store_call=self.store,
+            peers=self,  # type: ignore[arg-type]
+            own_probe=self.probe,
+            settings=SETTINGS,
+        )
+        self.view.on_change(self._view_changed)
+        replicas.on_trouble.append(self.controller.look_at)
+        replicas.start()
+        self.controller.start()
+
+    async def stop(self) -> None:
+        """Hand over and end, as a node does that is told to."""
+        process, replicas, controller = self.process, self.replicas, self.controller
+        if process is None or replicas is None or controller is None:
+            return
+        with contextlib.suppress(HeadraceError, TimeoutError):
+            await self.store(lambda store: records.set_stopping(store, self.node_id, run=self.record.run))
+            async with asyncio.timeout(5):
+                while any(len(each.primary.in_sync) > 1 for each in replicas.led.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        await controller.close()
+        await replicas.close()
+        if self.process is process:
+            self.cluster.loop.call_soon(self.kill, context=self.cluster.world)
+
+    def _register(self, store: ClusterStore) -> NodeRecord:
+        shape = self.cluster.shape
+        records.ensure_cluster(store, first_nodes=shape.nodes)
+        records.ensure_volume(
+            store, records.VolumeRecord("default", replicas=shape.replicas, min_in_sync=shape.min_in_sync)
+        )
+        return records.register_node(
+            store,
+            node_id=self.node_id or None,
+            format=self.format,
+            run=uuid.uuid4(),
+            host="simulated",
+            port=0,
+            failure_host=f"host {self.number}",
+            peer_port=PORT + self.number,
+        )
+
+    def _view_changed(self, changed: Changed) -> None:
+        assert self.replicas is not None
+        self.replicas.records_changed(changed.containers)
+
+    # --- the disk's threads
+
+    def thread_s(self) -> float:
+        """How long until a thread has done what it was asked to."""
+        roll = self.chance.random()
+        if self.disk.slow:
+            return roll * self.disk.slow
+        return 0.0002 + roll * 0.002 if roll < 0.98 else (roll - 0.98) * 5.0  # up to 100 ms
+
+    def before_thread(self, function: Callable[..., Any]) -> None:
+        """Raises what a full disk would."""
+        if self.disk.full and function is replica_folder.write and self.chance.random() < 0.5:
+            raise StorageFull("the simulated disk is full")
+
+    # --- Environment and Peers
+
+    def options(self, kind: str, volume: str) -> LogOptions:
+        return LogOptions(
+            chunk_bytes=self.cluster.shape.chunk_bytes,
+            open_file_bytes=4096,
+            checkpoint_bytes=4096,
+            tail_bytes=4096,
+        )
+
+    def room(self, kind: str) -> disk.Disk:
+        return self.disk
+
+    def fatal(self, reason: str) -> None:
+        self.cluster.trace(f"node {self.number}: {reason}")
+        self.cluster.loop.call_soon(self.kill, context=self.cluster.world)
+        assert self.process is not None
+        self.process.frozen = True
+
+    async def store(self, change: Callable[[ClusterStore], T]) -> T:
+        return await self.link.call(change)
+
+    async def connect(self, node: NodeRecord) -> End:
+        return await self.cluster.network.open(self.host, (node.host, node.peer_port), 2.0)
+
+    async def call(self, address: tuple[str, int], message: Any, buffers: Any = (), *, timeout_s: float) -> Any:
+        return await self.cluster.network.call(self.host, address, message, buffers, timeout_s=timeout_s)
+
+    # --- asked by others
+
+    async def _probed(self, _asked: Probe, _payload: memoryview, _session: None) -> ProbeAnswer:
+        return self.probe()
+
+    def probe(self) -> ProbeAnswer:
+        now = asyncio.get_running_loop().time()
+        assert self.replicas is not None
+        heard = self.controller.heard() if self.controller is not None else set()
+        return ProbeAnswer(
+            node=self.node_id,
+            run=self.record.run,
+            replicas=self.replicas.states(),
+            load=NodeLoad(),
+            reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
+            ready=True,
+            heard=sorted(heard),
+        )
+
+    async def _prepare(self, asked: Prepare, _payload: memoryview, _session: None) -> Prepared:
+        assert self.replicas is not None
+        return Prepared(format=await self.replicas.prepare(ContainerId(asked.container)))
+
+    async def _roll_away(self, _asked: RollAway, _payload: memoryview, _session: None) -> Rolled:
+        return Rolled(0)
+
+    async def _append(self, asked: Append, _payload: memoryview, _session: None) -> Position:
+        container = self._led(asked.container)
+        return await container.append_command(asked.payload)
+
+    async def _latest(self, asked: Latest, _payload: memoryview, _session: None) -> Position:
+        container = self._led(asked.container)
+        if not container.serves or not container.in_touch:
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE)
+        return container.committed
+
+    def _led(self, container_id: ContainerId) -> Container:
+        container = self.replicas.led.get(container_id) if self.replicas is not None else None
+        if container is None:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
+        return container
+
+    # --- chunks are closed as the node's upkeep does
+
+    def _opened(self, replica: LocalReplica) -> None:
+        closing: list[Task] = []
+
+        def full() -> None:
+            if not closing or closing[0].done():
+                closing[:] = [self.cluster.loop.spawn(self._close_chunks(replica))]
+
+        replica.on_chunk_full = full
+
+    async def _close_chunks(self, replica: LocalReplica) -> None:
+        loop = asyncio.get_running_loop()
+        log = replica.log
+        for chunk in log.chunks_to_close(replica.committed):
+            with contextlib.suppress(StorageFull):
+                await loop.run_in_executor(None, log.close_chunk, chunk)
+            if replica.log is not log:
+                return
+
+    def lose_folder(self) -> None:
+        """All replicas are gone; the node is still who it is."""
+        assert self.process is None
+        self._left.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,234 @@
+"""The cluster store in memory, and each node's way to it: slow, away, or unsure of what it did.
+
+A put that fails may have been lost, may have landed, or may land seconds later, if the record is still at the version
+that it expects by then. A call reads at one moment and writes at another, and others write in between.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable, VersionConflict, Versioned
+from headrace.store.view import ClusterView
+from simulation.loop import PROCESS, Process, SimulatedLoop
+from simulation.network import WORLD
+
+T = TypeVar("T")
+
+WATCH_S = 1.0
+AGAIN_S = 0.2
+
+
+class MemoryStore:
+    """A ClusterStore. `on_put` sees every change before anybody reads it."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.records: dict[str, Versioned] = {}
+        self.removed: dict[str, int] = {}
+        self.on_put: Callable[[str, bytes | None, bytes], None] = lambda _key, _before, _after: None
+        self.views: dict[StoreView, None] = {}
+
+    def get(self, key: str) -> Versioned | None:
+        return self.records.get(key)
+
+    def list(self, prefix: str) -> list[Versioned]:
+        return [self.records[key] for key in sorted(self.records) if key.startswith(prefix)]
+
+    def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        before = self._expect(key, expected_version)
+        self.on_put(key, None if before is None else before.value, value)
+        self.revision += 1
+        self.records[key] = Versioned(key, value, self.revision)
+        self.removed.pop(key, None)
+        self._tell()
+        return self.revision
+
+    def delete(self, key: str, expected_version: int) -> None:
+        self._expect(key, expected_version)
+        self.revision += 1
+        del self.records[key]
+        self.removed[key] = self.revision
+        self._tell()
+
+    def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
+        changed = [each for each in self.list(prefix) if each.version > since]
+        removed = [key for key, revision in self.removed.items() if revision > since and key.startswith(prefix)]
+        return Changes(self.revision, changed, [] if since == 0 else removed, whole=since == 0)
+
+    def _expect(self, key: str, expected: int | None) -> Versioned | None:
+        found = self.records.get(key)
+        version = None if found is None else found.version
+        if version != expected:
+            raise VersionConflict(key, expected=expected, found=version)
+        return found
+
+    def _tell(self) -> None:
+        for view in self.views:
+            view.there_is_news()
+
+
+class StoreLink:
+    """One node's way to the store. `away`: it gets nowhere. `unsure`: how often a put's outcome is not told."""
+
+    def __init__(self, store: MemoryStore, loop: SimulatedLoop, chance: random.Random) -> None:
+        self.away = 0
+        self.unsure = 0.0
+        self.store = store
+        self._loop = loop
+        self._chance = chance
+
+    async def call(self, change: Callable[[ClusterStore], T]) -> T:
+        """As a call in a thread."""
+        chance, process = self._chance, PROCESS.get()
+        assert process is not None
+        done: asyncio.Future[T] = self._loop.create_future()
+        # What is on its way to the store gets there though its node stands still or dies meanwhile, or it does not.
+        where = process.context if chance.random() < 0.5 else WORLD
+        if self.away and chance.random() < 0.7:
+            self._loop.call_later(0.1 + chance.random() * 2, _fail, done, _unavailable())
+        else:
+            self._loop.call_later(self.delay(), self._read, change, process, done, where, context=where)
+        return await done
+
+    def _read(self, change: Callable[[ClusterStore], T], process: Process, done: Any, where: Any) -> None:
+        # The rest looks at the store as it is now.
+        reading = _Call(self, dict(self.store.records))
+        self._loop.call_later(self._chance.random() * 0.002, self._write, change, reading, process, done, context=where)
+
+    def _write(self, change: Callable[[ClusterStore], T], reading: "_Call", process: Process, done: Any) -> None:
+        answer: Callable[[], None]
+        try:
+            result = change(reading)
+            answer = lambda: done.done() or done.set_result(result)  # noqa: E731
+        except Exception as failure:
+            error = failure
+            answer = lambda: _fail(done, error)  # noqa: E731
+        if not process.dead:
+            self._loop.call_later(self.delay(), answer, context=process.context)
+
+    def delay(self) -> float:
+        roll = self._chance.random()
+        return 0.0005 + roll * 0.004 if roll < 0.97 else roll * 0.2
+
+    def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        """A put as the node's call meets it."""
+        if self.away or (self.unsure and self._chance.random() < self.unsure):
+            roll = self._chance.random()
+            if roll < 0.4:
+                self._loop.call_later(
+                    self._chance.random() * 6, self._land, key, value, expected_version, context=WORLD
+                )
+            elif roll < 0.7:
+                self._land(key, value, expected_version)
+            raise _unavailable()
+        return self.store.put(key, value, expected_version)
+
+    def _land(self, key: str, value: bytes, expected_version: int | None) -> None:
+        try:
+            self.store.put(key, value, expected_version)
+        except VersionConflict:
+            pass
+
+
+class _Call:
+    """The store within one call: reads see it as it was when the call arrived, until a put failed."""
+
+    def __init__(self, link: StoreLink, records: dict[str, Versioned]) -> None:
+        self._link = link
+        self._past = MemoryStore()
+        self._past.records = records
+        self._now = False
+
+    def get(self, key: str) -> Versioned | None:
+        return self._seen().get(key)
+
+    def list(self, prefix: str) -> list[Versioned]:
+        return self._seen().list(prefix)
+
+    def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        self._now = True
+        return self._link.put(key, value, expected_version)
+
+    def delete(self, key: str, expected_version: int) -> None:
+        self._now = True
+        self._link.store.delete(key, expected_version)
+
+    def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
+        return self._link.store.watch(prefix, since=since, timeout_s=timeout_s)
+
+    def _seen(self) -> MemoryStore:
+        if self._link.away:
+            raise _unavailable()
+        return self._link.store if self._now else self._past
+
+
+class StoreView(ClusterView):
+    """The node's view of the store, with looks in place of threads. Two looks may overtake each other."""
+
+    def __init__(self, link: StoreLink, loop: SimulatedLoop, chance: random.Random) -> None:
+        super().__init__(link.store)
+        self._link = link
+        self._sim = loop
+        self._chance = chance
+        self._process = PROCESS.get()
+        self._looking = False
+        self._ended = False
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._link.store.views[self] = None
+        self._watch_on()
+        await self._started.wait()
+
+    async def close(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """It is told nothing more."""
+        self._ended = True
+        self._link.store.views.pop(self, None)
+
+    def refresh(self) -> None:
+        self._later(self._chance.random() * 0.003, self._look_once)
+
+    def there_is_news(self) -> None:
+        """The store changed; who watches it sees that soon."""
+        if not self._looking:
+            self._looking = True
+            roll = self._chance.random()
+            self._later(roll * 0.06 if roll < 0.97 else roll * 0.8, self._look_once)
+
+    def _later(self, delay: float, what: Callable[[], None]) -> None:
+        assert self._process is not None
+        self._sim.call_later(delay, what, context=self._process.context)
+
+    def _watch_on(self) -> None:
+        if not self._ended:
+            self._look_once()
+            self._later(AGAIN_S if self._link.away else WATCH_S, self._watch_on)
+
+    def _look_once(self) -> None:
+        self._looking = False
+        if self._link.away or self._ended:
+            return
+        changes = self._link.store.watch("", since=self.revision, timeout_s=0)
+        self._later(self._chance.random() * 0.002, lambda: self._ended or self._take(changes, _TAKEN))
+
+
+class _Taken:
+    def set(self) -> None:
+        pass
+
+
+_TAKEN: Any = _Taken()
+
+
+def _unavailable() -> StoreUnavailable:
+    return StoreUnavailable("the store does not answer")
+
+
+def _fail(done: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not done.done():
+        done.set_exception(error)

@@ -1,0 +1,130 @@
+"""What the code reaches for by itself, replaced for the time of a run: chance, pauses, the log, the writer thread."""
+
+import asyncio
+import gc
+import inspect
+import os
+import random
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import structlog
+
+from simulation.disk import Writer
+from simulation.loop import Event, Task
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
+
+class _Random(random.Random):
+    """secrets, from the seed."""
+
+    def token_bytes(self, count: int) -> bytes:
+        return self.randbytes(count)
+
+    def token_hex(self, count: int) -> str:
+        return self.randbytes(count).hex()
+
+    def randbelow(self, below: int) -> int:
+        return self.randrange(below)
+
+    def SystemRandom(self) -> "_Random":
+        return self
+
+
+class _Time:
+    """time, for code that waits in a thread: threads have no time here."""
+
+    @staticmethod
+    def sleep(_seconds: float) -> None:
+        pass
+
+
+class _Logger:
+    """structlog's logger: a line of the trace. What went wrong without anybody having expected it ends the run."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+
+    def _line(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        from simulation.loop import PROCESS
+
+        process = PROCESS.get()
+        told = " ".join(f"{key}={value}" for key, value in fields.items())
+        told = told.replace(str(self._cluster.folder), "")  # another in each run
+        self._cluster.trace(f"{process.name if process else 'world'} {level} {event} {told}")
+
+    def debug(self, event: str, **fields: Any) -> None:
+        pass
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._line("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._line("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._line("error", event, fields)
+
+    critical = error
+
+    def exception(self, event: str, **fields: Any) -> None:
+        import traceback
+
+        self._line("exception", event, fields)
+        self._cluster.checks.fail(f"{event}: {traceback.format_exc()}")
+
+
+@contextmanager
+def patched(cluster: "Cluster") -> Iterator[None]:
+    """For one run, in which all of it comes from the seed."""
+    seeded = _Random(cluster.seed + 7)
+
+    def uuid4() -> uuid.UUID:
+        return uuid.UUID(bytes=seeded.randbytes(16), version=4)
+
+    logger = _Logger(cluster)
+    Task.serial = Event.serial = 0
+    loggers = [
+        mock.patch.object(module, "log", logger)
+        for name, module in list(sys.modules.items())
+        if name.startswith("headrace.") and isinstance(getattr(module, "log", None), _LAZY)
+    ]
+    patches = [
+        mock.patch("headrace.container.cycle.Writer", Writer),
+        mock.patch("headrace.store.records.secrets", seeded),
+        mock.patch("headrace.store.records.time", _Time),
+        mock.patch.object(uuid, "uuid4", uuid4),
+        mock.patch.object(asyncio, "Event", Event),
+        mock.patch.object(os, "fsync", _nothing),  # what must be synced is the disk's to know
+        mock.patch.object(os, "fdatasync", _nothing),
+        *loggers,
+    ]
+    for each in patches:
+        each.start()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        for each in reversed(patches):
+            each.stop()
+        for task in cluster.loop.tasks:
+            task._log_destroy_pending = False
+            if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
+                task.get_coro().close()  # its process was killed before it began
+        cluster.loop.end()
+        if collecting:
+            gc.enable()
+
+
+_LAZY = type(structlog.get_logger())
+
+
+def _nothing(_descriptor: int) -> None:
+    pass

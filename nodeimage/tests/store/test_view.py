@@ -1,0 +1,192 @@
+import asyncio
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.ids import ContainerId, NodeId
+from headrace.store import records
+from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable
+from headrace.store.records import ContainerRecord, LeaseRecord, VolumeRecord
+from headrace.store.sqlite import SqliteStore
+from headrace.store.view import Changed, ClusterView
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "cluster.sqlite")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+async def view(store: SqliteStore) -> AsyncIterator[ClusterView]:
+    view = ClusterView(store)
+    yield view
+    await view.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # the conditions are of other threads
+            await asyncio.sleep(0.005)
+
+
+def register(store: ClusterStore) -> records.NodeRecord:
+    return records.register_node(
+        store, node_id=None, format=uuid.uuid4(), run=uuid.uuid4(), host="127.0.0.1", port=1, peer_port=2
+    )
+
+
+async def test_a_view_starts_with_all_that_there_is(store: SqliteStore, view: ClusterView) -> None:
+    cluster = records.ensure_cluster(store)
+    node = register(store)
+    container = records.create_container(store, kind="data", primary=node)
+    volume = records.ensure_volume(store, VolumeRecord("default"))
+    records.put_lease(store, LeaseRecord(node.node_id, node.run, 1), None)
+    seen: list[Changed] = []
+    view.on_change(seen.append)
+    await view.start()
+    assert view.cluster == cluster
+    assert view.nodes == {node.node_id: node}
+    assert view.containers == {container.container_id: container}
+    assert dict(records.list_containers_versioned(store)[:1])[container] == view.versions[container.container_id]
+    assert view.volumes == {"default": volume}
+    assert view.lease == LeaseRecord(node.node_id, node.run, 1)
+    assert view.reachable_at > 0
+    assert seen == [Changed({container.container_id}, {node.node_id}, {"default"}, lease=True, cluster=True)]
+
+
+async def test_changes_of_others_are_told_and_shown(store: SqliteStore, view: ClusterView, tmp_path: Path) -> None:
+    await view.start()
+    seen: list[Changed] = []
+    view.on_change(seen.append)
+    other = SqliteStore(tmp_path / "cluster.sqlite")
+    node = register(other)
+    await until(lambda: node.node_id in view.nodes)
+    records.remove_node(other, node.node_id)
+    await until(lambda: not view.nodes)
+    records.set_balance_paused(other, True)
+    await until(lambda: view.balance.paused)
+    other.close()
+    assert [each.nodes for each in seen[:1]] == [{node.node_id}]
+    assert seen[-1].balance
+
+
+async def test_ones_own_put_is_shown_at_once_and_never_taken_back_by_an_older_look(
+    store: SqliteStore, view: ClusterView
+) -> None:
+    made = records.create_container(store, kind="data", primary=register(store))
+    await view.start()
+    container = made.container_id
+    old = view.versions[container]
+    closed = msgspec.structs.replace(made, state="closed")
+    version = records.put_container(store, closed, old)
+    view.put_seen(closed, version)
+    assert view.containers[container].state == "closed"
+    view.put_seen(made, old)
+    assert view.containers[container].state == "closed"
+    view.refresh()
+    await until(lambda: view.revision >= version)
+    assert (view.containers[container], view.versions[container]) == (closed, version)
+
+
+class Slow:
+    """A store whose watch waits for ever, but looks as usual when it must not wait."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.ended = threading.Event()
+        self.away = False
+
+    def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
+        if self.away:
+            raise StoreUnavailable("away")
+        if timeout_s:
+            self.ended.wait(60)
+        return self._store.watch(prefix, since=since, timeout_s=0)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+async def test_a_refresh_does_not_wait_for_the_watch(store: SqliteStore) -> None:
+    slow = Slow(store)
+    view = ClusterView(slow)  # type: ignore[arg-type]  # the rest of the protocol is passed on
+    await view.start()
+    node = register(store)
+    view.refresh()
+    await until(lambda: node.node_id in view.nodes)
+    await view.close()
+    slow.ended.set()
+
+
+async def test_a_view_waits_for_a_store_that_is_away_and_stays_when_it_goes(store: SqliteStore) -> None:
+    node = register(store)
+    slow = Slow(store)
+    slow.away = True
+    slow.ended.set()
+    view = ClusterView(slow)  # type: ignore[arg-type]
+    starting = asyncio.create_task(view.start())
+    slow.away = False
+    await asyncio.wait_for(starting, 20)
+    slow.away = True
+    reached = view.reachable_at
+    assert view.nodes == {node.node_id: node}
+    slow.away = False
+    await until(lambda: view.reachable_at > reached)
+    await view.close()
+
+
+async def test_a_record_that_cannot_be_read_is_left_aside(store: SqliteStore, view: ClusterView) -> None:
+    store.put("container/7", b"{", None)
+    node = register(store)
+    await view.start()
+    assert view.containers == {}
+    assert view.nodes == {node.node_id: node}
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_order_of_looks_and_own_puts_shows_an_old_state(data: st.DataObject) -> None:
+    """Looks begin and end in any order; what is shown of a container is never older than what was shown before."""
+
+    async def run() -> None:
+        store = SqliteStore(Path(":memory:"))
+        view = ClusterView(store)
+        view._loop = asyncio.get_running_loop()
+        shown: dict[ContainerId, int] = {}
+        under_way: list[Changes] = []
+        latest: dict[ContainerId, tuple[ContainerRecord, int]] = {}
+        for _ in range(data.draw(st.integers(1, 25))):
+            match data.draw(st.sampled_from(["put", "own", "look", "take", "other"])):
+                case "put" | "own" as how:
+                    container = ContainerId(data.draw(st.integers(1, 2)))
+                    record, version = latest.get(container, (None, None))
+                    if record is None:
+                        member = (NodeId(1), uuid.UUID(int=1))
+                        record = ContainerRecord(container, "data", NodeId(1), 0, (member,), (NodeId(1),))  # type: ignore[arg-type]
+                    record = msgspec.structs.replace(record, epoch=record.epoch + 1)
+                    latest[container] = (record, records.put_container(store, record, version))
+                    if how == "own":
+                        view.put_seen(*latest[container])
+                case "other":
+                    records.ensure_volume(store, VolumeRecord(f"v{view.revision}"))
+                case "look":
+                    under_way.append(store.watch("", since=view.revision, timeout_s=0))
+                case "take" if under_way:
+                    view._take(under_way.pop(data.draw(st.integers(0, len(under_way) - 1))), threading.Event())
+            for container, version in view.versions.items():
+                assert version >= shown.get(container, 0)
+                shown[container] = version
+            assert shown.keys() == view.versions.keys()
+        view._take(store.watch("", since=view.revision, timeout_s=0), threading.Event())
+        assert view.containers == {container: record for container, (record, _) in latest.items()}
+        store.close()
+
+    asyncio.run(run())

@@ -140,13 +140,12 @@ def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) 
         answer: TopicOutcome | None
         if streams[item.stream] is None:
             answer = TopicOutcome(Code.INVALID_TOPIC_EXCEPTION, f"there is no stream {item.stream}; create it first")
-        elif (topic := existing[item.stream].get(item.name)) is not None and (
-            topic.topic_id == item.topic_id and key not in seen
-        ):
-            answer = TopicOutcome(Code.NONE, "", topic)
+        elif (topic := existing[item.stream].get(item.name)) is not None:
+            if topic.topic_id == item.topic_id and key not in seen:
+                answer = TopicOutcome(Code.NONE, "", topic)
+            else:
+                answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {topic.full_name} exists", topic)
             seen.add(key)
-        elif topic is not None:
-            answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {topic.full_name} exists", topic)
         elif key in seen:
             answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {item.stream}:{item.name} is twice in the request")
         else:

@@ -111,7 +111,7 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
     try:
         _append(pending, part, topic, partition, now=int(time.time() * 1000))
     except HeadraceError as error:
-        pending.add(_refused(session, part, error, partition.log_start), settled=True)
+        pending.add(_refused(session, part, error, topic, partition.log_start), settled=True)
     broker.counters.produce_requests += 1
     return True
 
@@ -239,13 +239,15 @@ def _start(
                 raise error or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{part.topic} has no such partition")
             if (
                 session.refusals is not None
-                and (shared := session.refusals.stands(part, found[1].producers)) is not None
+                and (shared := session.refusals.stands(part, found[1].producers, found[0].topic_id)) is not None
             ):
                 raise shared
             _append(pending, part, *found, now=now)
         except HeadraceError as error:
-            log_start = found[1].log_start if found is not None else -1
-            pending.add(_refused(session, part, error, log_start), settled=True)
+            topic, log_start = broker.topics.cached(part.topic), -1
+            if found is not None:
+                topic, log_start = found[0], found[1].log_start
+            pending.add(_refused(session, part, error, topic, log_start), settled=True)
     broker.counters.produce_requests += 1
     pending.committed()
 
@@ -290,11 +292,13 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
     partition.append(batch, header, append_time=append_time, now=now, request=pending)
 
 
-def _refused(session: Connection, part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:
+def _refused(
+    session: Connection, part: PartitionRecords, error: HeadraceError, topic: Topic | None, log_start: int
+) -> ProduceResult:
     if error.code in FOR_THE_MOMENT:
         if session.refusals is None:
             session.refusals = Refusals()
-        session.refusals.note(part, error)
+        session.refusals.note(part, error, None if topic is None else topic.topic_id)
     return ProduceResult(
         topic=part.topic, partition=part.partition, error=error.code, log_start=log_start, message=str(error)
     )

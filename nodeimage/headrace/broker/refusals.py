@@ -8,7 +8,8 @@ which it sends again what it had under way to other partitions, stored or not. S
 client sends all of them again, in order.
 
 A refusal is over when its batch comes again, when the producer begins a new epoch, when the partition's own state says
-that a batch is the next one (what was refused here may have been stored by way of another node), and after a while.
+that a batch is the next one (what was refused here may have been stored by way of another node), and after a while: a
+short one if the topic was deleted and made again since, as its new life knows nothing of what the old one stored.
 
 Also responsible for what producers are told of faults that are not theirs to understand: the catalog's.
 """
@@ -22,9 +23,9 @@ from headrace.wire.batch import read_batch
 from headrace.wire.produce import PartitionRecords
 
 REMEMBERED_S: Final = 60.0
-REMEMBERED_UNKNOWN_S: Final = 1.0
+REMEMBERED_OF_ANOTHER_LIFE_S: Final = 1.0
 """Where the topic is unknown: here the catalog may only be a moment behind, but if it was deleted, the client gives the
-batch up and goes on with the next sequence, should the topic be made again."""
+batch up and goes on with the next sequence, should the topic be made again. And where it has been made again."""
 
 FOR_THE_MOMENT: Final = frozenset(
     {
@@ -61,12 +62,17 @@ def told(error: HeadraceError) -> KafkaError:
 
 
 class _Refused(NamedTuple):
-    """A batch that is to come again. `until`: on the monotonic clock."""
+    """A batch that is to come again. `topic_id`: as this node knew the topic then. `since`: on the monotonic clock."""
 
     epoch: int
     sequence: int
     error: KafkaError
-    until: float
+    topic_id: bytes | None
+    since: float
+
+    def holds(self, topic_id: bytes | None, now: float) -> bool:
+        same_life = topic_id == self.topic_id and self.error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION
+        return now < self.since + (REMEMBERED_S if same_life else REMEMBERED_OF_ANOTHER_LIFE_S)
 
 
 Key = tuple[str, int, int]
@@ -87,24 +93,22 @@ class Refusals:
     def expire(self) -> None:
         """Forget what has been remembered for long enough."""
         now = time.monotonic()
-        self._refused = {key: each for key, each in self._refused.items() if each.until > now}
+        self._refused = {key: each for key, each in self._refused.items() if each.holds(each.topic_id, now)}
 
-    def note(self, part: PartitionRecords, error: HeadraceError) -> None:
-        """This batch was refused."""
+    def note(self, part: PartitionRecords, error: HeadraceError, topic_id: bytes | None) -> None:
+        """This batch was refused. `topic_id`: of its topic as far as this node knows."""
         if error.code not in FOR_THE_MOMENT or (producer := _producer(part)) is None:
             return
         producer_id, epoch, sequence = producer
         key = part.topic, part.partition, producer_id
         if (known := self._refused.get(key)) is not None and known.epoch == epoch and _behind(sequence, known.sequence):
             return
-        unknown = error.code is Code.UNKNOWN_TOPIC_OR_PARTITION
-        until = time.monotonic() + (REMEMBERED_UNKNOWN_S if unknown else REMEMBERED_S)
-        self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), until)
+        self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), topic_id, time.monotonic())
 
-    def stands(self, part: PartitionRecords, producers: Producers) -> KafkaError | None:
+    def stands(self, part: PartitionRecords, producers: Producers, topic_id: bytes | None) -> KafkaError | None:
         """The refusal that this batch shares; None: it may be stored, as far as order goes.
 
-        `producers`: of its partition.
+        `producers`: of its partition. `topic_id`: of its topic.
         """
         if (producer := _producer(part)) is None:
             return None
@@ -114,7 +118,8 @@ class Refusals:
         if known is None:
             return None
         is_next = producers.next_sequence(producer_id=producer_id, epoch=epoch) == sequence
-        if known.epoch == epoch and _behind(sequence, known.sequence) and not is_next:
+        behind = known.epoch == epoch and _behind(sequence, known.sequence)
+        if behind and not is_next and known.holds(topic_id, time.monotonic()):
             return known.error
         del self._refused[key]  # it has come again, or its producer has given it up and begun anew
         return None

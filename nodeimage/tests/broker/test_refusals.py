@@ -5,13 +5,14 @@ import time
 import pytest
 
 from headrace.broker import refusals as refusals_module
-from headrace.broker.refusals import REMEMBERED_S, REMEMBERED_UNKNOWN_S, Refusals, told
+from headrace.broker.refusals import REMEMBERED_OF_ANOTHER_LIFE_S, REMEMBERED_S, Refusals, told
 from headrace.container.producers import Producers
 from headrace.errors import Code, KafkaError
 from headrace.wire.batch import build_batch
 from headrace.wire.produce import PartitionRecords
 
 NOBODY = Producers()
+LIFE = b"1" * 16
 MOVED = KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -26,21 +27,21 @@ def part(sequence: int, *, producer: int = 7, epoch: int = 0, partition: int = 0
 def refusals() -> Refusals:
     """The batch at sequence 10 was refused."""
     refusals = Refusals()
-    refusals.note(part(10), MOVED)
+    refusals.note(part(10), MOVED, LIFE)
     return refusals
 
 
 def test_batches_behind_a_refused_one_share_its_refusal(refusals: Refusals) -> None:
     for sequence in (15, 20, 25):
-        shared = refusals.stands(part(sequence), NOBODY)
+        shared = refusals.stands(part(sequence), NOBODY, LIFE)
         assert shared is not None
         assert shared.code is Code.NOT_LEADER_OR_FOLLOWER
 
 
 def test_the_refused_batch_itself_may_come_again_and_the_others_after_it(refusals: Refusals) -> None:
-    assert refusals.stands(part(15), NOBODY) is not None
-    assert refusals.stands(part(10), NOBODY) is None
-    assert refusals.stands(part(15), NOBODY) is None
+    assert refusals.stands(part(15), NOBODY, LIFE) is not None
+    assert refusals.stands(part(10), NOBODY, LIFE) is None
+    assert refusals.stands(part(15), NOBODY, LIFE) is None
     assert not refusals
 
 
@@ -57,7 +58,7 @@ def test_the_refused_batch_itself_may_come_again_and_the_others_after_it(refusal
     ids=["another producer", "another partition", "a new epoch", "not idempotent", "nothing", "junk"],
 )
 def test_nothing_else_shares_it(refusals: Refusals, other: PartitionRecords) -> None:
-    assert refusals.stands(other, NOBODY) is None
+    assert refusals.stands(other, NOBODY, LIFE) is None
 
 
 def test_it_is_remembered_for_a_while(refusals: Refusals, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,40 +73,52 @@ def test_it_is_remembered_for_a_while(refusals: Refusals, monkeypatch: pytest.Mo
 def test_of_an_unknown_topic_it_is_remembered_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is deleted and made again goes on at whatever sequence its producer is."""
     refusals = Refusals()
-    refusals.note(part(10), KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION))
-    assert refusals.stands(part(15), NOBODY) is not None
-    later = time.monotonic() + REMEMBERED_UNKNOWN_S
+    refusals.note(part(10), KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION), LIFE)
+    assert refusals.stands(part(15), NOBODY, LIFE) is not None
+    later = time.monotonic() + REMEMBERED_OF_ANOTHER_LIFE_S
     monkeypatch.setattr(refusals_module.time, "monotonic", lambda: later)
     refusals.expire()
     assert not refusals
+
+
+def test_of_a_topic_made_again_it_is_remembered_for_a_moment(
+    refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch may have been stored in the topic's last life, by way of another node: it never comes again."""
+    assert refusals.stands(part(30), NOBODY, b"2" * 16) is not None
+    later = time.monotonic() + REMEMBERED_OF_ANOTHER_LIFE_S
+    monkeypatch.setattr(refusals_module.time, "monotonic", lambda: later)
+    refusals.expire()
+    assert refusals.stands(part(30), NOBODY, LIFE) is not None
+    assert refusals.stands(part(30), NOBODY, b"2" * 16) is None
 
 
 def test_a_batch_that_is_the_next_one_shares_nothing(refusals: Refusals) -> None:
     """What was refused here was stored by way of another node, and this one leads again."""
     known = Producers()
     known.add(producer_id=7, epoch=0, base_sequence=10, records=5, base_offset=0, timestamp=0, now=0)
-    assert refusals.stands(part(20), known) is not None
-    assert refusals.stands(part(15), known) is None
+    assert refusals.stands(part(20), known, LIFE) is not None
+    assert refusals.stands(part(15), known, LIFE) is None
     assert not refusals
 
 
 def test_the_first_refused_one_counts(refusals: Refusals) -> None:
-    refusals.note(part(15), KafkaError(Code.KAFKA_STORAGE_ERROR))
-    shared = refusals.stands(part(15), NOBODY)
+    refusals.note(part(15), KafkaError(Code.KAFKA_STORAGE_ERROR), LIFE)
+    shared = refusals.stands(part(15), NOBODY, LIFE)
     assert shared is not None
     assert shared.code is Code.NOT_LEADER_OR_FOLLOWER
-    assert refusals.stands(part(10), NOBODY) is None
+    assert refusals.stands(part(10), NOBODY, LIFE) is None
 
 
 def test_sequences_that_wrap_are_in_order() -> None:
     refusals = Refusals()
-    refusals.note(part((1 << 31) - 3), MOVED)
-    assert refusals.stands(part(2), NOBODY) is not None
+    refusals.note(part((1 << 31) - 3), MOVED, LIFE)
+    assert refusals.stands(part(2), NOBODY, LIFE) is not None
 
 
 def test_what_a_client_does_not_send_again_is_not_remembered() -> None:
     refusals = Refusals()
-    refusals.note(part(10), KafkaError(Code.MESSAGE_TOO_LARGE))
+    refusals.note(part(10), KafkaError(Code.MESSAGE_TOO_LARGE), LIFE)
     assert not refusals
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.cluster_scenarios import CLUSTER_SCENARIOS
 from bench.figures import paired_ratio
 from bench.scenarios import SCENARIOS, Row, Scenario
 
+SUITE = SCENARIOS + CLUSTER_SCENARIOS
 KAFKA, HEADRACE = "kafka", "headrace"
 
 
@@ -34,6 +36,8 @@ class Line:
         """Whether the goal was reached; None without a goal or without a figure."""
         if self.row.below is not None:
             return None if self.headrace is None else self.headrace < self.row.below
+        if self.row.above is not None:
+            return None if self.headrace is None else self.headrace >= self.row.above
         if self.row.reach is None or self.ratio is None:
             return None
         return self.ratio >= self.row.reach
@@ -121,6 +125,7 @@ def table(lines: Sequence[Line], *, heading: str) -> str:
     for each in lines:
         row = each.row
         goal = f"< {row.below:g} {row.unit}" if row.below else (f"{row.reach:g} x" if row.reach else "")
+        goal = f"{row.above:,.0f} {row.unit}" if row.above else goal
         reached = {True: "yes", False: "no", None: ""}[each.reached]
         ratio = "-" if each.ratio is None else f"{each.ratio:.2f} x"
         out.append(
@@ -171,7 +176,7 @@ def plot(lines: Sequence[Line], path: Path) -> None:
 def read_results(folder: Path) -> list[tuple[Scenario, dict[str, Any]]]:
     """The results in a folder, in the order of the scenarios."""
     found = []
-    for scenario in SCENARIOS:
+    for scenario in SUITE:
         path = folder / f"{scenario.name}.json"
         if path.exists():
             found.append((scenario, json.loads(path.read_text())))
@@ -181,7 +186,8 @@ def read_results(folder: Path) -> list[tuple[Scenario, dict[str, Any]]]:
 def write(folder: Path) -> list[Line]:
     """Writes README.md and plot.png of all the results in a folder; returns the table's lines."""
     results = read_results(folder)
-    lines = [line(result, row) for scenario, result in results for row in scenario.rows]
+    one = [line(result, row) for scenario, result in results for row in scenario.rows if scenario.nodes == 1]
+    three = [line(result, row) for scenario, result in results for row in scenario.rows if scenario.nodes > 1]
     text = [
         "# Headrace beside Apache Kafka",
         "",
@@ -193,9 +199,14 @@ def write(folder: Path) -> list[Line]:
     machines = sorted({_machine(result) for _, result in results})
     text += [*(f"- {machine}" for machine in machines), ""]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "README.md").write_text(table(lines, heading="\n".join(text).rstrip()) + "\n![](plot.png)\n")
-    plot(lines, folder / "plot.png")
-    return lines
+    tables = [
+        table(lines, heading=f"## {heading}")
+        for lines, heading in ((one, "One node beside one broker"), (three, "Three nodes beside three brokers"))
+        if lines
+    ]
+    (folder / "README.md").write_text("\n".join([*text, *tables, "![](plot.png)\n"]))
+    plot(one + three, folder / "plot.png")
+    return one + three
 
 
 def _machine(result: dict[str, Any]) -> str:

@@ -21,7 +21,8 @@ from typing import Any
 
 from bench import jars, report
 from bench.machine import this_machine, wait_until_idle
-from bench.scenarios import QUICK, SCENARIOS, Scenario, Sizes
+from bench.report import SUITE
+from bench.scenarios import QUICK, Scenario, Sizes
 from bench.servers import Server, cpu_seconds, make
 
 SERVERS = ("kafka", "headrace")
@@ -48,7 +49,7 @@ def profiled(server: Server, path: Path | None) -> Iterator[None]:
         yield
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = [_profiler(), "record", "--rate", "200", "--threads", "--output", str(path), "--pid", str(server.pid)]
+    command = [_profiler(), "record", "--rate", "200", "--threads", "--output", str(path), "--pid", str(server.pids[0])]
     sampling = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -66,15 +67,15 @@ def sample(
     os.sync()
     busy = wait_until_idle() if idle else 0.0
     taken: dict[str, Any] = {"server": server_name, "run": run, "busy_percent": busy}
-    server = make(server_name, folder)
+    server = make(server_name, folder, nodes=scenario.nodes)
     try:
         if scenario.starts:
             server.start()
-            before = cpu_seconds(server.pid)
+            before = cpu_seconds(server.pids)
             with profiled(server, profile):
                 taken["figures"] = scenario.measure(server, sizes)
                 # A scenario may start its server again: then this is the last process alone.
-                taken["server_cpu_s"] = max(0.0, cpu_seconds(server.pid) - before)
+                taken["server_cpu_s"] = max(0.0, cpu_seconds(server.pids) - before)
         else:
             taken["figures"] = scenario.measure(server, sizes)
     except Exception as error:  # whatever fails, the figure that is missing must say why
@@ -116,7 +117,7 @@ def measure(scenario: Scenario, *, options: argparse.Namespace, sizes: Sizes) ->
 
 
 def _options() -> argparse.Namespace:
-    names = [scenario.name for scenario in SCENARIOS]
+    names = [scenario.name for scenario in SUITE]
     parse = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     parse.add_argument("--runs", type=int, default=5, help="of each scenario on each server")
     parse.add_argument("--only", nargs="+", choices=names, metavar="SCENARIO", default=names, help=", ".join(names))
@@ -141,7 +142,7 @@ def main() -> int:
         shutil.rmtree(jars.WORK / "quick", ignore_errors=True)
     options.results.mkdir(parents=True, exist_ok=True)
     failed = 0
-    for scenario in SCENARIOS:
+    for scenario in SUITE:
         if scenario.name not in options.only:
             continue
         result = measure(scenario, options=options, sizes=QUICK if options.quick else Sizes())

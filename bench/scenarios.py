@@ -35,6 +35,10 @@ class Sizes:
     restarts: int = 5
     idle_s: float = 10.0
     backlog_bytes: int = 1_000_000_000
+    cluster_bytes: int = 200_000_000
+    cluster_warm_up_bytes: int = 50_000_000
+    kills: int = 20
+    down_s: float = 12.0
     limit_s: float = 300.0
 
 
@@ -50,6 +54,10 @@ QUICK = Sizes(
     restarts=1,
     idle_s=1.0,
     backlog_bytes=20_000_000,
+    cluster_bytes=5_000_000,
+    cluster_warm_up_bytes=1_000_000,
+    kills=1,
+    down_s=12.0,
     limit_s=120.0,
 )
 
@@ -67,6 +75,8 @@ class Row:
     """At least so many times better than Kafka; None where there is no such goal."""
     below: float | None = None
     """Or: the figure itself is to stay below this."""
+    above: float | None = None
+    """Or: to reach this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,8 @@ class Scenario:
     measure: Callable[[Server, Sizes], Figures]
     starts: bool = True
     """Whether the runner starts the server first."""
+    nodes: int = 1
+    """Of the server."""
     runs_at_most: int | None = None
     """For those that take minutes and repeat inside."""
     client_limit: Callable[[Sizes], Mapping[str, Any]] | None = None
@@ -155,7 +167,8 @@ def _waiters(program: str) -> tuple[Callable[[Server, Sizes], Figures], Callable
     return measure, limit
 
 
-def _waiting(name: str, who: str, program: str) -> Scenario:
+def waiting(name: str, who: str, program: str) -> Scenario:
+    """32 producers that wait for each acknowledgement, by a client program."""
     measure, limit = _waiters(program)
     return Scenario(
         name,
@@ -205,7 +218,7 @@ def _start_empty(server: Server, sizes: Sizes) -> Figures:
     wire.wait_for_ack(server.bootstrap, topic="ready", timeout_s=60.0)
     acknowledged = time.perf_counter() - began
     time.sleep(sizes.idle_s)
-    idle = resident_bytes(server.pid) / (1 << 20)
+    idle = resident_bytes(server.pids) / (1 << 20)
     server.stop()
     again = server.start()
     return {
@@ -271,7 +284,7 @@ def _loaded(server: Server, sizes: Sizes) -> Figures:
 def _many_topics(server: Server, sizes: Sizes) -> Figures:
     filled = _fill(server, gib=0.0, sizes=sizes)
     time.sleep(sizes.idle_s)
-    return {"memory": {"mib": resident_bytes(server.pid) / (1 << 20), "filled": filled}}
+    return {"memory": {"mib": resident_bytes(server.pids) / (1 << 20), "filled": filled}}
 
 
 def _spark(server: Server, sizes: Sizes) -> Figures:
@@ -287,8 +300,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     _throughput("java-1024", "Java", 1024, _java(1024)),
     _throughput("librdkafka-100", "librdkafka", 100, _librdkafka(100)),
     _throughput("librdkafka-1024", "librdkafka", 1024, _librdkafka(1024)),
-    _waiting("waiters", "bare sockets", "waiters"),
-    _waiting("waiters-librdkafka", "librdkafka", "waiters_librdkafka"),
+    waiting("waiters", "bare sockets", "waiters"),
+    waiting("waiters-librdkafka", "librdkafka", "waiters_librdkafka"),
     _spread(1_000, 3.0),
     _spread(10_000, 5.0),
     Scenario(

@@ -1,6 +1,7 @@
 """The two servers under test behind one Protocol: start, stop, where to reach it, how much memory it holds.
 
-Each starts on loopback, on free ports, in a folder of its own. Knows nothing of scenarios.
+A server is one node or a cluster of several, on loopback, on free ports, in a folder of its own. Knows nothing of
+scenarios.
 """
 
 import resource
@@ -10,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -30,8 +32,8 @@ JVM = (
 """What kafka-run-class.sh sets."""
 KAFKA_PROPERTIES = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 inter.broker.listener.name=PLAINTEXT
@@ -44,44 +46,63 @@ socket.receive.buffer.bytes=102400
 socket.request.max.bytes=104857600
 num.partitions=1
 num.recovery.threads.per.data.dir=2
-offsets.topic.replication.factor=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+offsets.topic.replication.factor={replicas}
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={in_sync}
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
+default.replication.factor={replicas}
+min.insync.replicas={in_sync}
 log.retention.hours=168
 log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 group.initial.rebalance.delay.ms=0
 """
-"""The server.properties that Kafka ships, with our ports and folder. Only the last line is not Kafka's default (3 s),
-in Kafka's favour: ConsumerPerformance joins a group, and would wait that long before its first record."""
-
+"""The server.properties that Kafka ships, with our ports and folder, and the replicas that the cluster's size allows.
+Only the last line is not Kafka's default (3 s), in Kafka's favour: ConsumerPerformance joins a group, and would wait
+that long before its first record."""
 
 CLUSTER = "headraceBenchmarkQ0001"
 """Any 22 characters of base 64 will do as Kafka's cluster id."""
 
 
 class Server(Protocol):
-    """A server under test. `start` may be called again after `stop`, on the same data."""
+    """A server under test: one node or a cluster of them, counted from 0.
+
+    `start` may be called again after `stop`, on the same data.
+    """
 
     name: str
-    bootstrap: str
 
     def start(self, *, timeout_s: float = 120.0) -> float:
-        """Starts it; returns the seconds until it answered Metadata. Raises RuntimeError, TimeoutError."""
+        """Starts every node; returns the seconds until each names all. Raises RuntimeError, TimeoutError."""
 
     def stop(self, *, timeout_s: float = 120.0) -> None:
-        """Ends it in its clean way (SIGTERM), the hard way after `timeout_s`."""
+        """Ends all in their clean way (SIGTERM), the hard way after `timeout_s`."""
 
     def kill(self) -> None:
-        """Ends it at once (SIGKILL)."""
+        """Ends all at once (SIGKILL)."""
 
     def clear(self) -> None:
-        """Ends it and removes everything that it stored, so that the next start is the first."""
+        """Ends all and removes everything that they stored, so that the next start is the first."""
+
+    def kill_node(self, index: int) -> None:
+        """Ends one node at once (SIGKILL)."""
+
+    def start_node(self, index: int) -> None:
+        """Starts a node again that was killed; does not wait for it."""
 
     @property
-    def pid(self) -> int: ...
+    def bootstrap(self) -> str:
+        """host:port of the nodes, separated by commas."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """host:port of each node."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the nodes that run."""
 
     @property
     def folder(self) -> Path: ...
@@ -99,17 +120,22 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process and all its children, bytes. Raises psutil.NoSuchProcess."""
-    process = psutil.Process(pid)
-    return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+def resident_bytes(pids: Sequence[int]) -> int:
+    """Resident memory of processes and all their children, bytes. Raises psutil.NoSuchProcess."""
+    return sum(each.memory_info().rss for each in _with_children(pids))
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process and its living children have used, seconds."""
-    process = psutil.Process(pid)
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """CPU time that processes and their living children have used, seconds."""
+    times = [each.cpu_times() for each in _with_children(pids)]
     return float(sum(each.user + each.system for each in times))
+
+
+def _with_children(pids: Sequence[int]) -> Iterator[psutil.Process]:
+    for pid in pids:
+        process = psutil.Process(pid)
+        yield process
+        yield from process.children(recursive=True)
 
 
 def stored_bytes(folder: Path) -> int:
@@ -125,13 +151,14 @@ def _allow_files(pid: int) -> None:
 
 @dataclass(slots=True)
 class _Process:
-    """A server's process: starts it, waits for it, ends it; its output goes to a file."""
+    """A node's process: starts it, ends it; its output goes to a file."""
 
     command: list[str]
     output: Path
     running: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> None:
+        self.output.parent.mkdir(parents=True, exist_ok=True)
         with self.output.open("ab") as output:
             self.running = subprocess.Popen(self.command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         _allow_files(self.running.pid)
@@ -139,11 +166,9 @@ class _Process:
     def alive(self) -> bool:
         return self.running is not None and self.running.poll() is None
 
-    @property
-    def pid(self) -> int:
-        if self.running is None:
-            raise RuntimeError(f"{self.command[0]} was not started")
-        return self.running.pid
+    def tell(self, how: signal.Signals) -> None:
+        if self.running is not None:
+            self.running.send_signal(how)
 
     def end(self, how: signal.Signals, timeout_s: float) -> None:
         if self.running is None:
@@ -161,116 +186,135 @@ class _Process:
         return "\n".join(lines[-count:])
 
 
-def _start(process: _Process, bootstrap: str, timeout_s: float) -> float:
-    began = time.perf_counter()
-    process.spawn()
-    try:
-        wire.wait_for_answer(bootstrap, alive=process.alive, timeout_s=timeout_s)
-    except BaseException as error:
-        process.end(signal.SIGKILL, 10.0)
-        if isinstance(error, RuntimeError | TimeoutError):
-            raise type(error)(f"{error}\n{process.tail()}") from error
-        raise
-    return time.perf_counter() - began
+class _Nodes:
+    """What both servers have in common: nodes that are started, killed and ended, each a process."""
+
+    def __init__(self, folder: Path, ports: Sequence[int], processes: Sequence[_Process]) -> None:
+        self.folder = folder
+        self.addresses = [f"127.0.0.1:{port}" for port in ports]
+        self._processes = list(processes)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(self.addresses)
+
+    @property
+    def pids(self) -> list[int]:
+        return [each.running.pid for each in self._processes if each.running is not None]
+
+    def start(self, *, timeout_s: float = 120.0) -> float:
+        began = time.perf_counter()
+        for each in self._processes:
+            each.spawn()
+        try:
+            for address, process in zip(self.addresses, self._processes, strict=True):
+                wire.wait_for_answer(address, brokers=len(self._processes), alive=process.alive, timeout_s=timeout_s)
+        except BaseException as error:
+            self.kill()
+            if isinstance(error, RuntimeError | TimeoutError):
+                tails = "\n".join(each.tail() for each in self._processes)
+                raise type(error)(f"{error}\n{tails}") from error
+            raise
+        return time.perf_counter() - began
+
+    def stop(self, *, timeout_s: float = 120.0) -> None:
+        for each in self._processes[1:]:
+            each.tell(signal.SIGTERM)
+        for each in self._processes:
+            each.end(signal.SIGTERM, timeout_s)
+
+    def kill(self) -> None:
+        for each in self._processes:
+            each.end(signal.SIGKILL, 10.0)
+
+    def kill_node(self, index: int) -> None:
+        self._processes[index].end(signal.SIGKILL, 10.0)
+
+    def start_node(self, index: int) -> None:
+        self._processes[index].spawn()
 
 
-@dataclass(slots=True)
-class KafkaServer:
-    """One Apache Kafka broker and controller (KRaft), its own defaults, 1 GiB of heap."""
+class KafkaServer(_Nodes):
+    """Apache Kafka: nodes that are broker and controller (KRaft), its own defaults, 1 GiB of heap each.
 
-    folder: Path
-    heap: tuple[str, ...] = HEAP
-    settings: dict[str, str] = field(default_factory=dict)
-    """Over the defaults: for tests only, never for a measurement."""
-    name: str = "kafka"
-    bootstrap: str = ""
-    _process: _Process = field(init=False)
-    _format: list[str] = field(init=False)
+    Three and more nodes keep three replicas, two in sync at least. `settings`: over the defaults, for tests only,
+    never for a measurement.
+    """
 
-    def __post_init__(self) -> None:
-        port, controller = free_ports(2)
-        self.bootstrap = f"127.0.0.1:{port}"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        properties = self.folder / "server.properties"
-        text = KAFKA_PROPERTIES.format(port=port, controller=controller, logs=self.folder / "logs")
-        properties.write_text(text + "".join(f"{key}={value}\n" for key, value in self.settings.items()))
+    name = "kafka"
+
+    def __init__(
+        self, folder: Path, *, nodes: int = 1, heap: tuple[str, ...] = HEAP, settings: Mapping[str, str] | None = None
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        both = free_ports(2 * nodes)
+        ports, controllers = both[:nodes], both[nodes:]
         java = shutil.which("java") or "java"
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         common = ["-cp", jars.kafka_classpath(), quiet]
-        self._format = [java, *common, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
-        command = [java, *self.heap, *JVM, *common, "kafka.Kafka", str(properties)]
-        self._process = _Process(command, self.folder / "kafka.log")
+        self._formats: list[tuple[Path, list[str]]] = []
+        processes = []
+        for index in range(nodes):
+            logs, properties = folder / f"logs-{index}", folder / f"server-{index}.properties"
+            text = KAFKA_PROPERTIES.format(
+                node=index + 1,
+                voters=",".join(f"{number + 1}@127.0.0.1:{port}" for number, port in enumerate(controllers)),
+                port=ports[index],
+                controller=controllers[index],
+                logs=logs,
+                replicas=min(3, nodes),
+                in_sync=2 if nodes >= 3 else 1,
+            )
+            properties.write_text(text + "".join(f"{key}={value}\n" for key, value in (settings or {}).items()))
+            tool = [java, *common, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
+            self._formats.append((logs, tool))
+            command = [java, *heap, *JVM, *common, "kafka.Kafka", str(properties)]
+            processes.append(_Process(command, folder / f"kafka-{index}.log"))
+        super().__init__(folder, ports, processes)
         self._prepare()
 
     def _prepare(self) -> None:
-        if not (self.folder / "logs" / "meta.properties").exists():
-            subprocess.run(self._format, check=True, capture_output=True, timeout=120)
-
-    def start(self, *, timeout_s: float = 120.0) -> float:
-        return _start(self._process, self.bootstrap, timeout_s)
-
-    def stop(self, *, timeout_s: float = 120.0) -> None:
-        self._process.end(signal.SIGTERM, timeout_s)
-
-    def kill(self) -> None:
-        self._process.end(signal.SIGKILL, 10.0)
+        for logs, tool in self._formats:
+            if not (logs / "meta.properties").exists():
+                subprocess.run(tool, check=True, capture_output=True, timeout=120)
 
     def clear(self) -> None:
         self.kill()
-        shutil.rmtree(self.folder / "logs", ignore_errors=True)
+        for logs, _ in self._formats:
+            shutil.rmtree(logs, ignore_errors=True)
         self._prepare()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
+class HeadraceServer(_Nodes):
+    """Storage nodes of a cluster of its own, each as if on a host of its own; three keep three replicas.
 
-@dataclass(slots=True)
-class HeadraceServer:
-    """One storage node of a cluster of its own."""
+    `prefix`: what runs Python; a profiler's command goes here.
+    """
 
-    folder: Path
-    prefix: tuple[str, ...] = (sys.executable,)
-    """What runs Python: a profiler's command goes here."""
-    name: str = "headrace"
-    bootstrap: str = ""
-    _process: _Process = field(init=False)
+    name = "headrace"
 
-    def __post_init__(self) -> None:
-        (port,) = free_ports(1)
-        self.bootstrap = f"127.0.0.1:{port}"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        where = ["--data", f"{self.folder}/node-1", "--store", f"{self.folder}/cluster.sqlite"]
-        listen = ["--host", "127.0.0.1", "--port", str(port), "--ready-file", f"{self.folder}/ready"]
-        groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
-        self._process = _Process(
-            [*self.prefix, "-m", "headrace.node", *where, *listen, *groups], self.folder / "node.log"
-        )
-
-    def start(self, *, timeout_s: float = 120.0) -> float:
-        return _start(self._process, self.bootstrap, timeout_s)
-
-    def stop(self, *, timeout_s: float = 120.0) -> None:
-        self._process.end(signal.SIGTERM, timeout_s)
-
-    def kill(self) -> None:
-        self._process.end(signal.SIGKILL, 10.0)
+    def __init__(self, folder: Path, *, nodes: int = 1, prefix: tuple[str, ...] = (sys.executable,)) -> None:
+        ports = free_ports(nodes)
+        processes = []
+        for index, port in enumerate(ports):
+            where = ["--data", f"{folder}/node-{index + 1}", "--store", f"{folder}/cluster.sqlite"]
+            listen = ["--host", "127.0.0.1", "--port", str(port), "--ready-file", f"{folder}/ready-{index + 1}"]
+            first = ["--first-nodes", str(nodes), "--failure-host", f"host-{index + 1}"]
+            groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
+            command = [*prefix, "-m", "headrace.node", *where, *listen, *first, *groups]
+            processes.append(_Process(command, folder / f"node-{index + 1}.log"))
+        super().__init__(folder, ports, processes)
 
     def clear(self) -> None:
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
 
-def make(name: str, folder: Path) -> Server:
+def make(name: str, folder: Path, *, nodes: int = 1) -> Server:
     """The server of that name on fresh or present data in `folder`. Raises ValueError for another name."""
     match name:
         case "kafka":
-            return KafkaServer(folder)
+            return KafkaServer(folder, nodes=nodes)
         case "headrace":
-            return HeadraceServer(folder)
+            return HeadraceServer(folder, nodes=nodes)
     raise ValueError(f"no server named {name!r}; there are kafka and headrace")

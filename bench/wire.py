@@ -29,6 +29,8 @@ from kio.static.primitive import Records, i16, i32, i32Timedelta, i64
 SIZE = struct.Struct(">i")
 HEADER = struct.Struct(">hhih5s")
 CLIENT_ID = b"bench"
+AT_ONCE = 1000
+"""Topics in one request."""
 CORRELATION_AT = 8
 """Where the correlation id of a framed request starts: after the frame's size, the key and the version."""
 
@@ -89,7 +91,8 @@ class Client:
     """One connection. Every call blocks for its answer; `timeout_s` bounds each."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float = 60.0) -> None:
-        host, _, port = bootstrap.rpartition(":")
+        """`bootstrap`: host:port; of several, separated by commas, the first."""
+        host, _, port = bootstrap.split(",")[0].rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -129,13 +132,13 @@ class Client:
         return entity_reader(metadata_response_v4.MetadataResponse)(memoryview(self.exchange(framed(request))), 0)[0]
 
     def create_topics(self, topics: Sequence[str], *, partitions: int = 1, timeout_ms: int = 120_000) -> None:
-        """Creates topics of one replica in one request. Raises Refused."""
+        """Creates topics in one request, with as many replicas as the cluster has by default. Raises Refused."""
         request = create_v4.CreateTopicsRequest(
             topics=tuple(
                 create_v4.CreatableTopic(
                     name=TopicName(topic),
                     num_partitions=i32(partitions),
-                    replication_factor=i16(1),
+                    replication_factor=i16(-1),
                     assignments=(),
                     configs=(),
                 )
@@ -158,8 +161,8 @@ class Client:
                 if partition.error_code:
                     raise Refused(f"producing to {topic.name}: {partition.error_code!r}")
 
-    def ends(self, topics: Iterable[str], *, partitions: int = 1) -> dict[str, int]:
-        """The sum of the end offsets of each topic's partitions (0 to `partitions` - 1). Raises Refused."""
+    def ends(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, int]:
+        """By topic, the sum of the end offsets of the given partitions, which this node leads. Raises Refused."""
         request = list_v1.ListOffsetsRequest(
             replica_id=_consumer(),
             topics=tuple(
@@ -167,10 +170,10 @@ class Client:
                     name=TopicName(topic),
                     partitions=tuple(
                         list_v1.ListOffsetsPartition(partition_index=i32(index), timestamp=i64(-1))
-                        for index in range(partitions)
+                        for index in of_topic
                     ),
                 )
-                for topic in topics
+                for topic, of_topic in partitions.items()
             ),
         )
         body = self.exchange(framed(request))
@@ -188,8 +191,37 @@ def _consumer() -> Any:
     return i32(-1)
 
 
-def wait_for_answer(bootstrap: str, *, alive: Any, timeout_s: float) -> None:
-    """Returns when the server names itself in an answer to Metadata. Tries every 2 ms.
+def leaders(bootstrap: str, topics: Sequence[str], *, create: bool = False) -> dict[str, dict[int, str]]:
+    """By topic and partition, the host:port of the leader; those without one are left out. Raises OSError."""
+    with Client(bootstrap) as client:
+        answer = client.metadata(topics, create=create)
+    addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+    return {
+        topic.name: {
+            part.partition_index: addresses[part.leader_id] for part in topic.partitions if part.leader_id in addresses
+        }
+        for topic in answer.topics
+        if topic.name is not None
+    }
+
+
+def count_records(bootstrap: str, topics: Sequence[str]) -> int:
+    """The sum of the end offsets of all partitions of topics, asked of their leaders. Raises Refused, OSError."""
+    total = 0
+    for at in range(0, len(topics), AT_ONCE):
+        asked = topics[at : at + AT_ONCE]
+        by_leader: dict[str, dict[str, list[int]]] = {}
+        for topic, of_topic in leaders(bootstrap, asked).items():
+            for partition, address in of_topic.items():
+                by_leader.setdefault(address, {}).setdefault(topic, []).append(partition)
+        for address, partitions in by_leader.items():
+            with Client(address) as client:
+                total += sum(client.ends(partitions).values())
+    return total
+
+
+def wait_for_answer(bootstrap: str, *, brokers: int = 1, alive: Any, timeout_s: float) -> None:
+    """Returns when the server names so many brokers in an answer to Metadata. Tries every 2 ms.
 
     `alive()` says whether the process still runs. Raises RuntimeError if it ends, TimeoutError.
     """
@@ -197,7 +229,7 @@ def wait_for_answer(bootstrap: str, *, alive: Any, timeout_s: float) -> None:
     while time.monotonic() < deadline:
         try:
             with Client(bootstrap, timeout_s=max(0.1, deadline - time.monotonic())) as client:
-                if client.metadata(()).brokers:
+                if len(client.metadata(()).brokers) >= brokers:
                     return
         except OSError:
             pass
@@ -208,19 +240,17 @@ def wait_for_answer(bootstrap: str, *, alive: Any, timeout_s: float) -> None:
 
 
 def wait_for_ack(bootstrap: str, *, topic: str, timeout_s: float) -> None:
-    """Returns when one record to `topic` (made on first use) is acknowledged. Raises TimeoutError."""
+    """Returns when one record to `topic` (made on first use) is acknowledged by its leader. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     batch = record_batch([b"ready"])
     while time.monotonic() < deadline:
         try:
-            with Client(bootstrap, timeout_s=max(0.1, deadline - time.monotonic())) as client:
-                client.metadata((topic,), create=True)
-                while time.monotonic() < deadline:
-                    try:
-                        client.produce({topic: batch})
-                        return
-                    except Refused:
-                        time.sleep(0.002)
-        except OSError:
-            time.sleep(0.002)
+            address = leaders(bootstrap, (topic,), create=True).get(topic, {}).get(0)
+            if address is not None:
+                with Client(address, timeout_s=max(0.1, deadline - time.monotonic())) as client:
+                    client.produce({topic: batch})
+                    return
+        except (OSError, Refused):
+            pass
+        time.sleep(0.002)
     raise TimeoutError(f"{bootstrap} acknowledged nothing to {topic} within {timeout_s:.0f} s")

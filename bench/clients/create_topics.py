@@ -35,7 +35,7 @@ def main() -> None:
 
     began = time.monotonic()
     for at in range(0, len(names), options.at_once):
-        new = [NewTopic(name, num_partitions=1, replication_factor=1) for name in names[at : at + options.at_once]]
+        new = [NewTopic(name, num_partitions=1) for name in names[at : at + options.at_once]]
         futures = admin.create_topics(new, operation_timeout=options.limit_s, request_timeout=options.limit_s)
         for name, future in futures.items():
             try:

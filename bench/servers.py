@@ -4,6 +4,7 @@ A server is one node or a cluster of several, on loopback, on free ports, in a f
 scenarios.
 """
 
+import os
 import resource
 import shutil
 import signal
@@ -155,12 +156,16 @@ class _Process:
 
     command: list[str]
     output: Path
+    environment: dict[str, str] | None = None
+    """None: this process's own."""
     running: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> None:
         self.output.parent.mkdir(parents=True, exist_ok=True)
         with self.output.open("ab") as output:
-            self.running = subprocess.Popen(self.command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+            self.running = subprocess.Popen(
+                self.command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=self.environment
+            )
         _allow_files(self.running.pid)
 
     def alive(self) -> bool:
@@ -285,6 +290,17 @@ class KafkaServer(_Nodes):
         self._prepare()
 
 
+def _with_bytecode() -> dict[str, str]:
+    """An environment in which Headrace runs as it does where pip has installed it: from compiled modules, not source.
+
+    They lie in a folder of the benchmark's, so that a checkout that keeps none stays as it is.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(jars.WORK / "bytecode")
+    subprocess.run([sys.executable, "-c", "import headrace.node"], env=environment, check=True, timeout=120)
+    return environment
+
+
 class HeadraceServer(_Nodes):
     """Storage nodes of a cluster of its own, each as if on a host of its own; three keep three replicas.
 
@@ -295,6 +311,7 @@ class HeadraceServer(_Nodes):
 
     def __init__(self, folder: Path, *, nodes: int = 1, prefix: tuple[str, ...] = (sys.executable,)) -> None:
         ports = free_ports(nodes)
+        environment = _with_bytecode()
         processes = []
         for index, port in enumerate(ports):
             where = ["--data", f"{folder}/node-{index + 1}", "--store", f"{folder}/cluster.sqlite"]
@@ -302,7 +319,7 @@ class HeadraceServer(_Nodes):
             first = ["--first-nodes", str(nodes), "--failure-host", f"host-{index + 1}"]
             groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
             command = [*prefix, "-m", "headrace.node", *where, *listen, *first, *groups]
-            processes.append(_Process(command, folder / f"node-{index + 1}.log"))
+            processes.append(_Process(command, folder / f"node-{index + 1}.log", environment))
         super().__init__(folder, ports, processes)
 
     def clear(self) -> None:

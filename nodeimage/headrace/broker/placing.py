@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.broker.cluster_link import ClusterLink
+from headrace.broker.cluster_rules import volume_fault
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.records import ContainerRecord
@@ -32,10 +33,15 @@ class Placing:
     def place(self, count: int, volume: str, *, avoid: ContainerId | None = None) -> list[tuple[ContainerId, Epoch]]:
         """Containers for `count` new partitionlets, each with its epoch, which may be an older one but never a newer.
 
-        `avoid` is taken only where there is no other. Raises KafkaError LEADER_NOT_AVAILABLE while there is none.
+        `avoid` is taken only where there is no other. Raises KafkaError: LEADER_NOT_AVAILABLE while there is none,
+        INVALID_REPLICATION_FACTOR where the cluster's nodes cannot give the volume what it asks for.
         """
         candidates = self._candidates(volume, avoid)
         if not candidates:
+            wanted = self._cluster.view.volumes.get(volume)
+            fault = volume_fault(wanted, self._cluster.nodes()) if wanted is not None else None
+            if fault is not None:
+                raise KafkaError(Code.INVALID_REPLICATION_FACTOR, fault)
             raise KafkaError(
                 Code.LEADER_NOT_AVAILABLE, f"no container of volume {volume!r} takes new partitions at the moment"
             )

@@ -79,7 +79,7 @@ class Prober:
                     task.cancel()
                 del self._watched[node], self._sights[node]
         for node, record in self._view.nodes.items():
-            if node != self._own and node not in self._watched:
+            if node != self._own and node not in self._watched and record.peer_port:  # it has been up, that is
                 self._sights[node] = Sight()
                 watched = self._watched[node] = _Watched(record)
                 watched.ticker = self._loop.create_task(self._watch(watched), name=f"probe node {node}")

@@ -22,6 +22,7 @@ from headrace.errors import Code, KafkaError
 from headrace.ids import Position
 from headrace.log.frames import FrameType
 from headrace.node import Node, Options
+from headrace.store.records import VolumeRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire import cold
 from headrace.wire import metadata as wire_metadata
@@ -228,7 +229,13 @@ async def test_what_another_node_leads_is_refused_as_that_and_not_as_unknown(bro
         timeout=5_000,
     )
     assert deleted.topics[0].partitions[0].error_code == Code.NOT_LEADER_OR_FOLLOWER
-    assert (await result(send(there, session(there), index, batch(b"a")))).error == 0
+
+    async def stored() -> bool:
+        found = await result(send(there, session(there), index, batch(b"a")))
+        assert found.error in (0, Code.NOT_ENOUGH_REPLICAS)  # the new container's followers may not be there yet
+        return found.error == 0
+
+    await until(stored)
 
 
 async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
@@ -597,3 +604,11 @@ async def test_without_a_container_of_the_volume_nothing_is_placed(brokers: list
     with pytest.raises(KafkaError) as refused:
         brokers[0].place(1, "another")
     assert refused.value.code is Code.LEADER_NOT_AVAILABLE
+
+
+async def test_topics_of_a_volume_that_asks_for_more_nodes_than_there_are_are_refused(brokers: list[Broker]) -> None:
+    broker = brokers[0]
+    broker.cluster.view.volumes["wide"] = VolumeRecord("wide", replicas=5, min_in_sync=4)
+    with pytest.raises(KafkaError, match="asks for 4 in sync at least") as refused:
+        broker.place(1, "wide")
+    assert refused.value.code is Code.INVALID_REPLICATION_FACTOR

@@ -40,6 +40,7 @@ from headrace.broker.rolls import Rolls
 from headrace.broker.scrub import Scrub
 from headrace.broker.space import Space
 from headrace.broker.topics import Topics
+from headrace.broker.volume_limits import VolumeLimits
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
 from headrace.errors import Code, KafkaError
@@ -118,6 +119,7 @@ class Broker:
         self.deadlines = Deadlines(self.loop)
         self.loop_lag = LoopLag(self.loop)
         self.fetch_sessions = FetchSessions()
+        self.volume_limits = VolumeLimits(self)
         self.space = Space(self, regroup_enabled=regroup_enabled)
         self.scrub = Scrub(self)
         self.topics = Topics(self)

@@ -43,7 +43,7 @@ class Newest(Params, frozen=True):
 async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object]:
     """The cluster: its nodes, its controller, its volumes, and what its redundancy lacks."""
     view = broker.cluster.view
-    answers = await _probed(broker)
+    answers, held = await asyncio.gather(_probed(broker), broker.volume_limits.by_volume())
     replicas = {node: {each.container: each for each in answer.replicas} for node, answer in answers.items()}
     kept = [each for each in view.containers.values() if each.state != rules.DELETED]
     lacking = rules.lacks(kept, nodes=view.nodes, replicas=replicas)
@@ -61,7 +61,9 @@ async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object
             "behind_bytes": sum(each.behind_bytes or 0 for each in lacking),
         },
         "nodes": [_node_shown(broker, node, answers.get(node.node_id)) for node in broker.cluster.nodes()],
-        "volumes": [volume_shown(each, nodes, kept) for _, each in sorted(view.volumes.items())],
+        "volumes": [
+            volume_shown(each, nodes, kept, held=held.get(name, 0)) for name, each in sorted(view.volumes.items())
+        ],
         "lacking": [msgspec.to_builtins(each) for each in lacking],
     }
 

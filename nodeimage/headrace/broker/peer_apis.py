@@ -19,6 +19,8 @@ from headrace.peer.messages import (
     Extents,
     ExtentsFound,
     FindTime,
+    Held,
+    HeldBytes,
     Message,
     Opened,
     OpenPartitionlet,
@@ -51,6 +53,7 @@ def handlers(broker: "Broker") -> Mapping[type[Message], Handler]:
         Extents: apis.extents,
         OpenPartitionlet: apis.open_partitionlet,
         RollAway: apis.roll_away,
+        HeldBytes: apis.held_bytes,
     }
 
 
@@ -122,6 +125,9 @@ class _PeerApis:
             reason=asked.reason,
         )
         return Rolled(count)
+
+    async def held_bytes(self, _asked: HeldBytes, _payload: memoryview, _session: Session) -> Held:
+        return Held(list((await self._broker.volume_limits.led_here()).items()))
 
     def _led(self, container_id: ContainerId) -> Container:
         container = self._broker.containers.get(container_id)

@@ -272,6 +272,8 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
     if partition.seal is not None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
+    if container.refuses:
+        raise StorageFull(container.refuses)
     if not container.has_room(len(batch)):
         raise StorageFull("no chunk is ready for this batch")
     known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)

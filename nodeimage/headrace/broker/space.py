@@ -1,4 +1,5 @@
-"""The node's disk: closing chunks, expiry, giving space back, regrouping, and which containers take new partitions.
+"""The node's disk: closing chunks, expiry, giving space back, regrouping, which containers take new partitions, and
+volumes' limits.
 
 One task looks after it, every few seconds and when something asks for it; nothing here has a timer per topic. Disk
 work runs in threads, regrouping in a helper process of low priority. It covers every replica of this node: each closes,
@@ -156,6 +157,7 @@ class Space:
     async def _round(self) -> None:
         async with self._round_lock:
             for name, step in (
+                ("look at volumes", self._broker.volume_limits.step),
                 ("close chunks", self._chunk_closing.close_full),
                 ("close containers", self._container_closing.close_full),
                 ("expire", self._expiry.step),

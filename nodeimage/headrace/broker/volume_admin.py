@@ -45,13 +45,18 @@ async def volume_list(broker: "Broker", params: NoParams) -> list[dict[str, obje
     """Every volume, and what it cannot have of what it asks for."""
     view = broker.cluster.view
     nodes, containers = list(view.nodes.values()), list(view.containers.values())
-    return [volume_shown(each, nodes, containers) for _, each in sorted(view.volumes.items())]
+    held = await broker.volume_limits.by_volume()
+    return [
+        volume_shown(each, nodes, containers, held=held.get(name, 0)) for name, each in sorted(view.volumes.items())
+    ]
 
 
 async def volume_show(broker: "Broker", params: OneVolume) -> dict[str, object]:
     """One volume."""
     view = broker.cluster.view
-    return volume_shown(_volume(broker, params.name), list(view.nodes.values()), list(view.containers.values()))
+    volume = _volume(broker, params.name)
+    held = (await broker.volume_limits.by_volume()).get(volume.name, 0)
+    return volume_shown(volume, list(view.nodes.values()), list(view.containers.values()), held=held)
 
 
 async def volume_create(broker: "Broker", params: VolumeFields) -> dict[str, object]:
@@ -94,7 +99,9 @@ async def _put_volume(
     made = await broker.store(lambda store: records.change_volume(store, wanted.name, decide))
     view.refresh()
     log.info("volume", **msgspec.to_builtins(made))
-    return volume_shown(made, nodes, list(view.containers.values()))
+    await broker.volume_limits.step()
+    held = (await broker.volume_limits.by_volume()).get(made.name, 0)
+    return volume_shown(made, nodes, list(view.containers.values()), held=held)
 
 
 def _with_fields(volume: VolumeRecord, params: VolumeFields) -> VolumeRecord:
@@ -118,7 +125,9 @@ def _no_volume(broker: "Broker", name: str) -> HeadraceError:
     return refused(f"there is no volume {name!r:.80}; there are: {known}; `headrace volume create` makes one")
 
 
-def volume_shown(volume: VolumeRecord, nodes: list[NodeRecord], containers: list[ContainerRecord]) -> dict[str, object]:
+def volume_shown(
+    volume: VolumeRecord, nodes: list[NodeRecord], containers: list[ContainerRecord], *, held: int
+) -> dict[str, object]:
     used = [each for each in containers if each.volume == volume.name and each.state != rules.DELETED]
     return {
         "volume": volume.name,
@@ -130,8 +139,17 @@ def volume_shown(volume: VolumeRecord, nodes: list[NodeRecord], containers: list
         "size_limit_bytes": volume.size_limit or None,
         "durability": volume.durability,
         "containers": len(used),
-        "problem": rules.volume_fault(volume, nodes) or rules.volume_warning(volume, nodes),
+        "held_bytes": held,
+        "problem": (
+            rules.volume_fault(volume, nodes) or _over_limit(volume, held) or rules.volume_warning(volume, nodes)
+        ),
     }
+
+
+def _over_limit(volume: VolumeRecord, held: int) -> str | None:
+    if not volume.size_limit or held < volume.size_limit:
+        return None
+    return f"volume {volume.name!r} holds {held} bytes, and may hold {volume.size_limit}: it takes no records"
 
 
 async def volume_for_stream(broker: "Broker", name: str) -> None:

@@ -98,6 +98,8 @@ class Container:
         """Where this epoch's frames begin: what is younger was written by this process."""
         self.closing = False
         """No new partitionlet opens here any more, and the open ones are rolled away before their next batch."""
+        self.refuses = ""
+        """Why it takes no records at present; empty: it does."""
         self.volume = "default"
         self.commands_tail = commands if commands is not None else CommandTail(self.log.end)
         self.commands_at_once = False

@@ -130,6 +130,11 @@ class Appender:
         size = self.options.file_bytes(self.end - self.start)
         return max(size, self._wanted + FILE_HEAD_BYTES)
 
+    @property
+    def unused_bytes(self) -> int:
+        """What chunks occupy beyond their frames: the rest of the open one. Spare ones are not counted as chunks."""
+        return 0 if self._open is None else self._open.start + self._open.capacity - self.end
+
     def make_spare(self) -> None:
         """[blocking] Preallocates the next chunk. Raises `StorageFull`, and leaves nothing behind."""
         with self._spare_lock:

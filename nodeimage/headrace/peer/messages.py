@@ -247,6 +247,18 @@ class Extents(Request[ExtentsFound], frozen=True):
     answer = ExtentsFound
 
 
+class Held(Message, frozen=True):
+    """(container, bytes that its records occupy) of those that the node leads."""
+
+    items: list[tuple[ContainerId, int]]
+
+
+class HeldBytes(Request[Held], frozen=True):
+    """Ask how much the containers hold that a node leads."""
+
+    answer = Held
+
+
 class Rolled(Message, frozen=True):
     """So many partitionlets went on elsewhere."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from headrace.local.cluster import Started, StartOptions, running_cluster, start, stop
 
@@ -122,6 +123,36 @@ def test_volumes_are_made_shown_altered_and_used(hr: Headrace) -> None:
     containers = {each["container"]: each for each in hr("containers", "--volume", "pair", "-o", "json").json}
     assert len(containers[partitionlet["container"]]["replicas"]) == 2
     assert hr("consume", "/pair:topic", "--from-beginning").out == "kept twice\n"
+
+
+def test_a_volume_at_its_limit_takes_no_records_until_there_is_room(hr: Headrace, three: Started) -> None:
+    hr("volume", "create", "small", "--size-limit", "300KiB")
+    hr("stream", "create", "/small", "--volume", "small")
+    hr("topic", "create", "/small:topic", "--partitions", "3")
+    errors: list[Any] = []
+    sender = Producer({"bootstrap.servers": three.cluster.bootstrap, "message.timeout.ms": 3_000})
+
+    def send() -> bool:
+        errors.clear()
+        for number in range(30):
+            text = os.urandom(2_000).hex()
+            sender.produce("/small:topic", text, partition=number % 3, on_delivery=lambda no, _: errors.append(no))
+        sender.flush(20)
+        return all(error is None for error in errors)
+
+    assert send()
+    until(lambda: not send())
+    shown = hr("volume", "show", "small", "-o", "json").json
+    assert shown["held_bytes"] >= shown["size_limit_bytes"] == 300 << 10
+    assert "takes no records" in shown["problem"]
+    assert hr("consume", "/small:topic", "--from-beginning", "--count", "30").code == 0
+    hr("volume", "alter", "small", "--size-limit", "unlimited")
+    until(send)
+    hr("volume", "alter", "small", "--size-limit", "300KiB")
+    until(lambda: not send())
+    hr("topic", "delete", "/small:topic")
+    hr("topic", "create", "/small:topic", "--partitions", "3")
+    until(send)
 
 
 @pytest.mark.parametrize(

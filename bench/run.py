@@ -80,6 +80,11 @@ def sample(
             taken["figures"] = scenario.measure(server, sizes)
     except Exception as error:  # whatever fails, the figure that is missing must say why
         taken["error"] = f"{type(error).__name__}: {error}"
+        kept = jars.WORK / "failed" / f"{server_name}-{scenario.name}-{run}"
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(parents=True)
+        for log in folder.glob("*.log"):
+            shutil.copy(log, kept)
     finally:
         server.kill()
         shutil.rmtree(folder, ignore_errors=True)

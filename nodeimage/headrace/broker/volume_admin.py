@@ -54,7 +54,7 @@ async def volume_list(broker: "Broker", params: NoParams) -> list[dict[str, obje
 async def volume_show(broker: "Broker", params: OneVolume) -> dict[str, object]:
     """One volume."""
     view = broker.cluster.view
-    volume = _volume(broker, params.name)
+    volume = await _volume(broker, params.name)
     held = (await broker.volume_limits.by_volume()).get(volume.name, 0)
     return volume_shown(volume, list(view.nodes.values()), list(view.containers.values()), held=held)
 
@@ -77,7 +77,7 @@ async def volume_create(broker: "Broker", params: VolumeFields) -> dict[str, obj
 
 async def volume_alter(broker: "Broker", params: VolumeFields) -> dict[str, object]:
     """The volume as changed. Its containers follow: replicas are made or given up by and by."""
-    present = _volume(broker, params.name)
+    present = await _volume(broker, params.name)
 
     def decide(found: VolumeRecord | None) -> VolumeRecord:
         if found is None:
@@ -113,8 +113,10 @@ def _with_fields(volume: VolumeRecord, params: VolumeFields) -> VolumeRecord:
     return structs.replace(volume, **said)
 
 
-def _volume(broker: "Broker", name: str) -> VolumeRecord:
+async def _volume(broker: "Broker", name: str) -> VolumeRecord:
     volume = broker.cluster.view.volumes.get(name)
+    if volume is None:  # just made, perhaps, by way of another node
+        volume = await broker.store(lambda store: records.get_volume(store, name))
     if volume is None:
         raise _no_volume(broker, name)
     return volume
@@ -154,7 +156,7 @@ def _over_limit(volume: VolumeRecord, held: int) -> str | None:
 
 async def volume_for_stream(broker: "Broker", name: str) -> None:
     """See to it that a volume that a stream names is there, and has a container. Raises KafkaError."""
-    volume = _volume(broker, name)
+    volume = await _volume(broker, name)
     if broker.cluster.open_data(volume=name):
         return
     nodes = broker.cluster.nodes()

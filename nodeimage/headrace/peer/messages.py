@@ -380,6 +380,8 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     ExtentsFound,
     RollAway,
     Rolled,
+    HeldBytes,
+    Held,
     Follow,
     Following,
     Frames,

@@ -144,7 +144,7 @@ def test_a_partition_may_be_larger_than_any_nodes_quota(
 def test_every_client_reads_a_chain_of_twenty_over_four_nodes(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(count=NODES)
     topic = make_stream(cluster, replicas=1)
-    count = 22 * 2_000_000 // RECORD
+    count = 40 * 2_000_000 // RECORD  # batches of up to 1 MB: a partitionlet holds up to 3 MB
     write(cluster, topic, count)
     chain = cluster.admin("chain", {"topic": topic, "partition": 0})
     leaders = {record.container_id: record.primary for record in cluster.containers()}

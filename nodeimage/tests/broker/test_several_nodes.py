@@ -126,6 +126,7 @@ async def result(slot: Answered) -> wire_produce.ProduceResult:
 @pytest.fixture
 async def topic(brokers: list[Broker]) -> str:
     """A topic that all nodes know, with partitions on each of them."""
+    await each_leads(brokers)
     made = await ask(
         brokers[0],
         ApiKey.CREATE_TOPICS,
@@ -153,6 +154,18 @@ async def until(check: Callable[[], Awaitable[T]]) -> T:
             if found:
                 return found
             await asyncio.sleep(0.001)
+
+
+async def each_leads(brokers: list[Broker]) -> None:
+    """Wait until every node knows that each leads a container which takes new partitions."""
+
+    async def known() -> bool:
+        return all(
+            {each.primary for each in broker.cluster.open_data()} == {other.node_id for other in brokers}
+            for broker in brokers
+        )
+
+    await until(known)
 
 
 async def led_by(broker: Broker) -> list[int]:
@@ -586,12 +599,7 @@ async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: lis
 
 async def test_new_partitions_avoid_nodes_that_leave(brokers: list[Broker]) -> None:
     view = brokers[0].cluster.view
-
-    async def each_leads() -> bool:
-        leaders = {each.primary for each in brokers[0].cluster.open_data(volume="default")}
-        return leaders == {broker.node_id for broker in brokers}
-
-    await until(each_leads)
+    await each_leads(brokers)
     draining = next(node for node in view.nodes.values() if node.node_id == brokers[1].node_id)
     view.nodes[draining.node_id] = structs.replace(draining, draining=True)
     places = Placing(brokers[0].cluster).place(300, "default")

@@ -244,9 +244,8 @@ def _start(
                 raise shared
             _append(pending, part, *found, now=now)
         except HeadraceError as error:
-            topic, log_start = broker.topics.cached(part.topic), -1
-            if found is not None:
-                topic, log_start = found[0], found[1].log_start
+            log_start = found[1].log_start if found is not None else -1
+            topic = broker.topics.cached(part.topic)
             pending.add(_refused(session, part, error, topic, log_start), settled=True)
     broker.counters.produce_requests += 1
     pending.committed()

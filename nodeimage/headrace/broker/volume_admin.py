@@ -99,7 +99,6 @@ async def _put_volume(
     made = await broker.store(lambda store: records.change_volume(store, wanted.name, decide))
     view.refresh()
     log.info("volume", **msgspec.to_builtins(made))
-    await broker.volume_limits.step()
     held = (await broker.volume_limits.by_volume()).get(made.name, 0)
     return volume_shown(made, nodes, list(view.containers.values()), held=held)
 

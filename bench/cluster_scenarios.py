@@ -11,8 +11,8 @@ from typing import Any
 from bench import java_tools, wire
 from bench.figures import quantile
 from bench.jars import BENCH
-from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client, waiting
-from bench.servers import Server, resident_bytes
+from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client, start_empty, waiting
+from bench.servers import Server
 
 NODES = 3
 PARTITIONS = 6
@@ -76,20 +76,6 @@ def _spread(topics: int, *, reach: float | None = None, above: float | None = No
         measure,
         nodes=NODES,
     )
-
-
-def _start(server: Server, sizes: Sizes) -> Figures:
-    """Of fresh folders, whose formatting is not counted for Kafka; then of the same folders again."""
-    began = time.perf_counter()
-    first = server.start()
-    wire.wait_for_ack(server.bootstrap, topic="ready", timeout_s=60.0)
-    acknowledged = time.perf_counter() - began
-    time.sleep(sizes.idle_s)
-    idle = resident_bytes(server.pids) / (1 << 20)
-    server.stop()
-    again = server.start()
-    ready = {"seconds": first, "first_ack_s": acknowledged, "again_s": again}
-    return {"ready": ready, "ack": ready, "idle": {"mib": idle}}
 
 
 def in_sync(bootstrap: str, topic: str) -> int:
@@ -185,7 +171,7 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
             Row("ack", "three nodes, first record acknowledged", "first_ack_s", "s", more_is_better=False),
             Row("idle", "resident memory of three nodes, idle", "mib", "MiB", more_is_better=False, reach=4.0),
         ),
-        _start,
+        start_empty,
         starts=False,
         nodes=NODES,
     ),

@@ -43,6 +43,7 @@ from headrace.control.observed import Settings
 from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, StorageFull
 from headrace.folder import DataFolder
 from headrace.ids import ContainerId, Millis, NodeId, Position
+from headrace.node_disk import NodeDisk
 from headrace.node_environment import EXIT_DISK_FAILED, NodeEnvironment
 from headrace.node_load import LoadMeter
 from headrace.node_options import Options, parse
@@ -72,7 +73,6 @@ HAND_OVER_S: Final = 5.0
 SUBMIT_S: Final = 5.0
 NEW_CONTAINER_S: Final = 10.0
 LED_S: Final = 2.0
-DISK_LOOK_S: Final = 5.0
 
 
 class Node:
@@ -85,9 +85,10 @@ class Node:
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._store_executor = ThreadPoolExecutor(2, thread_name_prefix="store")
         self._room = DiskRoom(options.data, self._settings)
+        self._disk = NodeDisk(
+            self._room, chunk_bytes=self._settings.chunk_bytes, executor=self._executor, tell=self._tell_full
+        )
         self._load = LoadMeter()
-        self._disk = (0, 0)
-        self._disk_due = 0.0
         self._catalog_opened = asyncio.Event()
         self._closing = contextlib.AsyncExitStack()
         """What has been started, to be stopped in reverse order."""
@@ -191,6 +192,7 @@ class Node:
         self.replicas.on_led.append(lambda _: self._wake())
         self.replicas.start()
         self.controller.start()
+        self._closing.push_async_callback(self._disk.close)
         self._closing.push_async_callback(self.controller.close)
 
     async def stop(self) -> None:
@@ -441,14 +443,11 @@ class Node:
 
     def probe(self) -> ProbeAnswer:
         """How this node is."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if now >= self._disk_due:
-            self._disk_due = now + DISK_LOOK_S
-            loop.run_in_executor(self._executor, self._look_at_disk)
+        now = asyncio.get_running_loop().time()
         load = None
         if hasattr(self, "broker"):
-            load = self._load.read(self.broker, disk_used=self._disk[0], disk_total=self._disk[1])
+            self._disk.look()
+            load = self._load.read(self.broker, disk_used=self._disk.used, disk_total=self._disk.total)
         return ProbeAnswer(
             node=self._record.node_id,
             run=self._record.run,
@@ -459,10 +458,10 @@ class Node:
             heard=sorted(self.controller.heard()),
         )
 
-    def _look_at_disk(self) -> None:
-        """[blocking]"""
-        used = self._room.used()
-        self._disk = (used, self._settings.disk_quota or used + self._room.free())
+    async def _tell_full(self, full: bool) -> None:
+        """Say in the cluster store that this node has hardly any room left, or has again."""
+        await self.store(lambda store: records.set_full(store, self._record.node_id, full, run=self._record.run))
+        self.view.refresh()
 
     def _has_heir(self) -> bool:
         return any(not node.stopping for node in self.view.nodes.values() if node.node_id in self.controller.heard())

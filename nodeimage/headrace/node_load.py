@@ -38,6 +38,5 @@ class LoadMeter:
             requests_per_s=requests,
             disk_used=disk_used,
             disk_total=disk_total,
-            open_partitionlets=0,
             led_containers=sum(not container.closing for container in broker.containers.values()),
         )

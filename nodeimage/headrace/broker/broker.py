@@ -243,6 +243,8 @@ class Broker:
         self.layout.changed()
         self.partitions.records_changed()
         self.coordination.records_changed()
+        for container in self.containers.values():
+            container.leaving = self._placing.leaves(container.id)
 
     # --- what handlers use
 

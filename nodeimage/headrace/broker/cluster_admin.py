@@ -193,7 +193,9 @@ def _state(node: NodeRecord, answer: ProbeAnswer | None, holds: bool) -> str:
         return "stopping"
     if node.draining:
         return "draining"
-    return "up" if answer.ready else "starting"
+    if not answer.ready:
+        return "starting"
+    return "up, full" if node.full else "up"
 
 
 async def _probed(broker: "Broker") -> dict[NodeId, ProbeAnswer]:

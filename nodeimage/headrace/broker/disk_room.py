@@ -27,16 +27,28 @@ class DiskRoom:
     def __init__(self, folder: Path, sizes: Sizes) -> None:
         self._folder = folder
         self._sizes = sizes
+        self.refused = False
+        """There was no room for something; whoever looks takes it back."""
 
     def check(self, length: int, *, from_reserve: bool = False) -> None:
         """[blocking] Raise `StorageFull` if `length` more bytes are too many."""
         free = self.free()
         if free - length < (0 if from_reserve else self._sizes.disk_reserve):
+            self.refused = True
             raise StorageFull(f"{free} bytes are free in {self._folder}; a new chunk would use up the reserve")
         if self._sizes.disk_quota and not from_reserve:
             used = self.used()
             if used + length > self._sizes.disk_quota:
+                self.refused = True
                 raise StorageFull(f"{used} bytes of the node's quota of {self._sizes.disk_quota} are used")
+
+    def measure(self) -> tuple[int, int]:
+        """[blocking] (bytes that the containers occupy, bytes that they may occupy beside those)."""
+        used = self.used()
+        left = self.free() - self._sizes.disk_reserve
+        if self._sizes.disk_quota:
+            left = min(left, self._sizes.disk_quota - used)
+        return used, max(left, 0)
 
     def free(self) -> int:
         """[blocking] Bytes that this process can still use on the disk."""

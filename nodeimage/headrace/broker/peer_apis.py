@@ -122,6 +122,8 @@ class _PeerApis:
             self._led(asked.container),
             most=min(asked.most, MOST_ROLLED),
             to=ContainerId(asked.to) if asked.to else None,
+            share=asked.share,
+            limit=asked.limit,
             reason=asked.reason,
         )
         return Rolled(count)

@@ -3,11 +3,15 @@
 Of a few candidates, or two random ones of many, the one is taken whose leader got the fewest of the newest placements
 made here: load evens out without asking anybody, and no node is flooded because it looked idle to all at once.
 Partitionlets that turn out hotter than others are the balancer's to move.
+
+Containers none of whose nodes is full come first, then those that can commit without the full ones; partitions leave
+the others (`leaves`).
 """
 
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Final
 
 from headrace.broker.cluster_link import ClusterLink
@@ -20,6 +24,15 @@ REMEMBERED: Final = 1_000
 """Placements that count."""
 FEW: Final = 16
 """Up to so many candidates are all compared, so that the partitions of a small topic lie on different nodes."""
+
+
+class Room(IntEnum):
+    """Which of a container's nodes have room for more."""
+
+    NONE = 0
+    """Not its leader, or too few to commit."""
+    ENOUGH = 1
+    ALL = 2
 
 
 class Placing:
@@ -48,10 +61,33 @@ class Placing:
         return [self._one(candidates) for _ in range(count)]
 
     def _candidates(self, volume: str, avoid: ContainerId | None) -> Sequence[ContainerRecord]:
-        """The best there are: with a leader that stays, else whatever is open."""
+        """The best there are: with a leader that stays, and with room; else whatever is open."""
         every = self._cluster.open_data(volume=volume)
         others = [each for each in every if each.container_id != avoid] or every
-        return [each for each in others if self._stays(each.primary)] or others
+        staying = [each for each in others if self._stays(each.primary)] or others
+        room = {each.container_id: self._room(each) for each in staying}
+        most = max(room.values(), default=Room.NONE)
+        return [each for each in staying if room[each.container_id] == most]
+
+    def leaves(self, container_id: ContainerId) -> bool:
+        """Whether what is open in a container should go on in another: full nodes keep it from taking records, and
+        there is one that takes some.
+        """
+        record = self._cluster.record(container_id)
+        if record is None or self._room(record) > Room.NONE:
+            return False
+        return any(
+            self._room(each) > Room.NONE and self._stays(each.primary)
+            for each in self._cluster.open_data(volume=record.volume)
+        )
+
+    def _room(self, record: ContainerRecord) -> Room:
+        full = {node.node_id for node in map(self._cluster.node, record.replicas) if node is not None and node.full}
+        if not full:
+            return Room.ALL
+        if record.primary in full or len(record.replicas) - len(full) < record.min_in_sync:
+            return Room.NONE
+        return Room.ENOUGH
 
     def _stays(self, node_id: NodeId) -> bool:
         node = self._cluster.node(node_id)

@@ -114,7 +114,7 @@ class RollSteps:
         if to is None:
             source = partition.container
             # The view of the store may not know yet that it closes.
-            avoid = source.id if source.closing else None
+            avoid = source.id if source.closing or source.leaving else None
             ((to, _),) = self._broker.place(1, source.volume, avoid=avoid)
         target = RollTarget(
             topic_id=partition.topic_id,
@@ -148,7 +148,12 @@ class RollSteps:
         end = partition.next_offset
         seal = Seal(partition.topic_id, partition.index, old.first, end, epochs, carried(partition.producers))
         await container.append_control(
-            FrameType.SEAL, msgspec.msgpack.encode(seal), partitionlet=old.id, first=old.first, last=end - 1
+            FrameType.SEAL,
+            msgspec.msgpack.encode(seal),
+            partitionlet=old.id,
+            first=old.first,
+            last=end - 1,
+            from_reserve=True,  # a partition leaves a full disk
         )
         partition.seal = seal
         return seal

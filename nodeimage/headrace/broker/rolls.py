@@ -6,13 +6,14 @@ the partition wait meanwhile; reads go on. The leader of the partition drives: t
 open partitionlet. What an earlier leader began, or this node before a crash, is taken up when this node begins to lead
 a container, and when an intent is applied for a partition that lies in one that it leads.
 
-A partition rolls when its open partitionlet reaches the limit, when its container closes, to move load, and on demand.
+A partition rolls when its open partitionlet reaches the limit, when its container closes, when full nodes keep its
+container from taking records and another one has room, to move load, and on demand.
 Where the disk is full a roll that has begun waits for room, and whoever waits for the roll is told so instead of
 waiting with it.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -78,7 +79,8 @@ class Rolls:
 
     def due(self, partition: Partition) -> bool:
         """Its next batch belongs in a new partitionlet."""
-        return partition.bytes >= self._limit or partition.container.closing or partition.seal is not None
+        container = partition.container
+        return partition.bytes >= self._limit or container.closing or container.leaving or partition.seal is not None
 
     async def settle(self, partition: Partition) -> None:
         """Return when `partition` can be appended to: after the roll under way, or after one that is due.
@@ -218,16 +220,23 @@ class Rolls:
 
     # --- moving load
 
-    async def roll_away(self, container: Container, *, most: int, to: ContainerId | None, reason: str) -> int:
-        """Roll the partitions of a container that are written to most, at most so many; how many are through.
+    async def roll_away(
+        self, container: Container, *, most: int, to: ContainerId | None, share: float, limit: float, reason: str
+    ) -> int:
+        """Roll the partitions of a container that are written to most; how many are through.
 
-        `to`: the container to roll to. Rolls that take longer than `MOVED_S` go on. Raises `KafkaError`.
+        So many that together they have `share` of what is written to it, without those that would make it more than
+        `limit`; at most `most`. `to`: the container to roll to. Rolls that take longer than `MOVED_S` go on. Raises
+        `KafkaError`.
         """
         before = {partition: partition.bytes for partition in self._in(container)}
         await asyncio.sleep(MEASURED_S)
-        now = [partition for partition in self._in(container) if not partition.rolling]
-        hottest = sorted(now, key=lambda each: (each.bytes - before.get(each, each.bytes), each.bytes), reverse=True)
-        chosen = hottest[:most]
+        rates = {
+            partition: max(partition.bytes - before.get(partition, partition.bytes), 0)
+            for partition in self._in(container)
+            if not partition.rolling
+        }
+        chosen = _hottest(rates, most=most, share=share, limit=limit)
         if not chosen:
             return 0
         log.info("partitions roll away", container=container.id, count=len(chosen), to=to, reason=reason)
@@ -252,6 +261,20 @@ class Rolls:
             for partition in topic.partitions.values()
             if partition.container is container and not partition.deleted and not partition.left
         ]
+
+
+def _hottest(rates: Mapping[Partition, int], *, most: int, share: float, limit: float) -> list[Partition]:
+    """The fewest that have `share` of all that is written, by way of the hottest, and `limit` of it at most."""
+    written = sum(rates.values())
+    chosen: list[Partition] = []
+    moved = 0
+    for partition, rate in sorted(rates.items(), key=lambda each: -each[1]):
+        if not rate or moved >= share * written or len(chosen) >= most:
+            break
+        if moved + rate <= limit * written:
+            chosen.append(partition)
+            moved += rate
+    return chosen
 
 
 def _is_intended(result: RollOutcome) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EVENTS: Final = 10
 POLL_S: Final = 0.5
-UP: Final = ("up", "starting", "draining", "drained", "stopping")
+UP: Final = ("up", "up, full", "starting", "draining", "drained", "stopping")
 NODE_COLUMNS: Final = (
     *("node", "address", "state", "roles", "zone", "leads", "replicas", "in_sync"),
     *("in_per_second_bytes", "out_per_second_bytes", "disk_used_bytes", "resident_bytes", "uptime_ms", "pid"),

@@ -98,6 +98,8 @@ class Container:
         """Where this epoch's frames begin: what is younger was written by this process."""
         self.closing = False
         """No new partitionlet opens here any more, and the open ones are rolled away before their next batch."""
+        self.leaving = False
+        """The same, for as long as its nodes are full and others are not."""
         self.refuses = ""
         """Why it takes no records at present; empty: it does."""
         self.volume = "default"

@@ -6,8 +6,12 @@ above a floor below which nobody minds. Once it has been hot for two rounds, one
     a primary       to a member of the in-sync set, where that makes the larger of the two loads smaller
     partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
 
-Then both nodes are left alone until the move has had its effect, and all moves together keep to a budget a minute. The
-primaries of closed containers, which only serve reads, are spread evenly by number, within a budget of their own.
+A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for
+two rounds, all that carry more than the mean roll some of their partitionlets to it at once.
+
+How much of its writes a container should lose is said here; which partitionlets those are its primary sees. Nodes are
+left alone after a move until that has had its effect, and all moves together keep to a budget a minute. The primaries
+of closed containers, which only serve reads, are spread evenly by number, within a budget of their own.
 """
 
 from collections import Counter
@@ -24,8 +28,9 @@ from headrace.store.records import ContainerRecord
 
 EVERY_S: Final = 3.0
 OVER_MEAN: Final = 1.25
+UNDER_MEAN: Final = 0.5
 ROUNDS: Final = 2
-"""In which a node must be hot, one after the other."""
+"""In which a node must be hot or cold, one after the other."""
 SETTLE_S: Final = 15.0
 """After a move its nodes are left alone; rates are over seconds."""
 MOVES_PER_MINUTE: Final = 6
@@ -33,7 +38,8 @@ CLOSED_PER_ROUND: Final = 2
 CLOSED_PER_MINUTE: Final = 30
 BETTER: Final = 0.9
 """A primary moves only if the larger load of the two nodes falls below this part of what it was."""
-MOST_ROLLED: Final = 16
+LEAST_SHARE: Final = 0.02
+"""Of a container's writes; less is not worth a move."""
 MIB: Final = 1024 * 1024
 
 
@@ -43,11 +49,14 @@ class Measure:
 
     name: str
     floor: float
+    """Below it a node is not hot."""
+    cold_floor: float
+    """If the mean is below it, no node is cold."""
 
 
-TRAFFIC: Final = Measure("traffic", 8 * MIB)
-REQUESTS: Final = Measure("requests", 2_000)
-DISK: Final = Measure("disk", 8 * 1024 * MIB)
+TRAFFIC: Final = Measure("traffic", 8 * MIB, MIB)
+REQUESTS: Final = Measure("requests", 2_000, 200)
+DISK: Final = Measure("disk", 8 * 1024 * MIB, float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,8 @@ class BalanceState:
     ends: Mapping[ContainerId, tuple[int, int]] = field(default_factory=dict)
     """(epoch, end) of each container that is led."""
     hot: Mapping[NodeId, int] = field(default_factory=dict)
+    """Rounds in a row."""
+    cold: Mapping[NodeId, int] = field(default_factory=dict)
     """Rounds in a row."""
     moves: tuple[float, ...] = ()
     """When, in the last minute."""
@@ -91,11 +102,18 @@ class _Round:
         self._changes: list[Change] = []
 
     def make(self) -> tuple[list[Change], BalanceState]:
-        hot = {}
-        for node, measure, _ in self._hot():
-            hot[node] = self._state.hot.get(node, 0) + 1
-            if hot[node] >= ROUNDS and self._may_move(node):
-                self._cool(node, measure)
+        hot = {node: self._state.hot.get(node, 0) + 1 for node, _, _ in self._hot()}
+        cold = {node: self._state.cold.get(node, 0) + 1 for node, _ in self._cold()}
+        cooled = [(node, measure) for node, measure, _ in self._hot() if hot[node] >= ROUNDS]
+        for node, measure in cooled:
+            if measure is not DISK and self._may_move(node):
+                self._hand_over_open(node, measure)
+        for node, measure in self._cold():
+            if cold[node] >= ROUNDS and self._may_move(node):
+                self._warm(node, measure)
+        for node, measure in cooled:
+            if self._may_move(node):
+                self._roll_away(node, measure)
         closed = [each for each in self._containers if each.state == CLOSED]
         led = Counter(each.primary for each in closed)
         for _ in range(CLOSED_PER_ROUND):
@@ -105,6 +123,7 @@ class _Round:
             at=self._now,
             ends=self._ends,
             hot=hot,
+            cold=cold,
             moves=tuple(self._moves),
             closed_moves=tuple(self._closed_moves),
             resting=self._resting,
@@ -117,12 +136,26 @@ class _Round:
         found: dict[NodeId, tuple[NodeId, Measure, float]] = {}
         for measure in (TRAFFIC, REQUESTS, DISK):
             values = {node: _value(load, measure) for node, load in self._loads.items()}
-            mean = sum(values.values()) / len(values) if values else 0.0
+            mean = _mean(values)
             for node, value in values.items():
                 over = value / mean if mean else 0.0
                 if value > measure.floor and over > OVER_MEAN and over > found.get(node, (node, measure, 0.0))[2]:
                     found[node] = (node, measure, over)
         return sorted(found.values(), key=lambda each: (-each[2], each[0]))
+
+    def _cold(self) -> list[tuple[NodeId, Measure]]:
+        """(node, what it has little of), each node once; none that has more than the mean of something else."""
+        found: dict[NodeId, Measure] = {}
+        busy: set[NodeId] = set()
+        for measure in (TRAFFIC, REQUESTS):
+            values = {node: _value(load, measure) for node, load in self._loads.items()}
+            mean = _mean(values)
+            if mean >= measure.cold_floor:
+                found |= {node: measure for node, value in values.items() if value < UNDER_MEAN * mean}
+                busy |= {node for node, value in values.items() if value > mean}
+        return [
+            (node, measure) for node, measure in sorted(found.items(), key=lambda each: each[0]) if node not in busy
+        ]
 
     def _read_ends(self) -> dict[ContainerId, tuple[int, int]]:
         ends: dict[ContainerId, tuple[int, int]] = {}
@@ -151,15 +184,15 @@ class _Round:
         self._moves.append(self._now)
         self._resting.update(dict.fromkeys(nodes, self._now + SETTLE_S))
 
-    def _cool(self, node: NodeId, measure: Measure) -> None:
+    def _values(self, node: NodeId, measure: Measure) -> tuple[dict[NodeId, float], float, str]:
+        """(what each node carries, the mean, how this node stands out)."""
         values = {each: _value(load, measure) for each, load in self._loads.items()}
-        mean = sum(values.values()) / len(values)
-        why = f"node {node} carries {values[node] / mean:.2f} times the mean {measure.name}"
-        if measure is DISK or not self._hand_over_open(node, values, why):
-            self._roll_away(node, values, mean, why)
+        mean = _mean(values)
+        return values, mean, f"node {node} carries {values[node] / mean:.2f} times the mean {measure.name}"
 
-    def _hand_over_open(self, node: NodeId, values: Mapping[NodeId, float], why: str) -> bool:
+    def _hand_over_open(self, node: NodeId, measure: Measure) -> None:
         """Hand over the open container whose move helps most. A node keeps one of each volume, for new partitions."""
+        values, _, why = self._values(node, measure)
         led = [each for each in self._containers if each.primary == node and each.state == OPEN]
         of_volume = Counter(each.volume for each in led)
         written = sum(self._rates.get(each.container_id, 0.0) for each in led)
@@ -172,33 +205,74 @@ class _Round:
                 larger = max(values[node] - share, values[heir] + share)
                 if larger < BETTER * values[node] and self._may_move(heir) and (best is None or larger < best[0]):
                     best = (larger, record, heir)
-        if best is None:
-            return False
-        _, record, heir = best
-        reason = f"{why}; node {heir} leads now"
-        self._move(hand_over(self._observed, record, heir, reason, self._now), node, heir)
-        return True
+        if best is not None:
+            _, record, heir = best
+            reason = f"{why}; node {heir} leads now"
+            self._move(hand_over(self._observed, record, heir, reason, self._now), node, heir)
 
-    def _roll_away(self, node: NodeId, values: Mapping[NodeId, float], mean: float, why: str) -> None:
-        """Roll partitionlets of the busiest container to the coolest node. One alone would take all the heat along."""
-        opened = [each for each in self._containers if each.state == OPEN]
-        led = [each for each in opened if each.primary == node and self._rates.get(each.container_id, 0.0) > 0]
-        count = self._loads[node].open_partitionlets
-        if not led or count < 2:
+    def _warm(self, cold: NodeId, measure: Measure) -> None:
+        """Roll partitionlets to a node that has little, from all that have more than the mean."""
+        values, mean, why = self._values(cold, measure)
+        over = sum(value - mean for value in values.values() if value > mean)
+        part = min(1.0, (mean - values[cold]) / over)
+        """Of what is over the mean anywhere, what the cold node should get."""
+        for node in sorted(values, key=lambda each: -values[each]):
+            busiest = self._busiest(node, values[node])
+            wanted = part * (values[node] - mean)
+            if busiest is None or wanted <= 0 or not self._may_move(node):
+                continue
+            record, carried = busiest
+            targets = [each for each in self._open_of(record.volume) if each.primary == cold]
+            if targets:
+                # No more than what leaves this node the mean, however large its partitionlets are.
+                self._roll(record, targets[0], wanted / carried, (values[node] - mean) / carried, why)
+        if any(isinstance(each, Roll) for each in self._changes):
+            self._resting[cold] = self._now + SETTLE_S
+
+    def _roll_away(self, node: NodeId, measure: Measure) -> None:
+        """Roll partitionlets of a hot node's busiest container to the coolest node."""
+        values, mean, why = self._values(node, measure)
+        busiest = self._busiest(node, values[node])
+        if busiest is None:
             return
-        busiest = max(led, key=lambda each: (self._rates[each.container_id], -each.container_id))
+        record, carried = busiest
         targets = [
             each
-            for each in opened
-            if each.volume == busiest.volume and values[each.primary] < mean and self._may_move(each.primary)
+            for each in self._open_of(record.volume)
+            if values[each.primary] < mean and self._may_move(each.primary)
         ]
         if not targets:
             return
         target = min(targets, key=lambda each: (values[each.primary], each.container_id))
-        excess = (values[node] - mean) / values[node]
-        most = min(max(round(count * excess / 2), 1), MOST_ROLLED, count - 1)
-        reason = f"{why}; {most} partitionlets go on in container {target.container_id} of node {target.primary}"
-        self._move(Roll(node, busiest.container_id, most, target.container_id, reason), node, target.primary)
+        # The larger of the two loads has to become smaller: else one hot partitionlet carries the heat around.
+        most = BETTER * values[node] - values[target.primary]
+        if self._roll(record, target, (values[node] - mean) / 2 / carried, most / carried, why):
+            self._resting[target.primary] = self._now + SETTLE_S
+
+    def _busiest(self, node: NodeId, value: float) -> tuple[ContainerRecord, float] | None:
+        """The open container of a node that is written to most, and its part of what the node carries."""
+        led = [each for each in self._containers if each.primary == node and each.state == OPEN]
+        rates = {each.container_id: self._rates.get(each.container_id, 0.0) for each in led}
+        if not any(rates.values()):
+            return None
+        busiest = max(led, key=lambda each: (rates[each.container_id], -each.container_id))
+        return busiest, value * rates[busiest.container_id] / sum(rates.values())
+
+    def _open_of(self, volume: str) -> list[ContainerRecord]:
+        return [each for each in self._containers if each.state == OPEN and each.volume == volume]
+
+    def _roll(self, record: ContainerRecord, target: ContainerRecord, share: float, limit: float, why: str) -> bool:
+        """Have a share of what is written to a container go on in another one; whether it is worth it."""
+        share, limit = min(share, 1.0), min(limit, 1.0)
+        if share < LEAST_SHARE:
+            return False
+        reason = (
+            f"{why}; {share:.0%} of what is written to container {record.container_id} goes on in container"
+            f" {target.container_id} of node {target.primary}"
+        )
+        roll = Roll(record.primary, record.container_id, share, limit, target.container_id, reason)
+        self._move(roll, record.primary)
+        return True
 
     def _spread_closed(self, closed: list[ContainerRecord], led: Counter[NodeId]) -> None:
         """Hand over one primary of a closed container, from the node that has most of them to one that has fewer."""
@@ -227,6 +301,10 @@ class _Round:
             return []
         able = heirs(self._observed, record, lambda _: 0, self._now)
         return [node for node in able if node != record.primary and node in self._loads]
+
+
+def _mean(values: Mapping[NodeId, float]) -> float:
+    return sum(values.values()) / len(values) if values else 0.0
 
 
 def _value(load: NodeLoad, measure: Measure) -> float:

@@ -27,11 +27,14 @@ class CreateContainer:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """Have the primary of a container roll its `most` hottest partitionlets to container `to` (0: to any)."""
+    """Have the primary of a container roll its hottest partitionlets to container `to`."""
 
     node: NodeId
     container: ContainerId
-    most: int
+    share: float
+    """The part of what is written to it that should move."""
+    limit: float
+    """And the part that it must not exceed."""
     to: ContainerId
     reason: str
 

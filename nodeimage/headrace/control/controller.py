@@ -40,6 +40,8 @@ DOUBT_TICK_S: Final = 0.1
 """While a node is in doubt, or something is under way."""
 PUTS_AT_ONCE: Final = 16
 ROLL_S: Final = 10.0
+MOST_ROLLED: Final = 64
+"""By one order."""
 SHOWN_S: Final = 3.0
 """Within which a new container should show in the view."""
 FAILED_PAUSE_S: Final = 0.5
@@ -370,7 +372,9 @@ class Controller:
         node = self._view.nodes.get(change.node)
         if node is None:
             return
-        order = RollAway(change.container, change.most, change.to, change.reason)
+        order = RollAway(
+            change.container, MOST_ROLLED, change.to, change.reason, share=change.share, limit=change.limit
+        )
         try:
             answer, _ = await self._peers.call((node.host, node.peer_port), order, timeout_s=ROLL_S)
         except HeadraceError as error:

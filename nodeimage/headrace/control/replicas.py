@@ -12,7 +12,7 @@ from msgspec import structs
 
 from headrace.control.changes import PutContainer, Wait
 from headrace.control.observed import CATALOG, OPEN, Observed
-from headrace.control.placement import choose_members, least_needed, may_hold, weigh
+from headrace.control.placement import Held, choose_members, least_needed, may_hold
 from headrace.ids import ContainerId, NodeId
 from headrace.store.records import ContainerRecord
 
@@ -27,7 +27,7 @@ class Replication:
         self._takers = [node for key, node in sorted(observed.nodes.items()) if observed.takes_roles(key, now)]
         self._gone = {node for node in observed.nodes if observed.is_gone(node, now)}
         self._loads = observed.loads()
-        self._held = weigh(records.values())
+        self._held = Held(records.values())
         self._copied = sum(1 for each in records.values() if each.state != OPEN and self._is_copied(each))
 
     def step(self, record: ContainerRecord) -> PutContainer | Wait | None:
@@ -41,7 +41,7 @@ class Replication:
         lasting = [node for node in record.replicas if node in observed.nodes and node not in self._gone]
         added = self._added(record, lasting)
         if added and self._may_copy(record):
-            self._held.update(added)
+            self._held.add(record, added)
             names = ", ".join(str(node) for node in added)
             reason = f"{len(lasting)} of {record.wanted} replicas are on nodes that stay; node {names} gets one"
             return self._put(structs.replace(record, replicas=(*record.replicas, *added)), reason)
@@ -110,7 +110,12 @@ class Replication:
         if behind:
             return behind[-1]
         return least_needed(
-            lasting, nodes=self._observed.nodes, held=self._held, loads=self._loads, keep=record.primary
+            lasting,
+            nodes=self._observed.nodes,
+            held=self._held,
+            loads=self._loads,
+            volume=record.volume,
+            keep=record.primary,
         )
 
     def _without(self, record: ContainerRecord, leaving: list[NodeId], why: str) -> PutContainer | None:

@@ -127,7 +127,6 @@ class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     requests_per_s: float = 0.0
     disk_used: int = 0
     disk_total: int = 0
-    open_partitionlets: int = 0
     led_containers: int = 0
 
 
@@ -270,9 +269,14 @@ class RollAway(Request[Rolled], frozen=True):
 
     container: ContainerId
     most: int
+    """Partitionlets."""
     to: ContainerId = ContainerId(0)
     """0: to any."""
     reason: str = ""
+    share: float = 1.0
+    """No more than needed for this part of what is written to the container."""
+    limit: float = 1.0
+    """None that makes it more than this part."""
     answer = Rolled
 
 

@@ -83,6 +83,8 @@ class NodeRecord(Record, frozen=True):
     """Its roles go to others, then its replicas; it gets none."""
     stopping: bool = False
     """This run is about to end: its roles go to others at once."""
+    full: bool = False
+    """This run has hardly any room left: partitions go on elsewhere, replicas are made elsewhere, where that can be."""
 
 
 class ContainerRecord(Record, frozen=True):

@@ -87,6 +87,7 @@ __all__ = [
     "remove_node",
     "set_balance_paused",
     "set_draining",
+    "set_full",
     "set_stopping",
     "take_container_id",
     "volumes",
@@ -182,6 +183,13 @@ def set_stopping(store: ClusterStore, node_id: NodeId, *, run: uuid.UUID | None 
     return _change_node(
         store, node_id, lambda node: node if run not in (None, node.run) else structs.replace(node, stopping=True)
     )
+
+
+def set_full(store: ClusterStore, node_id: NodeId, full: bool, *, run: uuid.UUID) -> NodeRecord:
+    """Say that a node's present run has hardly any room left, or has again. Raises HeadraceError where there is no such
+    node.
+    """
+    return _change_node(store, node_id, lambda node: node if run != node.run else structs.replace(node, full=full))
 
 
 def remove_node(store: ClusterStore, node_id: NodeId, *, force: bool = False) -> None:

@@ -1,6 +1,7 @@
 """What an operator does under load: restarts, a node that joins, one that is drained; topics that come and go."""
 
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -10,12 +11,49 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cluster_clients import CALL_S, Load, Writer, at, make_topics, read_back
 from cluster_history import History, Where, faults_of
 from cluster_nodes import Cluster, until
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LIVES = 5
+PARTITIONS = 24
+JOINED_S = 10.0
+
+
+class Pressure(threading.Thread):
+    """An idempotent producer that writes 6 MB a second to the partitions of a topic in turn."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.stopping = threading.Event()
+        self.acknowledged = [0] * PARTITIONS
+        self.refused: list[KafkaError] = []
+        self._topic = topic
+        self._producer = Producer({**at(bootstrap), "enable.idempotence": True, "linger.ms": 20})
+
+    def run(self) -> None:
+        value, sent, began = bytes(2_000), 0, time.monotonic()
+        while not self.stopping.is_set():
+            while sent < (time.monotonic() - began) * 3_000:
+                try:
+                    self._producer.produce(self._topic, value, partition=sent % PARTITIONS, on_delivery=self._delivered)
+                except BufferError:
+                    break
+                sent += 1
+            self._producer.poll(0.005)
+        self._producer.flush(CALL_S)
+
+    def led_by(self, node_id: int) -> int:
+        """How many of the partitions a node leads."""
+        found = self._producer.list_topics(self._topic, timeout=CALL_S).topics[self._topic]
+        return sum(each.leader == node_id for each in found.partitions.values())
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.refused.append(error)
+        else:
+            self.acknowledged[message.partition()] += 1
 
 
 def test_nodes_restarted_one_after_another_are_noticed_by_no_program(three: Cluster) -> None:
@@ -49,6 +87,43 @@ def test_a_node_that_joins_takes_part_and_another_is_drained_empty(three: Cluste
     load.await_writes(time.monotonic())
     three.await_whole()
     load.finish()
+
+
+def test_a_node_that_joins_carries_its_share_of_the_writes_and_no_byte_is_copied(three: Cluster) -> None:
+    topic = "/default:spread"
+    make_topics(three, [topic], PARTITIONS)
+    pressure = Pressure(three.bootstrap, topic)
+    pressure.start()
+    try:
+        until("every partition is written to", lambda: min(pressure.acknowledged) > 100)
+        before = {each.container_id for each in three.containers()}
+        fourth = three.add()
+        began = time.monotonic()
+        three.start(fourth.number)
+        three.await_ready(fourth.number)
+        until(
+            f"node {fourth.node_id} leads a fifth of what is written to",
+            lambda: pressure.led_by(fourth.node_id) >= 0.2 * PARTITIONS,
+            every_s=0.2,
+        )
+        took = time.monotonic() - began
+        print(f"a fifth of the writes after {took:.1f} s")
+        assert took < JOINED_S, three.events()
+        written = list(pressure.acknowledged)
+        until(
+            "they go on",
+            lambda: min(now - then for now, then in zip(pressure.acknowledged, written, strict=True)) > 100,
+            timeout_s=10,
+        )
+        three.await_whole()
+        copied = [
+            each for each in three.containers() if each.container_id in before and fourth.node_id in each.replicas
+        ]
+        assert not copied
+    finally:
+        pressure.stopping.set()
+        pressure.join(CALL_S)
+    assert not pressure.refused, pressure.refused[:3]
 
 
 def test_topics_deleted_and_made_again_under_a_live_producer_keep_their_lives_apart(three: Cluster) -> None:

@@ -34,7 +34,6 @@ def clusters(draw: st.DrawFn) -> World:
             requests_per_s=draw(st.sampled_from([0.0, 1e4])),
             disk_used=draw(st.sampled_from([0, 10**11])),
             disk_total=10**12,
-            open_partitionlets=draw(st.integers(0, 50)),
         )
     for number in range(draw(st.integers(0, 6))):
         members = draw(st.permutations(nodes))[: draw(st.integers(1, count))]

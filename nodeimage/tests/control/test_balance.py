@@ -21,13 +21,12 @@ class Balanced:
         self.state = BalanceState()
         self.rates: dict[int, float] = {}
 
-    def load(self, node: int, mib: float = 0, *, requests: float = 0, disk: int = 0, partitionlets: int = 20) -> None:
+    def load(self, node: int, mib: float = 0, *, requests: float = 0, disk: int = 0) -> None:
         self.world.loads[NodeId(node)] = NodeLoad(
             bytes_in_per_s=mib * MIB,
             requests_per_s=requests,
             disk_used=disk * 1024 * MIB,
             disk_total=1 << 40,
-            open_partitionlets=partitionlets,
         )
 
     def round(self) -> list[Change]:
@@ -58,8 +57,8 @@ def test_equal_loads_are_left_alone(balanced: Balanced) -> None:
 
 
 def test_what_is_below_the_floor_is_left_alone(balanced: Balanced) -> None:
-    balanced.load(1, 7)
-    balanced.rates[2] = 7
+    balanced.load(1, 2.5)
+    balanced.rates[2] = 2.5
     assert balanced.rounds(20) == []
 
 
@@ -76,21 +75,48 @@ def test_a_node_that_is_hot_for_a_moment_is_left_alone(balanced: Balanced) -> No
 
 def test_partitionlets_of_a_hot_node_roll_to_the_coolest(balanced: Balanced) -> None:
     balanced.load(1, 100)
-    balanced.load(2, 20)
-    balanced.load(3, 10)
+    balanced.load(2, 40)
+    balanced.load(3, 30)
     balanced.rates[2] = 100
     assert balanced.round() == []
     (change,) = balanced.round()
     assert isinstance(change, Roll)
     assert (change.node, change.container, change.to) == (1, 2, 4)
-    assert 1 <= change.most < 20
-    assert "node 1 carries 2.31 times the mean traffic" in change.reason
+    mean = 170 / 3
+    assert change.share == pytest.approx((100 - mean) / 2 / 100)
+    assert change.limit == pytest.approx(0.9 - 0.3), "node 3 stays below what node 1 has now"
+    assert "node 1 carries 1.76 times the mean traffic; 22% of what is written to container 2" in change.reason
 
 
-def test_the_only_partitionlet_does_not_carry_the_heat_around(balanced: Balanced) -> None:
-    balanced.load(1, 100, partitionlets=1)
-    balanced.rates[2] = 100
+def test_a_new_node_gets_its_share_from_all_that_have_more_than_the_mean(balanced: Balanced) -> None:
+    balanced.world.node(4)
+    balanced.world.container(5, (4, 1, 2))
+    for node in (1, 2, 3):
+        balanced.load(node, 40)
+        balanced.rates[node + 1] = 40
+    balanced.load(4, 0)
+    assert balanced.round() == []
+    changes = balanced.round()
+    assert {(each.node, each.container, each.to) for each in changes if isinstance(each, Roll)} == {
+        (1, 2, 5),
+        (2, 3, 5),
+        (3, 4, 5),
+    }
+    assert all(each.share == pytest.approx(0.25) and each.limit == pytest.approx(0.25) for each in changes)
+    assert "node 4 carries 0.00 times the mean traffic" in changes[0].reason
+    assert balanced.rounds(4) == [], "it is left alone until that has had its effect"
+
+
+def test_idle_clusters_and_busy_readers_make_no_node_cold(balanced: Balanced) -> None:
+    for node in (1, 2):
+        balanced.load(node, 0.5)
+        balanced.rates[node + 1] = 0.5
+    balanced.load(3, 0)
     assert balanced.rounds(5) == []
+    for node in (1, 2):
+        balanced.load(node, 7, requests=100)
+    balanced.load(3, 1, requests=5_000)
+    assert not any(isinstance(each, Roll) and each.to == 4 for each in balanced.rounds(2))
 
 
 def test_nodes_of_a_move_are_left_alone_until_it_has_its_effect(balanced: Balanced) -> None:

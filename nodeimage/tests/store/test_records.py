@@ -36,6 +36,7 @@ from headrace.store.records import (
     register_node,
     remove_node,
     set_draining,
+    set_full,
     set_stopping,
     volumes,
 )
@@ -163,8 +164,10 @@ def test_a_start_takes_back_stopping_but_not_draining(store: SqliteStore) -> Non
     set_draining(store, node.node_id, True)
     assert set_stopping(store, node.node_id, run=uuid.uuid4()).stopping is False
     assert set_stopping(store, node.node_id, run=node.run).stopping is True
+    assert set_full(store, node.node_id, True, run=uuid.uuid4()).full is False
+    assert set_full(store, node.node_id, True, run=node.run).full is True
     again = register(store, node_id=1, format=node.format)
-    assert (again.draining, again.stopping) == (True, False)
+    assert (again.draining, again.stopping, again.full) == (True, False, False)
     assert set_draining(store, node.node_id, False).draining is False
     with pytest.raises(HeadraceError, match="no node 9"):
         set_draining(store, NodeId(9), True)

@@ -1,0 +1,106 @@
+"""Where new partitionlets go, and which containers are left, as the nodes' disks fill."""
+
+import uuid
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.broker.cluster_link import ClusterLink
+from headrace.broker.placing import Placing
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.records import ContainerRecord, NodeRecord
+
+FORMAT = uuid.UUID(int=1)
+
+
+class Link:
+    """The cluster's records, as placing sees them."""
+
+    def __init__(self, nodes: int, containers: dict[int, tuple[int, ...]]) -> None:
+        self.nodes_by_id = {
+            number: NodeRecord(NodeId(number), FORMAT, FORMAT, "host", 9000 + number) for number in range(1, nodes + 1)
+        }
+        self.records = {
+            ContainerId(number): ContainerRecord(
+                container_id=ContainerId(number),
+                kind="data",
+                primary=NodeId(replicas[0]),
+                epoch=Epoch(1),
+                in_sync=tuple((NodeId(each), FORMAT) for each in replicas),
+                replicas=tuple(NodeId(each) for each in replicas),
+                min_in_sync=min(2, len(replicas)),
+            )
+            for number, replicas in containers.items()
+        }
+        self.view = SimpleNamespace(volumes={})
+
+    def mark(self, *numbers: int, **fields: Any) -> None:
+        for number in numbers:
+            record = self.nodes_by_id[number]
+            given = {key: getattr(record, key) for key in record.__struct_fields__} | fields
+            self.nodes_by_id[number] = NodeRecord(**given)
+
+    def node(self, number: NodeId) -> NodeRecord | None:
+        return self.nodes_by_id.get(number)
+
+    def nodes(self) -> list[NodeRecord]:
+        return list(self.nodes_by_id.values())
+
+    def record(self, number: ContainerId) -> ContainerRecord | None:
+        return self.records.get(number)
+
+    def open_data(self, *, volume: str = "default") -> list[ContainerRecord]:
+        return [each for each in self.records.values() if each.volume == volume]
+
+
+def placing(link: Link) -> Placing:
+    return Placing(cast(ClusterLink, link))
+
+
+def placed(link: Link, avoid: int | None = None) -> set[int]:
+    found = placing(link).place(40, "default", avoid=None if avoid is None else ContainerId(avoid))
+    return {container for container, _ in found}
+
+
+def leaving(link: Link) -> set[int]:
+    return {number for number in link.records if placing(link).leaves(number)}
+
+
+FOUR = {10: (1, 2, 3), 11: (2, 3, 4), 12: (3, 4, 1), 13: (4, 1, 2)}
+
+
+def test_containers_with_full_nodes_take_partitions_last() -> None:
+    link = Link(4, FOUR)
+    assert placed(link) == {10, 11, 12, 13}
+    assert leaving(link) == set()
+    link.mark(3, full=True)
+    assert placed(link) == {13}, "none of its nodes is full"
+    assert leaving(link) == {12}, "its leader is full; the others can commit without node 3"
+    link.mark(2, full=True)
+    assert placed(link) == {13}, "it can commit without node 2"
+    assert leaving(link) == {10, 11, 12}
+    link.mark(1, full=True)
+    assert placed(link) == {10, 11, 12, 13}, "nowhere is any better"
+    assert leaving(link) == set()
+    link.mark(1, 2, 3, full=False)
+    assert placed(link) == {10, 11, 12, 13}
+
+
+def test_a_full_leader_alone_is_left_and_one_that_stops_is_no_refuge() -> None:
+    link = Link(2, {10: (1,), 11: (2,)})
+    link.mark(1, full=True)
+    assert leaving(link) == {10}
+    link.mark(2, draining=True)
+    assert leaving(link) == set()
+    assert placed(link) == {10}, "it stays, though it is full"
+    link.mark(1, full=False)
+    assert placed(link, avoid=10) == {11}, "one that drains is better than the one to be left"
+    assert not placing(link).leaves(ContainerId(99))
+
+
+def test_a_volume_without_containers_says_so() -> None:
+    with pytest.raises(KafkaError) as caught:
+        placing(Link(2, {})).place(1, "default")
+    assert caught.value.code == Code.LEADER_NOT_AVAILABLE

@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +14,11 @@ from bench import java_tools, wire
 from bench.figures import quantile
 from bench.jars import BENCH
 from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client, start_empty, waiting
-from bench.servers import Server
+from bench.servers import Server, resident_bytes, stored_bytes
 
 NODES = 3
 PARTITIONS = 6
+JOIN_PARTITIONS = 24
 REST_S = 5.0
 """Between a node's return and the next kill."""
 SETTLE_S = 60.0
@@ -106,23 +109,38 @@ def longest(gaps: list[tuple[int, float, float]], kills: list[float], *, within_
     ]
 
 
-def _kills(server: Server, sizes: Sizes) -> Figures:
-    """kill -9 of the leader of partition 0, again and again; the node comes back after each, and is waited for."""
-    with wire.Client(server.bootstrap) as admin:
-        admin.create_topics(["steady"], partitions=PARTITIONS)
-    wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
+@contextmanager
+def steady_writer(server: Server, *, partitions: int, rate: float, size: int, told: dict[str, Any]) -> Iterator[None]:
+    """Writes to the partitions of the topic `steady` meanwhile; at the end `told` has what it printed."""
     writer = subprocess.Popen(
         [
             *(sys.executable, "-m", "bench.clients.steady_writer", "--bootstrap", server.bootstrap),
-            *("--topic", "steady", "--partitions", str(PARTITIONS)),
+            *("--topic", "steady", "--partitions", str(partitions), "--rate", str(rate), "--size", str(size)),
         ],
         cwd=BENCH.parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    kills: list[float] = []
     try:
+        yield
+        out, _ = writer.communicate("end\n", timeout=120.0)
+    finally:
+        writer.kill()
+        writer.wait()
+    if writer.returncode:
+        raise ClientFailed(f"steady_writer ended with {writer.returncode}")
+    told |= json.loads(out.strip().splitlines()[-1])
+
+
+def _kills(server: Server, sizes: Sizes) -> Figures:
+    """kill -9 of the leader of partition 0, again and again; the node comes back after each, and is waited for."""
+    with wire.Client(server.bootstrap) as admin:
+        admin.create_topics(["steady"], partitions=PARTITIONS)
+    wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
+    kills: list[float] = []
+    told: dict[str, Any] = {}
+    with steady_writer(server, partitions=PARTITIONS, rate=2_000.0, size=100, told=told):
         for _ in range(sizes.kills):
             await_whole(server, "steady", timeout_s=SETTLE_S)
             time.sleep(REST_S)
@@ -132,13 +150,6 @@ def _kills(server: Server, sizes: Sizes) -> Figures:
             time.sleep(sizes.down_s)
             server.start_node(victim)
         await_whole(server, "steady", timeout_s=SETTLE_S)
-        out, _ = writer.communicate("end\n", timeout=120.0)
-    finally:
-        writer.kill()
-        writer.wait()
-    if writer.returncode:
-        raise ClientFailed(f"steady_writer ended with {writer.returncode}")
-    told = json.loads(out.strip().splitlines()[-1])
     found = sorted(longest([tuple(each) for each in told["gaps"]], kills, within_s=sizes.down_s))
     figures = {
         "p50_s": quantile(found, 0.5),
@@ -150,10 +161,97 @@ def _kills(server: Server, sizes: Sizes) -> Figures:
     return {"p50": figures, "worst": figures}
 
 
+def _joins(server: Server, sizes: Sizes) -> Figures:
+    """A fourth node joins under load; Kafka is told at once to move partitions there, Headrace is told nothing."""
+    with wire.Client(server.bootstrap) as admin:
+        admin.create_topics(["steady"], partitions=JOIN_PARTITIONS)
+    wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
+    records = sizes.cluster_bytes // 1024
+    java_tools.produce(server.bootstrap, topic="steady", records=records, size=1024, warm_up=0, limit_s=sizes.limit_s)
+    told: dict[str, Any] = {}
+    mover: threading.Thread | None = None
+    failed: list[BaseException] = []
+
+    def move() -> None:
+        try:
+            wire.wait_for_answer(server.bootstrap, brokers=NODES + 1, alive=lambda: True, timeout_s=60.0)
+            brokers = range(1, NODES + 2)
+            java_tools.spread_over(server.bootstrap, topic="steady", brokers=brokers, limit_s=sizes.limit_s)
+        except BaseException as error:
+            failed.append(error)
+
+    with steady_writer(server, partitions=JOIN_PARTITIONS, rate=3_000.0, size=2_000, told=told):
+        time.sleep(REST_S)
+        began = time.monotonic()
+        joined = server.add_node()
+        if server.name == "kafka":
+            mover = threading.Thread(target=move)
+            mover.start()
+        while _led_by(server, joined) < 0.2 * JOIN_PARTITIONS:
+            if failed:
+                raise failed[0]
+            if time.monotonic() - began > sizes.limit_s:
+                raise TimeoutError(f"the new node led too little for {sizes.limit_s:.0f} s")
+            time.sleep(0.1)
+        seconds = time.monotonic() - began
+        stored = stored_bytes(server.node_folder(joined))
+        if mover is not None:
+            mover.join()
+    figures = {
+        "seconds": seconds,
+        "stored_mib": stored / (1 << 20),
+        "written_before_mib": records * 1024 / (1 << 20),
+        "written_meanwhile_mib": seconds * 3_000 * 2_000 / (1 << 20),
+        "refused": told["refused"],
+    }
+    return {"joined": figures, "stored": figures}
+
+
+def _led_by(server: Server, index: int) -> int:
+    """How many partitions of the topic a node leads."""
+    led = wire.leaders(server.addresses[0], ["steady"])["steady"]
+    return sum(address == server.addresses[index] for address in led.values())
+
+
 def _create(server: Server, sizes: Sizes) -> Figures:
     topics = sizes.many_topics if server.name == "headrace" else min(sizes.many_topics, sizes.created_topics)
     found = client("create_topics", bootstrap=server.bootstrap, topics=topics, limit_s=sizes.limit_s)
     return {"create": found}
+
+
+def _requests(server: Server, sizes: Sizes) -> Figures:
+    """What a request costs the server's processor, over few topics and over many: on Kafka a tenth of the many."""
+    many = sizes.many_topics if server.name == "headrace" else min(sizes.many_topics, sizes.created_topics)
+    found = {}
+    for prefix, topics in (("few", 100), ("many", many)):
+        client("create_topics", bootstrap=server.bootstrap, topics=topics, prefix=prefix, limit_s=sizes.limit_s)
+        found[prefix] = client(
+            "requests_over_topics",
+            bootstrap=server.bootstrap,
+            prefix=prefix,
+            topics=topics,
+            requests=sizes.requests,
+            pids=",".join(map(str, server.pids)),
+            limit_s=sizes.limit_s,
+        )
+    ratio = found["many"]["cpu_us"] / found["few"]["cpu_us"]
+    return {"few": found["few"], "many": found["many"] | {"topics": many}, "ratio": {"ratio": ratio}}
+
+
+def _kills_among_many(server: Server, sizes: Sizes) -> Figures:
+    topics = sizes.many_topics if server.name == "headrace" else min(sizes.many_topics, sizes.created_topics)
+    filled = client("fill", bootstrap=server.bootstrap, topics=topics, limit_s=sizes.fill_limit_s)
+    found = _kills(server, replace(sizes, kills=max(1, sizes.kills // 4)))
+    return {key: dict(figures) | {"filled": filled} for key, figures in found.items()}
+
+
+def _million(server: Server, sizes: Sizes) -> Figures:
+    topics = 10 * sizes.many_topics
+    limit_s = 5 * sizes.limit_s
+    found = client("create_topics", bootstrap=server.bootstrap, topics=topics, limit_s=limit_s)
+    time.sleep(sizes.idle_s)
+    stored = stored_bytes(server.folder) / (1 << 30)
+    return {"create": found, "memory": {"mib": resident_bytes(server.pids) / (1 << 20), "stored_gib": stored}}
 
 
 CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
@@ -193,10 +291,72 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
         nodes=NODES,
     ),
     Scenario(
+        "cluster-join",
+        (
+            Row("joined", "a node joins: it has a fifth of the writes after", "seconds", "s", more_is_better=False),
+            Row("stored", "a node joins: stored on it by then", "stored_mib", "MiB", more_is_better=False),
+        ),
+        _joins,
+        runs_at_most=3,
+        nodes=NODES,
+    ),
+    Scenario(
         "cluster-create",
         (Row("create", "creating topics (Headrace 100,000, Kafka 10,000)", "per_s", "topics/s", above=5_000.0),),
         _create,
         runs_at_most=1,
         nodes=NODES,
+    ),
+    Scenario(
+        "cluster-requests",
+        (
+            Row("few", "server CPU of a request, 100 topics", "cpu_us", "us", more_is_better=False),
+            Row(
+                "many",
+                "server CPU of a request (Headrace 100,000, Kafka 10,000 topics)",
+                "cpu_us",
+                "us",
+                more_is_better=False,
+            ),
+            Row("ratio", "the latter over the former", "ratio", "x", more_is_better=False, below=1.15),
+        ),
+        _requests,
+        runs_at_most=3,
+        nodes=NODES,
+    ),
+    Scenario(
+        "cluster-kill-100000",
+        (
+            Row(
+                "p50",
+                "kill -9 among 100,000 topics (Kafka 10,000), p50",
+                "p50_s",
+                "s",
+                more_is_better=False,
+                below=2.5,
+            ),
+            Row(
+                "worst",
+                "kill -9 among 100,000 topics (Kafka 10,000), worst",
+                "worst_s",
+                "s",
+                more_is_better=False,
+                below=5.0,
+            ),
+        ),
+        _kills_among_many,
+        runs_at_most=1,
+        nodes=NODES,
+    ),
+    Scenario(
+        "cluster-million",
+        (
+            Row("create", "creating 1,000,000 topics", "per_s", "topics/s", above=5_000.0),
+            Row("memory", "resident memory of three nodes, 1,000,000 topics", "mib", "MiB", more_is_better=False),
+        ),
+        _million,
+        runs_at_most=1,
+        nodes=NODES,
+        only=("headrace",),
     ),
 )

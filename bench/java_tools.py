@@ -1,9 +1,12 @@
 """Runs Kafka's own performance programs (org.apache.kafka.tools) and reads the figures that they print."""
 
+import json
 import re
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench import jars
@@ -33,6 +36,29 @@ def _run(main: str, *arguments: str, limit_s: float) -> str:
     if run.returncode != 0:
         raise ToolFailed(f"{main} ended with {run.returncode}: {(run.stderr + run.stdout)[-2000:]}")
     return run.stdout + run.stderr
+
+
+def spread_over(bootstrap: str, *, topic: str, brokers: Iterable[int], limit_s: float) -> None:
+    """Has Kafka move a topic's partitions so that these brokers share them: kafka-reassign-partitions, as its own
+    proposal has it, and then kafka-leader-election. Returns when both are through. Raises ToolFailed, TimeoutError."""
+    tool = ("reassign.ReassignPartitionsCommand", "--bootstrap-server", bootstrap)
+    deadline = time.monotonic() + limit_s
+    with tempfile.TemporaryDirectory() as folder:
+        topics, plan = Path(folder) / "topics.json", Path(folder) / "plan.json"
+        topics.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
+        ids = ",".join(map(str, brokers))
+        proposal = ("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", ids)
+        told = _run(*tool, *proposal, limit_s=limit_s)
+        plan.write_text(told.split("Proposed partition reassignment configuration")[-1].strip())
+        _run(*tool, "--execute", "--reassignment-json-file", str(plan), limit_s=limit_s)
+        while "still in progress" in _run(*tool, "--verify", "--reassignment-json-file", str(plan), limit_s=limit_s):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic} was not moved within {limit_s:.0f} s")
+    _run(
+        "LeaderElectionCommand",
+        *("--bootstrap-server", bootstrap, "--election-type", "preferred", "--all-topic-partitions"),
+        limit_s=limit_s,
+    )
 
 
 def read_producer_summary(text: str) -> dict[str, float]:

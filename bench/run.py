@@ -103,7 +103,7 @@ def measure(scenario: Scenario, *, options: argparse.Namespace, sizes: Sizes) ->
     }
     runs = min(options.runs, scenario.runs_at_most or options.runs)
     for run in range(runs):
-        order = [name for name in SERVERS if name in options.servers]
+        order = [name for name in SERVERS if name in options.servers and name in scenario.only]
         for name in order if run % 2 == 0 else order[::-1]:
             began = time.monotonic()
             profile = jars.WORK / "profiles" / f"{scenario.name}-{run}.svg" if options.profile else None

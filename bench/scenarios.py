@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -39,6 +39,7 @@ class Sizes:
     cluster_warm_up_bytes: int = 50_000_000
     kills: int = 20
     down_s: float = 12.0
+    requests: int = 200_000
     limit_s: float = 300.0
 
 
@@ -58,6 +59,7 @@ QUICK = Sizes(
     cluster_warm_up_bytes=1_000_000,
     kills=1,
     down_s=12.0,
+    requests=2_000,
     limit_s=120.0,
 )
 
@@ -92,6 +94,8 @@ class Scenario:
     """Of the server."""
     runs_at_most: int | None = None
     """For those that take minutes and repeat inside."""
+    only: Sequence[str] = ("kafka", "headrace")
+    """The servers that it is run on."""
     client_limit: Callable[[Sizes], Mapping[str, Any]] | None = None
     """What the client alone can do against a server that does nothing."""
 

@@ -32,10 +32,10 @@ JVM = (
 )
 """What kafka-run-class.sh sets."""
 KAFKA_PROPERTIES = """\
-process.roles=broker,controller
+process.roles={roles}
 node.id={node}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners={listeners}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
@@ -92,6 +92,12 @@ class Server(Protocol):
 
     def start_node(self, index: int) -> None:
         """Starts a node again that was killed; does not wait for it."""
+
+    def add_node(self) -> int:
+        """Starts one more node, which the cluster has not had yet; does not wait for it. Its index."""
+
+    def node_folder(self, index: int) -> Path:
+        """Where a node stores records."""
 
     @property
     def bootstrap(self) -> str:
@@ -194,10 +200,10 @@ class _Process:
 class _Nodes:
     """What both servers have in common: nodes that are started, killed and ended, each a process."""
 
-    def __init__(self, folder: Path, ports: Sequence[int], processes: Sequence[_Process]) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
         self.folder = folder
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
-        self._processes = list(processes)
+        self._processes = [self._process(index, port) for index, port in enumerate(ports)]
 
     @property
     def bootstrap(self) -> str:
@@ -238,6 +244,22 @@ class _Nodes:
     def start_node(self, index: int) -> None:
         self._processes[index].spawn()
 
+    def add_node(self) -> int:
+        index = len(self._processes)
+        (port,) = free_ports(1)
+        self._processes.append(self._process(index, port))
+        self.addresses.append(f"127.0.0.1:{port}")
+        self._prepare()
+        self._processes[index].spawn()
+        return index
+
+    def _process(self, index: int, port: int) -> _Process:
+        """A node's process, not started."""
+        raise NotImplementedError
+
+    def _prepare(self) -> None:
+        """What a node needs before its first start."""
+
 
 class KafkaServer(_Nodes):
     """Apache Kafka: nodes that are broker and controller (KRaft), its own defaults, 1 GiB of heap each.
@@ -253,30 +275,42 @@ class KafkaServer(_Nodes):
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         both = free_ports(2 * nodes)
-        ports, controllers = both[:nodes], both[nodes:]
-        java = shutil.which("java") or "java"
-        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        common = ["-cp", jars.kafka_classpath(), quiet]
+        ports, self._controllers = both[:nodes], both[nodes:]
+        self._heap = heap
+        self._settings = dict(settings or {})
         self._formats: list[tuple[Path, list[str]]] = []
-        processes = []
-        for index in range(nodes):
-            logs, properties = folder / f"logs-{index}", folder / f"server-{index}.properties"
-            text = KAFKA_PROPERTIES.format(
-                node=index + 1,
-                voters=",".join(f"{number + 1}@127.0.0.1:{port}" for number, port in enumerate(controllers)),
-                port=ports[index],
-                controller=controllers[index],
-                logs=logs,
-                replicas=min(3, nodes),
-                in_sync=2 if nodes >= 3 else 1,
-            )
-            properties.write_text(text + "".join(f"{key}={value}\n" for key, value in (settings or {}).items()))
-            tool = [java, *common, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
-            self._formats.append((logs, tool))
-            command = [java, *heap, *JVM, *common, "kafka.Kafka", str(properties)]
-            processes.append(_Process(command, folder / f"kafka-{index}.log"))
-        super().__init__(folder, ports, processes)
+        super().__init__(folder, ports)
         self._prepare()
+
+    def node_folder(self, index: int) -> Path:
+        return self.folder / f"logs-{index}"
+
+    def _process(self, index: int, port: int) -> _Process:
+        """A broker that is a controller too, if it is one of the first."""
+        first = len(self._controllers)
+        listeners, roles = f"PLAINTEXT://127.0.0.1:{port}", "broker"
+        if index < first:
+            listeners, roles = f"{listeners},CONTROLLER://127.0.0.1:{self._controllers[index]}", "broker,controller"
+        logs, properties = self.node_folder(index), self.folder / f"server-{index}.properties"
+        text = KAFKA_PROPERTIES.format(
+            roles=roles,
+            node=index + 1,
+            voters=",".join(f"{number + 1}@127.0.0.1:{port}" for number, port in enumerate(self._controllers)),
+            listeners=listeners,
+            port=port,
+            logs=logs,
+            replicas=min(3, first),
+            in_sync=2 if first >= 3 else 1,
+        )
+        properties.write_text(text + "".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        java = shutil.which("java") or "java"
+        common = ["-cp", jars.kafka_classpath(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        tool = [java, *common, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
+        self._formats.append((logs, tool))
+        return _Process([java, *self._heap, *JVM, *common, "kafka.Kafka", str(properties)], self._output(index))
+
+    def _output(self, index: int) -> Path:
+        return self.folder / f"kafka-{index}.log"
 
     def _prepare(self) -> None:
         for logs, tool in self._formats:
@@ -310,17 +344,22 @@ class HeadraceServer(_Nodes):
     name = "headrace"
 
     def __init__(self, folder: Path, *, nodes: int = 1, prefix: tuple[str, ...] = (sys.executable,)) -> None:
-        ports = free_ports(nodes)
-        environment = _with_bytecode()
-        processes = []
-        for index, port in enumerate(ports):
-            where = ["--data", f"{folder}/node-{index + 1}", "--store", f"{folder}/cluster.sqlite"]
-            listen = ["--host", "127.0.0.1", "--port", str(port), "--ready-file", f"{folder}/ready-{index + 1}"]
-            first = ["--first-nodes", str(nodes), "--failure-host", f"host-{index + 1}"]
-            groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
-            command = [*prefix, "-m", "headrace.node", *where, *listen, *first, *groups]
-            processes.append(_Process(command, folder / f"node-{index + 1}.log", environment))
-        super().__init__(folder, ports, processes)
+        self._first = nodes
+        self._prefix = prefix
+        self._environment = _with_bytecode()
+        super().__init__(folder, free_ports(nodes))
+
+    def node_folder(self, index: int) -> Path:
+        return self.folder / f"node-{index + 1}" / "containers"
+
+    def _process(self, index: int, port: int) -> _Process:
+        folder, number = self.folder, index + 1
+        where = ["--data", f"{folder}/node-{number}", "--store", f"{folder}/cluster.sqlite"]
+        listen = ["--host", "127.0.0.1", "--port", str(port), "--ready-file", f"{folder}/ready-{number}"]
+        first = ["--first-nodes", str(self._first), "--failure-host", f"host-{number}"]
+        groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
+        command = [*self._prefix, "-m", "headrace.node", *where, *listen, *first, *groups]
+        return _Process(command, folder / f"node-{number}.log", self._environment)
 
     def clear(self) -> None:
         self.kill()

@@ -27,19 +27,15 @@ def refused(reason: str) -> KafkaError:
 
 
 def may_hold(node: NodeRecord, volume: VolumeRecord) -> bool:
-    """Whether a volume's replicas may lie on a node: its zone and labels say so, and it stays."""
-    return (
-        not node.draining
-        and (not volume.zones or node.zone in volume.zones)
-        and volume.labels.items() <= node.labels.items()
-    )
+    """Whether a volume's replicas may lie on a node, which stays."""
+    return not node.draining and volume.admits(node)
 
 
 def places(volume: VolumeRecord, nodes: Iterable[NodeRecord]) -> int:
     """How many replicas of a container the nodes have room for: one each; one a host where the spread is required."""
     able = [node for node in nodes if may_hold(node, volume)]
     if volume.spread == "required":
-        return len({node.failure_host or f"node {node.node_id}" for node in able})
+        return len({node.fails_with for node in able})
     return len(able)
 
 

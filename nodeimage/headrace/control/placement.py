@@ -42,11 +42,6 @@ class Held:
                 self.open[container.volume, node] += 1
 
 
-def may_hold(node: NodeRecord, volume: VolumeRecord) -> bool:
-    """Whether a volume's replicas may lie on a node."""
-    return (not volume.zones or node.zone in volume.zones) and volume.labels.items() <= node.labels.items()
-
-
 def choose_members(
     nodes: Collection[NodeRecord],
     containers: Iterable[ContainerRecord],
@@ -70,13 +65,13 @@ def choose_members(
     while len(chosen) < count:
         placed = [known[node] for node in chosen if node in known]
         zones = Counter(node.zone for node in placed)
-        hosts = Counter(_host(node) for node in placed)
+        hosts = Counter(node.fails_with for node in placed)
         free = [
             node
             for node in nodes
             if node.node_id not in chosen
-            and may_hold(node, volume)
-            and (volume.spread != "required" or not hosts[_host(node)])
+            and volume.admits(node)
+            and (volume.spread != "required" or not hosts[node.fails_with])
         ]
         if not free:
             break
@@ -85,7 +80,7 @@ def choose_members(
                 free,
                 key=lambda node: (
                     zones[node.zone],
-                    hosts[_host(node)],
+                    hosts[node.fails_with],
                     node.full,
                     *burden.of(node.node_id),
                 ),
@@ -105,13 +100,13 @@ def least_needed(
 ) -> NodeId:
     """The member, other than `keep`, that a container with one too many should do without."""
     zones = Counter(nodes[node].zone for node in members)
-    hosts = Counter(_host(nodes[node]) for node in members)
+    hosts = Counter(nodes[node].fails_with for node in members)
     burden = _Burden(held, loads, volume, members)
     return max(
         (node for node in members if node != keep),
         key=lambda node: (
             zones[nodes[node].zone],
-            hosts[_host(nodes[node])],
+            hosts[nodes[node].fails_with],
             nodes[node].full,
             *burden.of(node),
         ),
@@ -133,8 +128,3 @@ class _Burden:
         share = load.disk_used / load.disk_total if load.disk_total > 0 else 0.0
         opened = self._held.open[self._volume, node] / self._mean + int(share * _SHARE_STEPS) / _SHARE_STEPS
         return share > DISK_FULL, opened, self._held.total[node], load.bytes_in_per_s + load.bytes_out_per_s, node
-
-
-def _host(node: NodeRecord) -> str:
-    """What fails together; a node that does not say fails alone."""
-    return node.failure_host or f"node {node.node_id}"

@@ -25,7 +25,7 @@ from headrace.control.observed import (
     Life,
     Observed,
 )
-from headrace.control.placement import choose_members, may_hold
+from headrace.control.placement import choose_members
 from headrace.control.replicas import Replication
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
@@ -172,13 +172,13 @@ class _Plan:
             if not self._have_gathered(nodes):
                 return
             volume = observed.volumes.get(DEFAULT_VOLUME) or VolumeRecord(DEFAULT_VOLUME)
-            able = [node for node in nodes if may_hold(node, volume)]
+            able = [node for node in nodes if volume.admits(node)]
             if able and not any(kind == CATALOG for kind, _, _ in observed.creating):
                 own = next((node for node in able if node.node_id == observed.own), able[0])
                 self._create(CATALOG, own, volume, nodes, "the cluster has no catalog yet")
         for volume in volumes_in_use(observed):
             for node in nodes:
-                if may_hold(node, volume):
+                if volume.admits(node):
                     self._see_to_open_container(node, volume, nodes)
 
     def _have_gathered(self, nodes: list[NodeRecord]) -> bool:

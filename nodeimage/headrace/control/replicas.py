@@ -12,7 +12,7 @@ from msgspec import structs
 
 from headrace.control.changes import PutContainer, Wait
 from headrace.control.observed import CATALOG, OPEN, Observed
-from headrace.control.placement import Held, choose_members, least_needed, may_hold
+from headrace.control.placement import Held, choose_members, least_needed
 from headrace.ids import ContainerId, NodeId
 from headrace.store.records import ContainerRecord
 
@@ -80,7 +80,7 @@ class Replication:
         if missing <= 0 or volume is None:
             return []
         chosen = choose_members(
-            [node for node in self._takers if may_hold(node, volume)],
+            [node for node in self._takers if volume.admits(node)],
             (),
             first=record.primary,
             count=len(record.replicas) + missing,

@@ -86,6 +86,11 @@ class NodeRecord(Record, frozen=True):
     full: bool = False
     """This run has hardly any room left: partitions go on elsewhere, replicas are made elsewhere, where that can be."""
 
+    @property
+    def fails_with(self) -> str:
+        """Nodes of which this is the same fail together; one that does not say fails alone."""
+        return self.failure_host or f"node {self.node_id}"
+
 
 class ContainerRecord(Record, frozen=True):
     """(primary, epoch, in_sync) change only here (invariant 3); the in-sync set names (node, format) (invariant 5).
@@ -127,6 +132,10 @@ class VolumeRecord(Record, frozen=True):
     """Bytes; 0: none."""
     durability: str = "fsync"
     """`fsync`, or `memory`: acknowledged from the page caches of the in-sync set."""
+
+    def admits(self, node: NodeRecord) -> bool:
+        """Whether its replicas may lie on a node: zone and labels say so."""
+        return (not self.zones or node.zone in self.zones) and self.labels.items() <= node.labels.items()
 
 
 class LeaseRecord(Record, frozen=True):

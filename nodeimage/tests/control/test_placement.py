@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodeimage.tests.control.conftest import World
 
-from headrace.control.placement import choose_members, may_hold
+from headrace.control.placement import choose_members
 from headrace.ids import NodeId
 from headrace.peer.messages import NodeLoad
 from headrace.store.records import VolumeRecord
@@ -73,7 +73,7 @@ def test_zones_and_labels_of_a_volume_are_kept_to(world: World) -> None:
     world.node(4, zone="b", labels={"disk": "fast"})
     world.volume(4, 1, zones=("a",), labels={"disk": "fast"})
     assert choose(world, 4) == [1, 2]
-    assert may_hold(world.nodes[NodeId(4)], VolumeRecord("v", labels={"disk": "fast"}))
+    assert VolumeRecord("v", labels={"disk": "fast"}).admits(world.nodes[NodeId(4)])
 
 
 @given(

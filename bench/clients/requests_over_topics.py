@@ -1,0 +1,130 @@
+"""Produce requests of one record each, to one topic after the other, by 32 connections that wait for each answer.
+
+The topics have one partition and are there already; each connection goes to one node, for topics that it leads. Every
+topic gets one record before anything is counted. Meant for what a request costs the server as topics become many, so
+it prints requests, and the server's CPU seconds over them (of the processes in `--pids`).
+"""
+
+import argparse
+import json
+import selectors
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+import psutil
+from bench import wire
+
+ERROR = struct.Struct(">h")
+CONNECTIONS = 32
+
+
+@dataclass(slots=True)
+class Sender:
+    """A connection with one request under way at most, over its share of the topics."""
+
+    connection: socket.socket
+    requests: list[tuple[bytes, int]]
+    """Each with the place of the error code in its answer."""
+    at: int = 0
+    idle: bool = True
+
+    def send(self) -> None:
+        self.idle = False
+        self.connection.sendall(self.requests[self.at][0])
+
+    def receive(self) -> None:
+        """Takes the answer. Raises Refused, OSError."""
+        size = wire.SIZE.unpack(self._exactly(4))[0]
+        body = self._exactly(size)
+        (error,) = ERROR.unpack_from(body, self.requests[self.at][1])
+        if error:
+            raise wire.Refused(f"error code {error}")
+        self.at = (self.at + 1) % len(self.requests)
+        self.idle = True
+
+    def _exactly(self, count: int) -> bytes:
+        found = self.connection.recv(count)
+        while len(found) < count:
+            more = self.connection.recv(count - len(found))
+            if not more:
+                raise ConnectionError("the server closed a connection")
+            found += more
+        return found
+
+
+def senders(bootstrap: str, topics: list[str]) -> list[Sender]:
+    """The connections, spread over the topics' leaders, none of them connected to a node that leads nothing."""
+    batch = wire.record_batch([b"x" * 100])
+    by_leader: dict[str, list[str]] = {}
+    for at in range(0, len(topics), wire.AT_ONCE):
+        for topic, led in wire.leaders(bootstrap, topics[at : at + wire.AT_ONCE]).items():
+            by_leader.setdefault(led[0], []).append(topic)
+    found = []
+    for index in range(CONNECTIONS):
+        address = sorted(by_leader)[index % len(by_leader)]
+        share = by_leader[address][index // len(by_leader) :: max(1, CONNECTIONS // len(by_leader))]
+        if not share:
+            continue
+        host, _, port = address.rpartition(":")
+        connection = socket.create_connection((host, int(port)), timeout=30.0)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        requests = [(wire.produce_request({topic: batch}), 4 + 4 + 2 + len(topic) + 4 + 4) for topic in share]
+        found.append(Sender(connection, requests))
+    return found
+
+
+def run(every: list[Sender], *, requests: int) -> None:
+    """So many requests in all, each connection with one under way. Raises Refused, TimeoutError, OSError."""
+    left = requests
+    with selectors.EpollSelector() as selector:
+        for sender in every:
+            selector.register(sender.connection, selectors.EVENT_READ, sender)
+            sender.send()
+            left -= 1
+        while not all(sender.idle for sender in every):
+            events = selector.select(30.0)
+            if not events:
+                raise TimeoutError("no request had an answer for 30 s")
+            for key, _ in events:
+                key.data.receive()
+                if left > 0:
+                    key.data.send()
+                    left -= 1
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """CPU time that the processes have used."""
+    return sum(times.user + times.system for times in (psutil.Process(pid).cpu_times() for pid in pids))
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__)
+    parse.add_argument("--bootstrap", required=True)
+    parse.add_argument("--prefix", required=True, help="topics are PREFIX-000000 and so on")
+    parse.add_argument("--topics", type=int, required=True)
+    parse.add_argument("--requests", type=int, required=True)
+    parse.add_argument("--pids", required=True, help="of the server, separated by commas")
+    options = parse.parse_args()
+    topics = [f"{options.prefix}-{index:06d}" for index in range(options.topics)]
+    pids = [int(pid) for pid in options.pids.split(",")]
+    every = senders(options.bootstrap, topics)
+    run(every, requests=max(options.topics, options.requests // 4))
+    before, began = cpu_seconds(pids), time.monotonic()
+    run(every, requests=options.requests)
+    seconds, cpu = time.monotonic() - began, cpu_seconds(pids) - before
+    print(
+        json.dumps(
+            {
+                "records": options.requests,
+                "seconds": seconds,
+                "per_s": options.requests / seconds,
+                "cpu_us": cpu / options.requests * 1e6,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from typing import Any
 from bench import java_tools, wire
 from bench.figures import quantile
 from bench.jars import BENCH
-from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client, start_empty, waiting
+from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client, spread, start_empty, waiting
 from bench.servers import Server, resident_bytes, stored_bytes
 
 NODES = 3
@@ -47,36 +47,6 @@ def _throughput(name: str, size: int) -> Scenario:
             Row("consume", f"Java consume, 6 partitions, {label}", "per_s", "records/s", reach=1.0),
         ),
         _java(size),
-        nodes=NODES,
-    )
-
-
-def _spread(topics: int, *, reach: float | None = None, above: float | None = None) -> Scenario:
-    def measure(server: Server, sizes: Sizes) -> Figures:
-        count = min(topics, sizes.spread_records // 10)
-        names = [f"spread-{index:06d}" for index in range(count)]
-        with wire.Client(server.bootstrap, timeout_s=sizes.limit_s) as admin:
-            for at in range(0, count, wire.AT_ONCE):
-                admin.create_topics(names[at : at + wire.AT_ONCE])
-        found = client(
-            "librdkafka_produce",
-            bootstrap=server.bootstrap,
-            topic="spread",
-            topics=count,
-            records=sizes.spread_records,
-            size=100,
-            limit_s=sizes.limit_s,
-        )
-        return {"produce": found | {"topics": count}, "p99": found}
-
-    title = f"librdkafka, {topics:,} topics, 100 B, acks=all"
-    return Scenario(
-        f"cluster-spread-{topics}",
-        (
-            Row("produce", title, "per_s", "records/s", reach=reach, above=above),
-            Row("p99", f"librdkafka, {topics:,} topics, p99", "p99_ms", "ms", more_is_better=False),
-        ),
-        measure,
         nodes=NODES,
     )
 
@@ -258,10 +228,10 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
     _throughput("cluster-java-100", 100),
     _throughput("cluster-java-1024", 1024),
     replace(waiting("cluster-waiters", "bare sockets", "waiters"), nodes=NODES, client_limit=None),
-    _spread(100, reach=4.0),
-    _spread(1_000, reach=15.0),
-    _spread(5_000, above=25_000.0),
-    _spread(10_000, above=15_000.0),
+    spread(100, prefix="cluster-", nodes=NODES, reach=4.0),
+    spread(1_000, prefix="cluster-", nodes=NODES, reach=15.0),
+    spread(5_000, prefix="cluster-", nodes=NODES, above=25_000.0),
+    spread(10_000, prefix="cluster-", nodes=NODES, above=15_000.0),
     Scenario(
         "cluster-start",
         (

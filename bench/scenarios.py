@@ -186,7 +186,11 @@ def waiting(name: str, who: str, program: str) -> Scenario:
     )
 
 
-def _spread(topics: int, reach: float) -> Scenario:
+def spread(
+    topics: int, *, prefix: str = "", nodes: int = 1, reach: float | None = None, above: float | None = None
+) -> Scenario:
+    """One librdkafka producer whose records go to so many topics in turn."""
+
     def measure(server: Server, sizes: Sizes) -> Figures:
         count = min(topics, sizes.spread_records // 10)
         found = client(
@@ -200,13 +204,15 @@ def _spread(topics: int, reach: float) -> Scenario:
         )
         return {"produce": found | {"topics": count}, "p99": found}
 
+    title = f"librdkafka, {topics:,} topics, 100 B, acks=all"
     return Scenario(
-        f"spread-{topics}",
+        f"{prefix}spread-{topics}",
         (
-            Row("produce", f"librdkafka, {topics:,} topics, 100 B, acks=all", "per_s", "records/s", reach=reach),
+            Row("produce", title, "per_s", "records/s", reach=reach, above=above),
             Row("p99", f"librdkafka, {topics:,} topics, p99", "p99_ms", "ms", more_is_better=False),
         ),
         measure,
+        nodes=nodes,
     )
 
 
@@ -304,8 +310,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     _throughput("librdkafka-1024", "librdkafka", 1024, _librdkafka(1024)),
     waiting("waiters", "bare sockets", "waiters"),
     waiting("waiters-librdkafka", "librdkafka", "waiters_librdkafka"),
-    _spread(1_000, 3.0),
-    _spread(10_000, 5.0),
+    spread(1_000, reach=3.0),
+    spread(10_000, reach=5.0),
     Scenario(
         "create-10000",
         (Row("create", "creating 10,000 topics", "seconds", "s", more_is_better=False, reach=10.0),),

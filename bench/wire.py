@@ -205,6 +205,48 @@ def leaders(bootstrap: str, topics: Sequence[str], *, create: bool = False) -> d
     }
 
 
+class ToLeaders:
+    """A connection to each node of a cluster, and to which of them a topic's partition 0 is produced."""
+
+    def __init__(self, bootstrap: str, *, timeout_s: float = 60.0) -> None:
+        self._clients = {address: Client(address, timeout_s=timeout_s) for address in bootstrap.split(",")}
+        self._bootstrap = bootstrap
+        self._led: dict[str, str] = {}
+
+    def __enter__(self) -> "ToLeaders":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def create_topics(self, topics: Sequence[str]) -> None:
+        """See Client."""
+        next(iter(self._clients.values())).create_topics(topics)
+
+    def produce(self, batches: Mapping[str, bytes]) -> None:
+        """See Client; one request to each leader. Raises Refused, after which it may be tried again."""
+        if len(self._clients) == 1:
+            next(iter(self._clients.values())).produce(batches)
+            return
+        unknown = [topic for topic in batches if topic not in self._led]
+        if unknown:
+            found = leaders(self._bootstrap, unknown)
+            self._led.update({topic: led[0] for topic, led in found.items() if 0 in led})
+        by_leader: dict[str, dict[str, bytes]] = {}
+        for topic, batch in batches.items():
+            if topic not in self._led:
+                raise Refused(f"{topic} has no leader")
+            by_leader.setdefault(self._led[topic], {})[topic] = batch
+        try:
+            for address, of_leader in by_leader.items():
+                self._clients[address].produce(of_leader)
+        except Refused:
+            for topic in batches:
+                self._led.pop(topic, None)
+            raise
+
+
 def count_records(bootstrap: str, topics: Sequence[str]) -> int:
     """The sum of the end offsets of all partitions of topics, asked of their leaders. Raises Refused, OSError."""
     total = 0

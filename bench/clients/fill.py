@@ -23,7 +23,7 @@ class OutOfTime(RuntimeError):
     """The time limit came before the goal."""
 
 
-def make_topics(client: wire.Client, *, names: list[str], value: bytes, deadline: float) -> None:
+def make_topics(client: wire.ToLeaders, *, names: list[str], value: bytes, deadline: float) -> None:
     """Creates topics in one request and gives each one record in another. Raises OutOfTime, Refused."""
     if time.monotonic() > deadline:
         raise OutOfTime("making topics took too long")
@@ -39,7 +39,7 @@ def make_topics(client: wire.Client, *, names: list[str], value: bytes, deadline
             time.sleep(0.05)
 
 
-def pour(client: wire.Client, *, topics: list[str], octets: int, deadline: float) -> Iterator[int]:
+def pour(client: wire.ToLeaders, *, topics: list[str], octets: int, deadline: float) -> Iterator[int]:
     """Produces batches of about 1 MB of 1,000 random records to the topics in turn; yields the size of each."""
     batch = wire.record_batch([os.urandom(RECORD) for _ in range(1000)])
     left = octets
@@ -68,7 +68,7 @@ def main() -> None:
     why: str | None = None
     began = time.monotonic()
     try:
-        with wire.Client(options.bootstrap, timeout_s=min(options.limit_s, 180.0)) as client:
+        with wire.ToLeaders(options.bootstrap, timeout_s=min(options.limit_s, 180.0)) as client:
             while made < len(names):
                 chosen = names[made : made + AT_ONCE]
                 make_topics(client, names=chosen, value=b"x" * options.size, deadline=deadline)

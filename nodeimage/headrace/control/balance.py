@@ -7,7 +7,9 @@ above a floor below which nobody minds. Once it has been hot for two rounds, one
     partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
 
 A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for
-two rounds, all that carry more than the mean roll some of their partitionlets to it at once.
+two rounds, all that carry more than the mean roll some of their partitionlets to it at once. Where it is still cold
+when that has had its effect, as their partitionlets are few and large, the hottest node rolls one that makes the two
+more alike.
 
 How much of its writes a container should lose is said here; which partitionlets those are its primary sees. Nodes are
 left alone after a move until that has had its effect, and all moves together keep to a budget a minute. The primaries
@@ -38,6 +40,8 @@ CLOSED_PER_ROUND: Final = 2
 CLOSED_PER_MINUTE: Final = 30
 BETTER: Final = 0.9
 """A primary moves only if the larger load of the two nodes falls below this part of what it was."""
+ROUNDED: Final = 1.3
+"""Times what a node should get it may get from each of several others: partitionlets are whole."""
 LEAST_SHARE: Final = 0.02
 """Of a container's writes; less is not worth a move."""
 MIB: Final = 1024 * 1024
@@ -110,7 +114,7 @@ class _Round:
                 self._hand_over_open(node, measure)
         for node, measure in self._cold():
             if cold[node] >= ROUNDS and self._may_move(node):
-                self._warm(node, measure)
+                self._warm(node, measure, again=cold[node] > ROUNDS)
         for node, measure in cooled:
             if self._may_move(node):
                 self._roll_away(node, measure)
@@ -210,8 +214,8 @@ class _Round:
             reason = f"{why}; node {heir} leads now"
             self._move(hand_over(self._observed, record, heir, reason, self._now), node, heir)
 
-    def _warm(self, cold: NodeId, measure: Measure) -> None:
-        """Roll partitionlets to a node that has little, from all that have more than the mean."""
+    def _warm(self, cold: NodeId, measure: Measure, *, again: bool) -> None:
+        """Roll partitionlets to a node that has little, from all that have more than the mean; `again`: from one."""
         values, mean, why = self._values(cold, measure)
         over = sum(value - mean for value in values.values() if value > mean)
         part = min(1.0, (mean - values[cold]) / over)
@@ -219,13 +223,15 @@ class _Round:
         for node in sorted(values, key=lambda each: -values[each]):
             busiest = self._busiest(node, values[node])
             wanted = part * (values[node] - mean)
+            limit = BETTER * (values[node] - values[cold]) if again else ROUNDED * wanted
             if busiest is None or wanted <= 0 or not self._may_move(node):
                 continue
             record, carried = busiest
             targets = [each for each in self._open_of(record.volume) if each.primary == cold]
             if targets:
-                # No more than what leaves this node the mean, however large its partitionlets are.
-                self._roll(record, targets[0], wanted / carried, (values[node] - mean) / carried, why)
+                self._roll(record, targets[0], wanted / carried, limit / carried, why)
+                if again:
+                    break
         if any(isinstance(each, Roll) for each in self._changes):
             self._resting[cold] = self._now + SETTLE_S
 

@@ -102,9 +102,12 @@ def test_a_new_node_gets_its_share_from_all_that_have_more_than_the_mean(balance
         (2, 3, 5),
         (3, 4, 5),
     }
-    assert all(each.share == pytest.approx(0.25) and each.limit == pytest.approx(0.25) for each in changes)
+    assert all(each.share == pytest.approx(0.25) and each.limit == pytest.approx(0.325) for each in changes)
     assert "node 4 carries 0.00 times the mean traffic" in changes[0].reason
     assert balanced.rounds(4) == [], "it is left alone until that has had its effect"
+    (again,) = balanced.rounds(2)
+    assert isinstance(again, Roll)
+    assert (again.to, again.share, again.limit) == (5, pytest.approx(0.25), pytest.approx(0.9)), "now a large one too"
 
 
 def test_idle_clusters_and_busy_readers_make_no_node_cold(balanced: Balanced) -> None:

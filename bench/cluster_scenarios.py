@@ -13,7 +13,18 @@ from typing import Any
 from bench import java_tools, wire
 from bench.figures import quantile
 from bench.jars import BENCH
-from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client, spread, start_empty, waiting
+from bench.scenarios import (
+    ClientFailed,
+    Figures,
+    Row,
+    Scenario,
+    Sizes,
+    client,
+    spread,
+    start_empty,
+    topics_for,
+    waiting,
+)
 from bench.servers import Server, resident_bytes, stored_bytes
 
 NODES = 3
@@ -184,14 +195,14 @@ def _led_by(server: Server, index: int) -> int:
 
 
 def _create(server: Server, sizes: Sizes) -> Figures:
-    topics = sizes.many_topics if server.name == "headrace" else min(sizes.many_topics, sizes.created_topics)
+    topics = topics_for(server, sizes)
     found = client("create_topics", bootstrap=server.bootstrap, topics=topics, limit_s=sizes.limit_s)
     return {"create": found}
 
 
 def _requests(server: Server, sizes: Sizes) -> Figures:
     """What a request costs the server's processor, over few topics and over many: on Kafka a tenth of the many."""
-    many = sizes.many_topics if server.name == "headrace" else min(sizes.many_topics, sizes.created_topics)
+    many = topics_for(server, sizes)
     found = {}
     for prefix, topics in (("few", 100), ("many", many)):
         client("create_topics", bootstrap=server.bootstrap, topics=topics, prefix=prefix, limit_s=sizes.limit_s)
@@ -209,7 +220,7 @@ def _requests(server: Server, sizes: Sizes) -> Figures:
 
 
 def _kills_among_many(server: Server, sizes: Sizes) -> Figures:
-    topics = sizes.many_topics if server.name == "headrace" else min(sizes.many_topics, sizes.created_topics)
+    topics = topics_for(server, sizes)
     filled = client("fill", bootstrap=server.bootstrap, topics=topics, limit_s=sizes.fill_limit_s)
     found = _kills(server, replace(sizes, kills=max(1, sizes.kills // 4)))
     return {key: dict(figures) | {"filled": filled} for key, figures in found.items()}

@@ -255,15 +255,22 @@ def _restart(server: Server, *, sizes: Sizes, topic: str, crash: bool) -> dict[s
     return {"seconds": median(acks), "answer_s": median(answers), "all_s": acks}
 
 
-def _fill(server: Server, *, gib: float, sizes: Sizes) -> dict[str, Any]:
-    """Fills a server with as many topics as are asked for; with a third, a tenth, … of them where it fell over.
+def topics_for(server: Server, sizes: Sizes) -> int:
+    """How many topics "many" are: a tenth on Kafka."""
+    return sizes.many_topics if server.name == "headrace" else min(sizes.many_topics, sizes.created_topics)
 
-    Returns what it took in the end, and under `fell_over` what it could not.
+
+def _fill(server: Server, *, gib: float, sizes: Sizes) -> dict[str, Any]:
+    """Fills a server with as many topics as it takes; with a third, a tenth, … of them where it fell over.
+
+    Kafka begins with a tenth: asked for 100,000 it had 19,500 after 900 s, and did not come back from a stop after
+    that, its memory maps being used up. Returns what it took in the end, and under `fell_over` what it could not.
     """
     limit = sizes.fill_limit_s
     fell_over: list[dict[str, Any]] = []
-    for part in (1, 3, 10, 30, 100):
-        topics = sizes.many_topics // part
+    most = topics_for(server, sizes)
+    for part in (1, 3, 10, 30):
+        topics = most // part
         filled = client("fill", bootstrap=server.bootstrap, topics=topics, gib=gib, limit_s=limit)
         if filled["ended"] is None or (filled["ended"].startswith("OutOfTime") and _takes_records(server)):
             break
@@ -329,7 +336,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "start-loaded",
         (
-            Row("clean", "ready after start, 100,000 topics, 20 GiB", "seconds", "s", more_is_better=False, reach=5.0),
+            Row(
+                "clean",
+                "ready after start, 100,000 topics (Kafka 10,000), 20 GiB",
+                "seconds",
+                "s",
+                more_is_better=False,
+                reach=5.0,
+            ),
             Row("crash", "the same after kill -9", "seconds", "s", more_is_better=False, reach=5.0),
         ),
         _loaded,
@@ -340,7 +354,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         (
             Row(
                 "memory",
-                "resident memory, 100,000 topics of one message",
+                "resident memory, 100,000 topics (Kafka 10,000) of one message",
                 "mib",
                 "MiB",
                 more_is_better=False,

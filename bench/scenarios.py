@@ -338,7 +338,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         (
             Row(
                 "clean",
-                "ready after start, 100,000 topics (Kafka 10,000), 20 GiB",
+                "ready, 100,000 topics (Kafka 10,000), 20 GiB",
                 "seconds",
                 "s",
                 more_is_better=False,

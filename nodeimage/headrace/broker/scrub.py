@@ -2,6 +2,8 @@
 
 One scrub at a time, over every replica of this node, one after the other; what it finds is kept for `status` and goes
 to the log. A replica whose log is cut or begun anew meanwhile is read again: what was found may be of files that went.
+A replica that is damaged is made anew where others have what it holds (invariant 14). One that could not be read to
+feed a follower is scrubbed at once.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.container.local_replica import LocalReplica
+from headrace.ids import ContainerId
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -39,6 +42,8 @@ class Scrub:
         self._bytes = 0
         self._findings: list[str] = []
         self._replicas = 0
+        self._suspects: set[ContainerId] = set()
+        broker.cluster.replicas.on_unreadable.append(self.suspect)
 
     def start(self) -> None:
         """Begin, unless one is under way."""
@@ -48,9 +53,26 @@ class Scrub:
             self._findings = []
             self._task = self._broker.spawn(self._run())
 
+    def suspect(self, container_id: ContainerId) -> None:
+        """A replica here could not be read: see what is wrong with it."""
+        replica = self._broker.cluster.replicas.replica(container_id)
+        if replica is not None and container_id not in self._suspects and not self.running:
+            self._suspects.add(container_id)
+            self._broker.spawn(self._look_at(replica))
+
+    async def _look_at(self, replica: LocalReplica) -> None:
+        try:
+            await self._one(replica)
+        finally:
+            self._suspects.discard(replica.id)
+
+    @property
+    def running(self) -> bool:
+        """A scrub of everything is under way."""
+        return self._state == "running"
+
     def status(self) -> dict[str, object]:
         """How it stands; `findings` are one line each."""
-        running = self._state == "running"
         return {
             "state": self._state,
             "containers": self._replicas or len(self._broker.cluster.replicas.all()),
@@ -58,7 +80,7 @@ class Scrub:
             "frames": self._frames,
             "bytes": self._bytes,
             "findings": list(self._findings),
-            "seconds": round(time.time() - self._began if running else self._took, 3),
+            "seconds": round(time.time() - self._began if self.running else self._took, 3),
         }
 
     async def close(self) -> None:
@@ -89,6 +111,8 @@ class Scrub:
             return
         for line in lines:
             self._take(replica.id, json.loads(line))
+        if status == 1:
+            self._broker.cluster.replicas.damaged(replica.id)
         if status not in (0, 1):  # 1: it has findings
             self._found(replica.id, f"the scrub itself failed with status {status}")
 

@@ -122,6 +122,8 @@ class Container:
         self.on_chunk_full: Callable[[Container], None] = lambda _container: None
         self.on_commit: Callable[[], None] | None = None
         self.on_follower_gone: Callable[[NodeId], None] = lambda _node: None
+        self.on_unreadable: Callable[[], None] = lambda: None
+        """Told when a follower cannot be fed, since the log does not check here."""
         now = self._loop.time()
         self.primary = Primary(
             me=member,

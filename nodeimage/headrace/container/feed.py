@@ -21,7 +21,7 @@ import structlog
 from headrace.container.container import Container
 from headrace.container.history import History, match_point
 from headrace.container.replica import Member
-from headrace.errors import Code, HeadraceError
+from headrace.errors import Code, CorruptLog, HeadraceError
 from headrace.ids import Epoch, NodeId, Position
 from headrace.log.container_log import WriteJob
 from headrace.peer.framing import Buffer
@@ -197,6 +197,8 @@ class FollowerFeed:
             # Damage here, or it went away: the follower asks again, and others are served.
             log.warning("a follower is not fed", container=self._container.id, node=self.member.node, error=str(error))
             self.close()
+            if isinstance(error, CorruptLog):
+                self._container.on_unreadable()
 
     # --- receiving
 

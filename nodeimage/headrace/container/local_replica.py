@@ -24,7 +24,7 @@ from headrace.container.follower import Follower
 from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
 from headrace.container.replica_folder import ReplicaFile
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 
@@ -308,6 +308,34 @@ class LocalReplica:
         """Begin anew at `begin`, empty."""
         change = partial(ContainerLog.reset, self.folder, begin)
         await self._to_its_end(lambda: self._reopen(change, begin=begin))
+
+    async def renew(self) -> None:
+        """Throw away all that it holds, and go on empty, as another format (invariant 14)."""
+        await self.stop()
+        await self._to_its_end(self._renew_now)
+
+    async def _renew_now(self) -> None:
+        await self.cycle.close()
+
+        def renewed() -> tuple[ReplicaFile, ContainerLog]:
+            replica_folder.remove(self.folder)
+            state = replica_folder.prepare(self.folder)
+            if not self._options.fsync:
+                state = replica_folder.after_page_cache(self.folder, state)
+            return state, ContainerLog.open(self.folder, self._options)
+
+        try:
+            state, container_log = await self._loop.run_in_executor(self._executor, renewed)
+        except (HeadraceError, OSError) as error:
+            # What is in memory says that there is what the disk has no more. The next start finds an empty replica.
+            self._fatal(f"container {self.id}: a damaged replica could not be made anew: {error}")
+            raise
+        self._state = state
+        self._known_committed = Position(0)
+        self.recent = Recent()
+        self.cycle = self._new_cycle(container_log)
+        if self.commands is not None:
+            self.commands.restart(container_log.end)
 
     async def ready(self) -> None:
         """Open the log again that a cut or reset which failed has left closed."""

@@ -99,10 +99,12 @@ class Environment(Protocol):
 class _Kept:
     """One replica and the task that changes its role."""
 
-    __slots__ = ("changed", "problem", "replica", "task")
+    __slots__ = ("changed", "damaged", "problem", "replica", "task")
 
     def __init__(self) -> None:
         self.replica: LocalReplica | None = None
+        self.damaged = ""
+        """Its format, if what it holds is damaged."""
         self.changed = asyncio.Event()
         self.changed.set()
         self.problem = ""
@@ -130,6 +132,8 @@ class Replicas:
         """Told of a replica that is damaged and nowhere else, or that has no room to take up its role."""
         self.on_trouble: list[Callable[[NodeId], None]] = []
         """Told of a node whose connection with a replica here has ended, or that does not answer one."""
+        self.on_unreadable: list[Callable[[ContainerId], None]] = []
+        """Told of a replica here that may be damaged: `damaged` is for those that are."""
         self.install: Install | None = None
         """Takes over the catalog's snapshot that a primary sent."""
         self.snapshot: Snapshot | None = None
@@ -221,6 +225,8 @@ class Replicas:
                 assert record is not None
                 await self._carry_out(record, kept)
                 kept.problem = ""
+                if kept.replica is not None and kept.damaged == kept.replica.format:
+                    self._loop.call_later(STORE_RETRY_S, kept.changed.set)
             except asyncio.CancelledError:
                 raise
             except (HeadraceError, OSError) as error:
@@ -257,11 +263,29 @@ class Replicas:
         replica = kept.replica
         if replica is None:
             replica = kept.replica = await self._open(record)
+        if kept.damaged == replica.format:
+            await self._renew(record, replica)
         await replica.remember(msgspec.json.encode(record).decode())
         if record.primary == self._env.node_id:
             await self._lead(record, replica)
         else:
             await self._follow(record, replica)
+
+    async def _renew(self, record: ContainerRecord, replica: LocalReplica) -> None:
+        """Make a damaged replica anew, if others have what it holds (invariant 14); else it stays for now as it is."""
+        container = self.led.get(record.container_id)
+        if container is not None:
+            primary = container.primary
+            alone = primary.in_sync == {replica.member} or not container.in_touch
+            if alone or primary.waits_for != primary.in_sync:  # a proposed set may hold already
+                return
+            self._leave(container)
+        else:
+            held = await self._env.store(lambda store: records.get_container(store, record.container_id))
+            if held is None or held.epoch != record.epoch or held.primary == self._env.node_id:
+                return
+        log.error("a damaged replica is fetched anew", container=record.container_id, format=replica.format)
+        await replica.renew()
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
         others = {node for node, _ in record.in_sync} - {self._env.node_id}
@@ -302,6 +326,7 @@ class Replicas:
             epoch=record.epoch, in_sync=members(record), replicas=record.replicas, min_in_sync=record.min_in_sync
         )
         container.on_follower_gone = self._trouble
+        container.on_unreadable = lambda: self._unreadable(record.container_id)
         container.volume = record.volume
         container.closing = record.state != "open"
         self.led[container.id] = container
@@ -348,6 +373,10 @@ class Replicas:
             lost=lambda: self._trouble(record.primary),
             install=self._install if record.kind == CATALOG else None,
         )
+
+    def _unreadable(self, container_id: ContainerId) -> None:
+        for callback in self.on_unreadable:
+            callback(container_id)
 
     def _trouble(self, node: NodeId) -> None:
         if not self._closed:
@@ -418,6 +447,16 @@ class Replicas:
         folder = self._env.folder / str(container_id)
         state = await self._loop.run_in_executor(self._env.executor, replica_folder.prepare, folder)
         return state.format
+
+    def damaged(self, container_id: ContainerId) -> None:
+        """What this node's replica of a container holds is damaged below its synced mark (invariant 14).
+
+        It is made anew as another format, as soon as others are in sync.
+        """
+        kept = self._kept.get(container_id)
+        if kept is not None and kept.replica is not None:
+            kept.damaged = kept.replica.format
+            kept.changed.set()
 
     def problem(self, container_id: ContainerId) -> str:
         """Why a replica here is not as it should be; empty if it is."""

@@ -138,3 +138,11 @@ async def test_a_change_whose_caller_is_cancelled_comes_before_those_after_it(
     state = replica_folder.read(replica.folder)
     assert state is not None
     assert (state.record, state.seen) == ("the record", 9)
+
+
+async def test_a_damaged_replica_goes_on_empty_as_another_format(replica: LocalReplica) -> None:
+    before = replica.format
+    await replica.renew()
+    assert replica.format != before
+    assert replica_folder.read(replica.folder) == replica_folder.ReplicaFile(format=replica.format)
+    assert (replica.log.end, replica.committed, replica.history, replica.led) == (0, 0, (), 0)

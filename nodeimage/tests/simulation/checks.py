@@ -14,6 +14,7 @@ from headrace.container.container import Container, commands_in
 from headrace.container.local_replica import LocalReplica
 from headrace.errors import CorruptLog
 from headrace.ids import ContainerId, Epoch, Position
+from headrace.log.scrub import Scrubbed, scrub
 from headrace.store.records import CONTAINER_PREFIX, ContainerRecord
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Checks:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._truths: defaultdict[ContainerId, _Truth] = defaultdict(_Truth)
-        self._looked: dict[LocalReplica, _Looked] = {}
+        self._looked: dict[tuple[LocalReplica, str], _Looked] = {}
         self._writers: dict[tuple[ContainerId, Epoch], Process] = {}
         self.acknowledged: defaultdict[ContainerId, dict[Position, bytes]] = defaultdict(dict)
         self.latest: defaultdict[ContainerId, Position] = defaultdict(lambda: Position(0))
@@ -76,7 +77,7 @@ class Checks:
         """Invariants 1, 2, 7: one truth, and it only grows."""
         if replica.cycle.is_closed:
             return  # its log is being cut or begun anew, it will be another one
-        looked = self._looked.setdefault(replica, _Looked())
+        looked = self._looked.setdefault((replica, replica.format), _Looked())
         committed = replica.committed
         where = f"container {replica.id} on node {node.number}"
         if committed < looked.committed:
@@ -90,7 +91,8 @@ class Checks:
         try:
             found = list(commands_in(replica.log, looked.compared, committed))
         except CorruptLog as error:
-            self.fail(f"{where}: {error}")
+            if not self._cluster.is_flipped(node, replica.id):
+                self.fail(f"{where}: {error}")
             return
         low, high = (bisect_left(truth.positions, each + 1) for each in (looked.compared, committed))
         known = list(zip(truth.positions[low:high], truth.payloads[low:high], strict=True))
@@ -135,6 +137,22 @@ class Checks:
                 f"container {container_id}: node {node.number} says that {found} is the latest, "
                 f"{known} was acknowledged before"
             )
+
+    def served(
+        self, node: "Node", container_id: ContainerId, after: Position, found: list[tuple[Position, bytes]]
+    ) -> None:
+        """What a replica gives out is the truth, whatever became of its disk."""
+        truth = self._truths[container_id]
+        low = bisect_left(truth.positions, after + 1)
+        known = list(zip(truth.positions[low:], truth.payloads[low:], strict=True))
+        found = [each for each in found if each[0] <= truth.until]
+        if found != known[: len(found)]:
+            self.fail(f"container {container_id}: node {node.number} served {_differing(found, known)}")
+
+    def some_position(self, container_id: ContainerId, roll: float) -> Position:
+        """Where to read from."""
+        positions = self._truths[container_id].positions
+        return Position(positions[int(roll * len(positions))]) if positions else Position(0)
 
     def put(self, key: str, before: bytes | None, after: bytes) -> None:
         """Invariants 3, 5, 6: what a record may become."""
@@ -203,6 +221,15 @@ class Checks:
             self.fail(f"container {container_id}: something is there twice")
         if not set(truth.payloads) <= self.sent:
             self.fail(f"container {container_id}: something is there that nobody sent")
+
+    def scrubbed(self, container_id: ContainerId) -> None:
+        """No replica is damaged any more."""
+        for node in self._cluster.nodes:
+            folder = node.folder / str(container_id)
+            if node.replicas is None or node.replicas.replica(container_id) is None:
+                continue
+            for finding in scrub(folder, Scrubbed()):
+                self.fail(f"container {container_id} on node {node.number}: {finding}")
 
 
 def _differing(found: list[tuple[Position, bytes]], known: list[tuple[int, bytes]]) -> str:

@@ -6,12 +6,12 @@ outcome it does not learn is never repeated: it may be there once, or not at all
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace.ids import ContainerId, Position
+from headrace.ids import ContainerId
 from simulation.network import PORT
-from simulation.node import Append, Latest
+from simulation.node import Append, Latest, Read
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -42,6 +42,8 @@ class Client:
             roll = self._chance.random()
             if roll < 0.15:
                 await self._latest(container_id)
+            elif self._cluster.shape.flips and roll < 0.3:
+                await self._read(container_id)
             elif roll < 0.5:
                 await asyncio.gather(*(self.append(container_id) for _ in range(self._chance.randint(2, 8))))
             else:
@@ -74,10 +76,21 @@ class Client:
             return
         checks.read_latest(node, container_id, known, found)
 
-    async def _call(self, number: int, request: object) -> Position:
+    async def _read(self, container_id: ContainerId) -> None:
+        """Read from any replica."""
+        checks = self._cluster.checks
+        node = self._chance.choice(self._cluster.nodes)
+        after = checks.some_position(container_id, self._chance.random())
+        try:
+            found = await self._call(node.number, Read(container_id, after))
+        except HeadraceError:
+            return
+        checks.served(node, container_id, after, found)
+
+    async def _call(self, number: int, request: object) -> Any:
         network = self._cluster.network
         answer, _ = await network.call(network.hosts[0], ("simulated", PORT + number), request, timeout_s=CALL_S)
-        return Position(answer)
+        return answer
 
     def _leader(self, container_id: ContainerId) -> int:
         if container_id not in self._known:

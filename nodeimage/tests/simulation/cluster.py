@@ -15,7 +15,7 @@ from headrace.ids import ContainerId, NodeId
 from headrace.store.records import CONTAINER_PREFIX, ContainerRecord, decode_container
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
-from simulation.faults import Fault, Trouble, draw
+from simulation.faults import Fault, Trouble, draw, draw_flips
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
 from simulation.node import Node
@@ -26,6 +26,8 @@ MOST_STEPS = 400_000
 LOOK_S = 0.5
 GO_ON_S = 20.0
 """After the last fault every container takes writes again within so long."""
+EXTRA = 2_000_000_139
+"""Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
 
@@ -45,6 +47,8 @@ class Shape:
     """What a message may take."""
     faults_s: float
     faults: int
+    flips: bool
+    """Bits flip on disks, and clients read what is there."""
 
 
 @dataclass(slots=True)
@@ -81,11 +85,16 @@ class Cluster:
         self.store.on_put = self.checks.put
         self.nodes: list[Node] = []
         self.drained: set[int] = set()
+        self.flipped: dict[ContainerId, str] = {}
+        """The format of the one replica of a container that was last damaged without anybody noticing."""
         self.over = False
         draws = random.Random(seed + 1_000_000_007)
-        self.shape = _shape(draws)
+        self.shape = _shape(draws, random.Random(seed + EXTRA))
         self.network.hop_s = self.shape.hop_s
         self.faults = draw(draws, begin=2.5, length=self.shape.faults_s, count=self.shape.faults)
+        if self.shape.flips:
+            flips = draw_flips(random.Random(seed + EXTRA), begin=4.0, length=self.shape.faults_s)
+            self.faults = sorted(self.faults + flips, key=lambda fault: fault.at)
 
     def trace(self, line: str) -> None:
         """One thing that happened."""
@@ -116,6 +125,9 @@ class Cluster:
             why = self.checks.quiet(container_id)
             if why:
                 return f"container {container_id}: {why}"
+            for node in self.nodes:
+                if self.is_flipped(node, container_id):
+                    return f"container {container_id}: node {node.number} has a damaged replica still"
         return ""
 
     def can_lose(self, node: Node) -> bool:
@@ -131,7 +143,8 @@ class Cluster:
             others = [
                 each
                 for each, format in record.in_sync
-                if each != node.node_id and self.by_id(each).holds(container_id)[0] == str(format)
+                if each != node.node_id
+                and self.by_id(each).holds(container_id)[0] == str(format) != self.flipped.get(container_id)
             ]
             led = node.replicas.led.get(container_id) if node.replicas is not None else None
             if node.node_id in record.replicas and not others:
@@ -139,6 +152,23 @@ class Cluster:
             if led is not None and led.primary.waits_for != led.primary.in_sync:
                 return False  # it may be about to leave the others out
         return True
+
+    def is_flipped(self, node: Node, container_id: ContainerId) -> bool:
+        """Whether the replica that a node has is one that was damaged by a flipped bit."""
+        return node.format_of(container_id) == self.flipped.get(container_id, "none")
+
+    def can_flip(self, container_id: ContainerId) -> bool:
+        """Whether a replica may be damaged: it is the only one of three that are in sync.
+
+        With a minimum of two, one that is damaged is then never all that is left.
+        """
+        record = self.record(container_id)
+        return (
+            record is not None
+            and record.min_in_sync >= 2
+            and len(record.in_sync) >= 3
+            and not any(self.is_flipped(node, container_id) for node in self.nodes)
+        )
 
     # --- the run
 
@@ -157,12 +187,16 @@ class Cluster:
         await self._goes_on()
         self.over = True
         await asyncio.gather(*running)
+        if self.shape.flips:
+            for node in self.nodes:
+                node.scrub_all()
         await self._becomes_whole()
         looking.cancel()
         for node in self.nodes:
             self.checks.look(node)
         for container_id in self.containers():
             self.checks.at_the_end(container_id)
+            self.checks.scrubbed(container_id)
 
     async def _look(self) -> None:
         while True:
@@ -209,7 +243,7 @@ class Cluster:
         )
 
 
-def _shape(chance: random.Random) -> Shape:
+def _shape(chance: random.Random, extra: random.Random) -> Shape:
     nodes = chance.choices((3, 4, 5, 7), (12, 4, 2, 1))[0]
     replicas, min_in_sync = chance.choices(((3, 2), (2, 1), (3, 1), (2, 2)), (8, 1, 2, 1))[0]
     faults_s = chance.uniform(3, 11)
@@ -223,6 +257,7 @@ def _shape(chance: random.Random) -> Shape:
         hop_s=chance.choice((0.001, 0.005, 0.03)),
         faults_s=faults_s,
         faults=chance.randint(2, 3 + int(faults_s)),
+        flips=extra.random() < 0.4,
     )
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StorageFull
+from headrace.log.chunk import TRAILER_BYTES, read_trailer
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.folder import chunk_path, names_in
 from headrace.log.writing import Portion, write_portion
 from simulation.loop import PROCESS, SimulatedLoop
 
@@ -136,3 +138,32 @@ def damage(folder: Path, chance: random.Random) -> str:
         return f"the head of {gone.name} is zeros"
     gone.unlink()
     return f"{gone.name} is missing"
+
+
+def flip(folder: Path, chance: random.Random, *, live: bool) -> str:
+    """Flips a bit of what was synced, in a chunk that is full; what was done, "" if there is none.
+
+    `live`: the replica is in use, so only frames, which are read from the file each time: what a process has mapped or
+    in memory is another matter. The trailer is left out: a chunk without one is closed anew at the next start.
+    """
+    starts = sorted(names_in(folder).chunks)
+    if len(starts) < 2:
+        return ""
+    row = chance.randrange(len(starts) - 1)
+    path = chunk_path(folder, starts[row])
+    with path.open("r+b") as file:
+        trailer = read_trailer(file.fileno())
+        frames_end = FILE_HEAD_BYTES + (starts[row + 1] - starts[row] if trailer is None else trailer.frames_end)
+        if trailer is not None and not live and chance.random() < 0.2:
+            place = chance.randrange(trailer.footer_at, trailer.size - TRAILER_BYTES)
+        elif not live and chance.random() < 0.1:
+            place = chance.randrange(FILE_HEAD_BYTES)
+        else:
+            place = chance.randrange(FILE_HEAD_BYTES, frames_end)
+        bit = 1 << chance.randrange(8)
+        file.seek(place)
+        (found,) = file.read(1)
+        file.seek(place)
+        file.write(bytes([found ^ bit]))
+    closed = "open" if trailer is None else "closed"
+    return f"bit {bit:02x} of byte {place} of {path.name}, which is {closed} and has frames to {frames_end}"

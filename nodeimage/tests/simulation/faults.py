@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.store import records
-from simulation.disk import damage
+from simulation.disk import damage, flip
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -55,6 +55,17 @@ _WEIGHTS = {
     "drain": 2,
     "flap": 2,
 }
+
+
+_FLIPS = {"flip": 4, "flip live": 4, "scrub": 1}
+
+
+def draw_flips(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """Some bits that flip, once there is something to flip."""
+    kinds = chance.choices(list(_FLIPS), list(_FLIPS.values()), k=chance.randint(1, 4))
+    return [
+        Fault(begin + chance.random() * length, kind, chance.choice((0.1, 1.0, 4.0)), chance.random()) for kind in kinds
+    ]
 
 
 def draw(chance: random.Random, *, begin: float, length: float, count: int) -> list[Fault]:
@@ -279,6 +290,33 @@ class Trouble:
             await self._down(fault)
             if not node.is_up:
                 node.start()
+
+    async def _flip(self, fault: Fault) -> None:
+        """A bit of a synced part changes while the node is down."""
+        node = self._any(fault)
+        node.kill()
+        self._flip_some(node, live=False)
+        await self._down(fault)
+        if not node.is_up:
+            node.start()
+
+    async def _flip_live(self, fault: Fault) -> None:
+        """The same under a node that goes on."""
+        self._flip_some(self._any(fault), live=True)
+
+    def _flip_some(self, node: "Node", *, live: bool) -> None:
+        chance = self._cluster.chance
+        for container_id in self._cluster.containers():
+            folder = node.folder / str(container_id)
+            format = node.format_of(container_id)
+            if format and self._cluster.can_flip(container_id) and (done := flip(folder, chance, live=live)):
+                self._cluster.flipped[container_id] = format
+                self._cluster.trace(f"flip on node {node.number}, container {container_id}: {done}")
+
+    async def _scrub(self, fault: Fault) -> None:
+        """No fault: an operator has everything read back."""
+        for node in self._nodes:
+            node.scrub_all()
 
     # --- membership
 

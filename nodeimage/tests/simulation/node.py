@@ -6,18 +6,20 @@ import random
 import shutil
 import uuid
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.container import replica_folder
-from headrace.container.container import Container
+from headrace.container.container import Container, commands_in
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.log.container_log import LogOptions
+from headrace.log.scrub import Scrubbed, scrub
 from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
 from headrace.store import records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STORE_SILENT_S = 2.0
+MOST_READ = 50
 SETTINGS = Settings(rebuild_after_s=12.0, gather_s=2.0)
 
 
@@ -50,6 +53,14 @@ class Latest:
 
     def __init__(self, container: ContainerId) -> None:
         self.container = container
+
+
+class Read:
+    """A client's request: what is committed behind a position."""
+
+    def __init__(self, container: ContainerId, after: Position) -> None:
+        self.container = container
+        self.after = after
 
 
 class Node:
@@ -74,6 +85,7 @@ class Node:
         self.controller: Controller | None = None
         self.view: Any = None
         self.runs = 0
+        self._scrubbing: set[ContainerId] = set()
         self._left: dict[ContainerId, tuple[str, Position]] = {}
         """What the replicas of former runs had on disk: format, and position."""
 
@@ -96,6 +108,7 @@ class Node:
         )
         self.process = self.host.process = process
         self.writers = {}
+        self._scrubbing.clear()
         self.cluster.network.back(self.host)
         self.cluster.loop.spawn(self._run(process), process)
 
@@ -131,6 +144,14 @@ class Node:
             return "", Position(0)
         return replica.format, replica.log.synced
 
+    def format_of(self, container_id: ContainerId) -> str:
+        """The format of the replica in its folder; "": there is none, or it cannot be told."""
+        try:
+            found = replica_folder.read(self.folder / str(container_id))
+        except CorruptLog:
+            return ""
+        return "" if found is None else found.format
+
     def freeze(self) -> None:
         """As SIGSTOP."""
         if self.process is not None:
@@ -154,12 +175,14 @@ class Node:
         replicas = self.replicas = Replicas(self)
         replicas.on_led.append(lambda container: self.cluster.checks.led(self, process, container))
         replicas.on_opened.append(self._opened)
+        replicas.on_unreadable.append(self.scrub)
         self.host.handlers = {
             Probe: self._probed,
             Prepare: self._prepare,
             RollAway: self._roll_away,
             Append: self._append,
             Latest: self._latest,
+            Read: self._read,
         }
         self.host.streams = {Follow: replicas.accept}
         self.controller = Controller(
@@ -290,11 +313,47 @@ class Node:
             raise KafkaError(Code.LEADER_NOT_AVAILABLE)
         return container.committed
 
+    async def _read(self, asked: Read, _payload: memoryview, _session: None) -> list[tuple[Position, bytes]]:
+        found = self.replicas.any_log(asked.container) if self.replicas is not None else None
+        if found is None:
+            raise KafkaError(Code.REPLICA_NOT_AVAILABLE)
+        log, committed = found
+        if committed <= asked.after:
+            return []
+
+        def read() -> list[tuple[Position, bytes]]:
+            return list(islice(commands_in(log, asked.after, committed), MOST_READ))
+
+        return await asyncio.get_running_loop().run_in_executor(None, read)
+
     def _led(self, container_id: ContainerId) -> Container:
         container = self.replicas.led.get(container_id) if self.replicas is not None else None
         if container is None:
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
         return container
+
+    # --- its upkeep
+
+    def scrub(self, container_id: ContainerId) -> None:
+        """Read a replica back, and have it made anew where it is damaged."""
+        if self.process is not None and container_id not in self._scrubbing:
+            self._scrubbing.add(container_id)
+            self.cluster.loop.spawn(self._scrub(container_id), self.process)
+
+    def scrub_all(self) -> None:
+        """Each replica."""
+        for replica in self.replicas.all() if self.replicas is not None else ():
+            self.scrub(replica.id)
+
+    async def _scrub(self, container_id: ContainerId) -> None:
+        replicas = self.replicas
+        replica = replicas.replica(container_id) if replicas is not None else None
+        if replicas is not None and replica is not None:
+            log = replica.log
+            found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(scrub(log.folder, Scrubbed())))
+            if found and replica.log is log:
+                replicas.damaged(container_id)
+        self._scrubbing.discard(container_id)
 
     # --- chunks are closed as the node's upkeep does
 

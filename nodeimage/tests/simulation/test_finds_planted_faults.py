@@ -15,7 +15,9 @@ from headrace.container.history import History
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member, Primary
 from headrace.container.replica_folder import ReplicaFile
+from headrace.container.replicas import Replicas
 from headrace.ids import Position
+from headrace.log import frames
 from headrace.peer.messages import Acked
 from simulation.cluster import run
 
@@ -77,6 +79,16 @@ def makes_every_folder_with_the_same_format() -> Any:
     return mock.patch.object(replica_folder, "prepare", planted)
 
 
+def takes_frames_as_they_are() -> Any:
+    """Whoever reads a damaged replica is given what it holds, and so is a scrub."""
+    return mock.patch.object(frames, "frame_fault", return_value=None)
+
+
+def leaves_damage_where_it_is() -> Any:
+    """Invariant 14: what cannot be read is fetched anew from those who have it."""
+    return mock.patch.object(Replicas, "damaged", return_value=None)
+
+
 @pytest.mark.parametrize(
     ("planted", "seeds"),
     [
@@ -86,6 +98,8 @@ def makes_every_folder_with_the_same_format() -> Any:
         (goes_on_in_the_epoch_of_its_last_run, 40),
         (commits_by_the_proposed_set_alone, 40),
         (makes_every_folder_with_the_same_format, 40),
+        (takes_frames_as_they_are, 40),
+        (leaves_damage_where_it_is, 40),
     ],
 )
 def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:

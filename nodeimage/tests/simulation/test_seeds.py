@@ -5,6 +5,7 @@ import pytest
 from simulation.cluster import run
 
 FOUND = {
+    5: "a closed chunk was damaged: what met it refused to read it, and nobody fetched it anew",
     64: "a primary that started again put an old record over a new one, whose version it had read after the record",
     216: "a member that was taken out and given back before its primary looked was never named in sync again",
     1304: "the same",

@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.container.history import History
 from headrace.errors import CorruptLog
-from headrace.ids import Epoch
+from headrace.ids import ContainerId, Epoch
 from headrace.log.files import replace_file, sync_folder
 
 _NAME = "replica.json"
@@ -106,6 +106,11 @@ def remove(folder: Path) -> None:
         return
     sync_folder(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def listed(folder: Path) -> set[ContainerId]:
+    """The containers that have a replica in `folder`."""
+    return {ContainerId(int(each.name)) for each in folder.glob("*") if each.name.isdecimal()}
 
 
 def sweep(folder: Path) -> None:

@@ -99,12 +99,14 @@ class Environment(Protocol):
 class _Kept:
     """One replica and the task that changes its role."""
 
-    __slots__ = ("changed", "damaged", "problem", "replica", "task")
+    __slots__ = ("changed", "damaged", "problem", "replica", "stood_back", "task")
 
     def __init__(self) -> None:
         self.replica: LocalReplica | None = None
         self.damaged = ""
         """Its format, if what it holds is damaged."""
+        self.stood_back = False
+        """It has let another lead for that, once."""
         self.changed = asyncio.Event()
         self.changed.set()
         self.problem = ""
@@ -145,6 +147,8 @@ class Replicas:
         """Carry out what the records say, from now on."""
         self._loop.run_in_executor(self._env.executor, replica_folder.sweep, self._env.folder)
         self._ticking = self._loop.create_task(self._tick_always(), name="replicas")
+        for container_id in replica_folder.listed(self._env.folder) & self._env.view.containers.keys():
+            self._kept[container_id] = _Kept()  # also one that was given to others meanwhile: it goes
         self.records_changed(set(self._env.view.containers))
 
     async def close(self) -> None:
@@ -264,26 +268,33 @@ class Replicas:
         if replica is None:
             replica = kept.replica = await self._open(record)
         if kept.damaged == replica.format:
-            await self._renew(record, replica)
+            await self._renew(record, kept, replica)
         await replica.remember(msgspec.json.encode(record).decode())
         if record.primary == self._env.node_id:
             await self._lead(record, replica)
         else:
             await self._follow(record, replica)
 
-    async def _renew(self, record: ContainerRecord, replica: LocalReplica) -> None:
-        """Make a damaged replica anew, if others have what it holds (invariant 14); else it stays for now as it is."""
+    async def _renew(self, record: ContainerRecord, kept: _Kept, replica: LocalReplica) -> None:
+        """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is.
+
+        It leaves the in-sync set first, by the store: of several that are damaged, not all can go. Where it cannot, as
+        others need what it cannot read to them, it lets one that may lead.
+        """
         container = self.led.get(record.container_id)
-        if container is not None:
-            primary = container.primary
-            alone = primary.in_sync == {replica.member} or not container.in_touch
-            if alone or primary.waits_for != primary.in_sync:  # a proposed set may hold already
-                return
+        if container is not None and not container.in_touch:
+            return
+        own = (self._env.node_id, uuid.UUID(replica.format))
+        once = not kept.stood_back
+        left = await self._env.store(
+            lambda store: records.leave_in_sync(store, record.container_id, own, hand_over=once)
+        )
+        kept.stood_back = True
+        self._env.view.refresh()
+        if not left:
+            return
+        if container is not None and not container.lost:
             self._leave(container)
-        else:
-            held = await self._env.store(lambda store: records.get_container(store, record.container_id))
-            if held is None or held.epoch != record.epoch or held.primary == self._env.node_id:
-                return
         log.error("a damaged replica is fetched anew", container=record.container_id, format=replica.format)
         await replica.renew()
 
@@ -455,6 +466,7 @@ class Replicas:
         """
         kept = self._kept.get(container_id)
         if kept is not None and kept.replica is not None:
+            kept.stood_back = kept.stood_back and kept.damaged == kept.replica.format
             kept.damaged = kept.replica.format
             kept.changed.set()
 

@@ -78,6 +78,7 @@ __all__ = [
     "get_lease",
     "get_node",
     "get_volume",
+    "leave_in_sync",
     "list_containers_versioned",
     "next_producer_block",
     "nodes",
@@ -323,6 +324,31 @@ def change_container(
         return wanted
 
     return _change(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord, checked)
+
+
+def leave_in_sync(
+    store: ClusterStore, container_id: ContainerId, member: tuple[NodeId, uuid.UUID], *, hand_over: bool = True
+) -> bool:
+    """Take a replica that is damaged out of the in-sync set; whether it is in it no more.
+
+    It stays where fewer than the minimum would be left, as its copy may be the last good one of something else. A
+    primary hands over to another member, in a new epoch; where it stays itself only with `hand_over`: what it cannot
+    read to others that one may.
+    """
+    node, _ = member
+
+    def without(present: ContainerRecord) -> ContainerRecord:
+        others = tuple(each for each in present.in_sync if each != member)
+        heirs = [each for each, _ in others if each in present.replicas]
+        if len(others) == len(present.in_sync) or not heirs:
+            return present
+        leaves = len(others) >= max(1, present.min_in_sync)
+        after = structs.replace(present, in_sync=others) if leaves else present
+        if present.primary != node or not (leaves or hand_over):
+            return after
+        return structs.replace(after, primary=heirs[0], epoch=Epoch(present.epoch + 1))
+
+    return member not in change_container(store, container_id, without).in_sync
 
 
 def ensure_volume(store: ClusterStore, volume: VolumeRecord) -> VolumeRecord:

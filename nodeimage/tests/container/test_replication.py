@@ -221,6 +221,30 @@ async def test_a_replica_that_is_given_back_while_it_is_removed_is_made_again(
     await until(is_there)
 
 
+async def test_a_replica_that_others_got_while_its_node_was_down_goes_when_it_is_back(three: Several) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=1)
+    kept = await three.create(replicas=3, min_in_sync=1)
+    for each in (container_id, kept):
+        await (await three.led(each)).append_command(b"one")
+    down = three.nodes[2]
+    folder = down.folder / str(container_id)
+    await until(lambda: (folder.exists() and (down.folder / str(kept)).exists()) or None)
+    await down.stop()
+    await three.change(
+        container_id,
+        lambda record: structs.replace(
+            record,
+            replicas=tuple(each for each in record.replicas if each != down.node_id),
+            in_sync=tuple(each for each in record.in_sync if each[0] != down.node_id),
+        ),
+    )
+    (down.folder / "99").mkdir()
+    await down.start()
+    await until(lambda: not folder.exists() or None)
+    await until(lambda: down.replicas.replica(kept))
+    assert (down.folder / "99").exists(), "of what the store does not know nothing goes"
+
+
 async def test_a_member_that_the_record_left_out_for_a_moment_is_named_again(three: Several) -> None:
     """A node that is drained and back at once has the replica that it had, and commits have waited for it."""
     container_id = await three.create(replicas=3, min_in_sync=2)

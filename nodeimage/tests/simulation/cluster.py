@@ -23,6 +23,8 @@ from simulation.store import MemoryStore
 from simulation.world import patched
 
 MOST_STEPS = 400_000
+SCRUB_S = 5.0
+"""At the end; a node that has just started has not opened all of its replicas."""
 LOOK_S = 0.5
 GO_ON_S = 20.0
 """After the last fault every container takes writes again within so long."""
@@ -187,10 +189,9 @@ class Cluster:
         await self._goes_on()
         self.over = True
         await asyncio.gather(*running)
-        if self.shape.flips:
-            for node in self.nodes:
-                node.scrub_all()
+        scrubbing = self.loop.create_task(self._scrub_always())
         await self._becomes_whole()
+        scrubbing.cancel()
         looking.cancel()
         for node in self.nodes:
             self.checks.look(node)
@@ -203,6 +204,12 @@ class Cluster:
             await asyncio.sleep(LOOK_S)
             for node in self.nodes:
                 self.checks.look(node)
+
+    async def _scrub_always(self) -> None:
+        while self.shape.flips:
+            for node in self.nodes:
+                node.scrub_all()
+            await asyncio.sleep(SCRUB_S)
 
     async def _goes_on(self) -> None:
         """Each container acknowledges something."""

@@ -348,12 +348,15 @@ class Node:
     async def _scrub(self, container_id: ContainerId) -> None:
         replicas = self.replicas
         replica = replicas.replica(container_id) if replicas is not None else None
-        if replicas is not None and replica is not None:
-            log = replica.log
-            found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(scrub(log.folder, Scrubbed())))
-            if found and replica.log is log:
-                replicas.damaged(container_id)
-        self._scrubbing.discard(container_id)
+        try:
+            if replicas is not None and replica is not None:
+                log = replica.log
+                read = lambda: list(scrub(log.folder, Scrubbed()))  # noqa: E731
+                found = await asyncio.get_running_loop().run_in_executor(None, read)
+                if found and replica.log is log:
+                    replicas.damaged(container_id)
+        finally:
+            self._scrubbing.discard(container_id)
 
     # --- chunks are closed as the node's upkeep does
 

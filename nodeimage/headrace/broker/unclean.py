@@ -82,7 +82,7 @@ class UncleanRecoveries:
         if recovered > self._catalogs:
             self._catalogs = recovered
             for container in self._broker.containers.values():
-                if container.id != self._broker.space.catalog_id:
+                if container is not self._broker.catalog_container:
                     self._repeat(container, partial(self._look_at, container))
 
     def is_behind(self, container: Container) -> bool:

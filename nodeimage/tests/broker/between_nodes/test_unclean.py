@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from asking import ask, values
+from confluent_kafka import Consumer, Producer
 from pair import Pair, Start, append, read, until
 
 from headrace.broker import offset_apis, replica_reads
@@ -214,9 +215,11 @@ async def test_nothing_is_appended_behind_a_lost_seal_by_a_node_whose_catalog_is
         await held.acquire()
         row = await pair.first.rolls.roll(partition, to=pair.led(second).id)
     loading = asyncio.ensure_future(second.partitions.leader(topic, 0))
-    await asyncio.sleep(0.5)
-    assert not loading.done(), loading
-    held.release()
+    try:
+        await asyncio.sleep(0.5)
+        assert not loading.done(), loading
+    finally:
+        held.release()
     assert (await loading).open == row.id
     moved = await pair.partition(second, "behind")
     await append(moved, b"e")
@@ -253,6 +256,40 @@ async def test_a_roll_whose_seal_was_lost_begins_its_target_where_it_ends_now(st
     assert [each.first for each in payloads] == [4, 3]
     await append(moved, b"e", producer=77, sequence=2)
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"e")]
+
+
+async def test_clients_go_on_when_what_they_wrote_and_committed_was_lost(start: Start) -> None:
+    """librdkafka's idempotent producer, and a group whose cursor lies above the end."""
+    pair = await start(2)
+    partition = await pair.create("clients")
+    await pair.second.catalog.wait_applied(pair.first.catalog.applied)
+    common = {"bootstrap.servers": ",".join(f"127.0.0.1:{broker.port}" for broker in (pair.first, pair.second))}
+    producer = await asyncio.to_thread(Producer, {**common, "enable.idempotence": True, "linger.ms": 0})
+
+    def send(*values: bytes) -> None:
+        for value in values:
+            producer.produce("clients", value, partition=0)
+            assert producer.flush(20) == 0
+
+    def consume(until_value: bytes) -> list[bytes | None]:
+        consumer = Consumer({**common, "group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False})
+        consumer.subscribe(["clients"])
+        got: list[bytes | None] = []
+        deadline = time.monotonic() + 20
+        while until_value not in got and time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                got.append(message.value())
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        return got
+
+    await asyncio.to_thread(send, b"c", b"d")
+    async with pair.lagging(partition.container.id):
+        await asyncio.to_thread(send, b"lost", b"too")
+        assert await asyncio.to_thread(consume, b"too") == [b"a", b"b", b"c", b"d", b"lost", b"too"]
+    await asyncio.to_thread(send, b"e")
+    assert await asyncio.to_thread(consume, b"e") == [b"a", b"b", b"c", b"d", b"e"]
 
 
 # --- the catalog

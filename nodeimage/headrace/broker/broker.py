@@ -40,6 +40,7 @@ from headrace.broker.rolls import Rolls
 from headrace.broker.scrub import Scrub
 from headrace.broker.space import Space
 from headrace.broker.topics import Topics
+from headrace.broker.unclean import UncleanRecoveries
 from headrace.broker.volume_limits import VolumeLimits
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
@@ -123,6 +124,7 @@ class Broker:
         self.space = Space(self, regroup_enabled=regroup_enabled)
         self.scrub = Scrub(self)
         self.topics = Topics(self)
+        self.unclean = UncleanRecoveries(self)
         self.partitions = Partitions(self)
         self.rolls = Rolls(self, limit=node.settings.partitionlet_bytes)
         self.old_reads = OldReads(self)
@@ -225,6 +227,7 @@ class Broker:
             return
         self._led.add(container)
         self.layout.changed()
+        self.unclean.container_led(container)
         self.partitions.container_led(container)
         self.space.container_led(container)
         self.coordination.container_led(container)
@@ -234,6 +237,7 @@ class Broker:
         """This node leads a container no more; whoever waited for it has been told."""
         self._led.discard(container)
         self.layout.changed()
+        self.unclean.container_left(container)
         self.partitions.container_left(container)
         self.space.container_left(container)
         self.coordination.container_left(container)
@@ -241,6 +245,7 @@ class Broker:
     def records_changed(self, containers: Collection[ContainerId] = ()) -> None:
         """The records of these containers have changed, or those of nodes."""
         self.layout.changed()
+        self.unclean.records_changed()
         self.partitions.records_changed()
         self.coordination.records_changed()
         for container in self.containers.values():

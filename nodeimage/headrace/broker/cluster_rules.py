@@ -277,12 +277,9 @@ def unclean_heir(
     node = asked if asked is not None else max(candidates, key=lambda each: _reach(candidates[each]))
     state = candidates[node]
     in_sync = ((node, UUID(state.format)),)
+    epoch = Epoch(max(record.epoch, state.epoch) + 1)
     after = structs.replace(
-        record,
-        primary=node,
-        epoch=Epoch(max(record.epoch, state.epoch) + 1),
-        in_sync=in_sync,
-        recovered=record.recovered + 1,
+        record, primary=node, epoch=epoch, in_sync=in_sync, recovered=record.recovered + 1, recovered_epoch=epoch
     )
     gone = _nodes(sorted(formats))
     return Heir(

@@ -48,14 +48,13 @@ def locate(broker: "Broker", partition: Partition, offset: int) -> Range:
     row = partition.chain[-1]
     if offset < row.first:
         for older in reversed(partition.chain[:-1]):
-            if offset >= older.first:
-                row = older
+            if offset >= older.end:
                 break
-        else:
-            row = partition.chain[0]
+            row = older
+    offset = max(offset, row.first)
     if row.id == partition.open:
         return Range(row, partition.container, offset, high_watermark)
-    return Range(row, broker.containers.get(row.container), max(offset, row.first), min(row.end, high_watermark))
+    return Range(row, broker.containers.get(row.container), offset, min(row.end, high_watermark))
 
 
 Asked = tuple[Key, Range, int]

@@ -30,10 +30,15 @@ Key = tuple[Container, PartitionletId]
 
 
 class AlreadySealed(KafkaError):
-    """The partitionlet was opened and sealed there: the roll that opens it is over."""
+    """The partitionlet was opened and sealed there: the roll that opens it is over.
 
-    def __init__(self, partitionlet: int) -> None:
+    `epoch`: of the container when it was opened, where the log tells. A catalog that lost commands (invariant 15) may
+    not have that roll, and is told again; one that has it refuses a repeat.
+    """
+
+    def __init__(self, partitionlet: int, epoch: Epoch | None = None) -> None:
         super().__init__(Code.INVALID_REQUEST, f"partitionlet {partitionlet} has been opened, and is sealed")
+        self.epoch = epoch
 
 
 class Opening:
@@ -65,14 +70,15 @@ class Opening:
         if known is not None and known.state == SEALED:
             raise AlreadySealed(partitionlet)
         found = await self._broker.loop.run_in_executor(
-            self._broker.executor, lambda: [(f.type, f.epoch) for f in container.log.controls_of(partitionlet)]
+            self._broker.executor, lambda: [(f.type, f.epoch, f.first) for f in container.log.controls_of(partitionlet)]
         )
-        if any(kind == FrameType.SEAL for kind, _ in found):
-            raise AlreadySealed(partitionlet)
-        opened = [epoch for kind, epoch in found if kind == FrameType.OPEN]
-        if opened:
+        opened = [(Epoch(epoch), first) for kind, epoch, first in found if kind == FrameType.OPEN]
+        if any(kind == FrameType.SEAL for kind, _, _ in found):
+            raise AlreadySealed(partitionlet, opened[-1][0] if opened else None)
+        # It begins elsewhere where the seal before it was lost, and sealed again (invariant 15): nobody wrote to it.
+        if opened and opened[-1][1] == opening.first:
             await container.all_committed()
-            return Epoch(opened[0])
+            return opened[-1][0]
         epoch = container.epoch
         payload = msgspec.msgpack.encode([structs.replace(opening, container_epoch=epoch)])
         try:

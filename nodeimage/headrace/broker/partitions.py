@@ -197,7 +197,8 @@ class Partitions:
             partition.wake_all()
 
     async def _serving(self, containers: Collection[Container]) -> dict[Container, KafkaError]:
-        """Wait until these containers serve (invariant 8); why not, for those that do not."""
+        """Wait until these containers serve (invariant 8), and the catalog here knows all that they may have lost
+        (invariant 15); why not, for those that do not."""
         refused: dict[Container, KafkaError] = {}
 
         async def served(container: Container) -> None:
@@ -205,10 +206,12 @@ class Partitions:
             left_s = max(0.0, led_at + SERVES_S - self._broker.loop.time())
             try:
                 await committed_to(container, container.primary.epoch_start, timeout_s=left_s)
+                await self._broker.unclean.caught_up(container, timeout_s=left_s)
             except KafkaError as error:
                 refused[container] = error
 
-        waiting = [container for container in containers if not container.serves]
+        behind = self._broker.unclean.is_behind
+        waiting = [container for container in containers if not container.serves or behind(container)]
         if waiting:
             await asyncio.gather(*map(served, waiting))
         return refused

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.broker import replica_reads
 from headrace.broker.old_reads import extents_of, replica_of
+from headrace.broker.opening import AlreadySealed
 from headrace.broker.replica_reads import Replica
 from headrace.broker.roll_frames import Open
 from headrace.container.container import Container
@@ -115,7 +116,12 @@ class _PeerApis:
                 Code.UNSUPPORTED_VERSION,
                 f"an open frame of {opening.partitionlet} at {opening.first} for {asked.partitionlet} at {asked.first}",
             )
-        return Opened(await self._broker.rolls.opening.open(self._led(asked.container), opening))
+        try:
+            return Opened(await self._broker.rolls.opening.open(self._led(asked.container), opening))
+        except AlreadySealed as sealed:
+            if sealed.epoch is None:
+                raise
+            return Opened(sealed.epoch)
 
     async def roll_away(self, asked: RollAway, _payload: memoryview, _session: Session) -> Rolled:
         count = await self._broker.rolls.roll_away(

@@ -7,8 +7,11 @@ see from `committed_end`. A sealed partitionlet is complete here once its last r
 
 from typing import NamedTuple
 
+from headrace.catalog.rows import PartitionletRow
 from headrace.ids import ContainerId, Offset, PartitionletId, Position
 from headrace.log.container_log import ContainerLog
+from headrace.log.reading import NEVER
+from headrace.wire.batch import iter_batches
 from headrace.wire.primitives import Buffer
 
 NO_OFFSET = Offset(-1)
@@ -48,6 +51,31 @@ def committed_end(replica: Replica, partitionlet: PartitionletId) -> Offset:
             if end >= 0:
                 return end
     return NO_OFFSET
+
+
+def stored_end(container_log: ContainerLog, row: PartitionletRow) -> Offset:
+    """The offset behind the last record that is left of a sealed partitionlet, its own first offset where none is.
+
+    Only for a log that has all there is. Raises `CorruptLog`.
+    """
+    for chunk in reversed(container_log.chunks()):
+        body = chunk.body
+        kept = body.dead.first_kept(row.id)
+        for part in reversed(body.parts):
+            summary = part.summary(row.id)
+            if summary is None or not summary.length or summary.first >= row.end or summary.last < kept:
+                continue
+            if summary.last < row.end:
+                return Offset(max(row.first, summary.last + 1))
+            # Another primary's batches, which were never acknowledged, may reach beyond the end that was sealed.
+            for place in reversed([each for each in part.places(row.id, kept) if each.first < row.end]):
+                batches = container_log.read(row.id, place.first, limit=row.end, max_bytes=NEVER)
+                ends = [
+                    batch.base_offset + batch.last_offset_delta + 1 for run in batches for batch, _ in iter_batches(run)
+                ]
+                if ends:
+                    return Offset(max(row.first, ends[-1]))
+    return row.first
 
 
 def read_range(

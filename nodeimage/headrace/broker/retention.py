@@ -66,7 +66,8 @@ def expired(
         too_old = rule.ttl_ms > 0 and share.max_timestamp + rule.ttl_ms <= now
         too_much = excess.get(key, 0) >= share.bytes
         if too_old or too_much:
-            starts[key] = share.last + 1
+            # What an unclean recovery brought back behind the end of a sealed one is no record of the partition.
+            starts[key] = share.last + 1 if owner.end < 0 else min(share.last + 1, owner.end)
             moved.add(key)
             if key in excess:
                 excess[key] -= share.bytes

@@ -17,6 +17,7 @@ class Carried(msgspec.Struct, frozen=True, array_like=True):
     producer_id: int
     epoch: int
     batches: list[tuple[int, int, int, int]]
+    torn: bool = False
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +75,6 @@ def open_frames(opened: Sequence[tuple[TopicRow, PartitionletRow]]) -> Iterator[
 def carried(producers: Producers) -> list[Carried]:
     """The producers' states, for a frame."""
     return [
-        Carried(producer_id, producer.epoch, [(*batch,) for batch in producer.batches])
+        Carried(producer_id, producer.epoch, [(*batch,) for batch in producer.batches], producer.torn)
         for producer_id, producer in producers.items()
     ]

@@ -4,7 +4,7 @@ All functions block: they run in reader threads.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,10 +18,12 @@ from headrace.container.producers import KnownBatch, Producer, Producers
 from headrace.errors import HeadraceError
 from headrace.ids import Offset, PartitionletId, Position
 from headrace.log.frames import FrameType
+from headrace.log.reading import NEVER, PartitionletState
 
 Key = tuple[bytes, int]
 """Topic id and partition."""
 NOTHING = Position(0)
+NOWHERE = -1
 
 
 class Chain(NamedTuple):
@@ -52,12 +54,15 @@ def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
 def read_tail(container: Container, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:
     """[blocking] Where an open partitionlet stands that ends at `first` or later; its frames lie behind `since`."""
     state = container.log.load(partitionlet, since=since)
+    torn_below = _torn_below(container, state)
     known: dict[int, Producer] = {}
     seal: Seal | None = None
     now = int(time.time() * 1000)
     for frame in container.log.controls_of(partitionlet):
         match frame.type:
             case FrameType.OPEN:
+                if frame.epoch >= container.recovered_epoch:
+                    torn_below = NOWHERE
                 (opened,) = msgspec.msgpack.decode(frame.payload, type=list[Open])
                 entries = opened.producers
             case FrameType.PRODUCERS:
@@ -68,7 +73,9 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
             case _:
                 continue
         for entry in entries:
-            known[entry.producer_id] = Producer(entry.epoch, [KnownBatch(*batch) for batch in entry.batches], seen=now)
+            batches = [KnownBatch(*batch) for batch in entry.batches]
+            torn = entry.torn or _is_torn(batches, torn_below)
+            known[entry.producer_id] = Producer(entry.epoch, batches, seen=now, torn=torn)
     for producer_id, found in state.producers.items():
         batches = [KnownBatch(*batch) for batch in found.batches]
         carried_over = known.get(producer_id)
@@ -76,11 +83,24 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
             oldest = batches[0].base_offset if batches else 0
             batches = [batch for batch in carried_over.batches if batch.base_offset < oldest] + batches
         if carried_over is None or found.epoch >= carried_over.epoch:
-            known[producer_id] = Producer(found.epoch, batches, seen=now)
+            torn = _is_torn(batches, torn_below)
+            known[producer_id] = Producer(found.epoch, batches, seen=now, torn=torn)
     next_offset = first if state.next_offset is None else max(first, state.next_offset)
     if seal is not None:
         next_offset = max(first, seal.end)
     return Tail(next_offset, Producers(known), state.bytes, seal)
+
+
+def _torn_below(container: Container, state: PartitionletState) -> int:
+    """The end of a partitionlet at the container's last unclean recovery (invariant 15): behind it more had been."""
+    if not container.recovered_epoch:
+        return NOWHERE
+    since = [first for epoch, first in state.epochs if epoch >= container.recovered_epoch]
+    return since[0] if since else NEVER
+
+
+def _is_torn(batches: Sequence[KnownBatch], torn_below: int) -> bool:
+    return bool(batches) and batches[-1].base_offset < torn_below
 
 
 def read_chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key, Chain]:

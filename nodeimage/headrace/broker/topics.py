@@ -30,6 +30,8 @@ from headrace.catalog.commands import (
     RollDone,
     Rolled,
     SetLogStart,
+    ShortenChains,
+    Shortened,
     StreamPolicy,
 )
 from headrace.catalog.names import TopicName, split
@@ -294,6 +296,10 @@ class Topics:
                     assert isinstance(outcome, list)
                     for item, result in zip(command.items, outcome, strict=True):
                         self._log_start_moved(item.topic_id, item.partition, result)
+                case ShortenChains():
+                    assert isinstance(outcome, list)
+                    for shortened, result in zip(command.items, outcome, strict=True):
+                        self._shortened(shortened, result)
                 case RollDone():
                     assert isinstance(outcome, list)
                     for rolled, roll in zip(command.items, outcome, strict=True):
@@ -402,6 +408,16 @@ class Topics:
             gone = set(result.dropped)
             partition.chain = tuple(row for row in partition.chain if row.id not in gone)
         partition.wake_all()
+
+    def _shortened(self, item: Shortened, result: Any) -> None:
+        topic = self._by_id.get(item.topic_id)
+        partition = topic.partitions.get(item.partition) if topic is not None else None
+        if partition is not None:
+            partition.chain = tuple(
+                row._replace(end=min(row.end, item.end)) if row.id == item.partitionlet else row
+                for row in partition.chain
+            )
+        self._log_start_moved(item.topic_id, item.partition, result)
 
 
 def _retrieve(appended: "asyncio.Future[Position]") -> None:

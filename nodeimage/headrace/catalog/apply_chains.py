@@ -10,7 +10,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.catalog.commands import LogStart, RollDone, Rolled, RollIntent, RollTarget, SetLogStart
+from headrace.catalog.commands import (
+    LogStart,
+    RollDone,
+    Rolled,
+    RollIntent,
+    RollTarget,
+    SetLogStart,
+    ShortenChains,
+    Shortened,
+    SkipNumbers,
+)
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, LogStartOutcome, PartitionletRow, RollOutcome, TopicRow
 from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_topics_by_id
 from headrace.errors import Code
@@ -19,6 +29,12 @@ from headrace.ids import Epoch, LeaderEpoch, Offset, PartitionletId, partitionle
 ROLL_GAP = 256
 """Leader epochs left free at a roll (invariant 10), so that nothing which the sealed partitionlet's container still
 answers can meet an epoch of the new one."""
+SKIPPED_BITS = 24
+"""A catalog that lost commands goes on with the serials behind the next multiple of 2**24 (invariant 15)."""
+SKIPPED_STREAMS = 1 << 16
+SKIPPED_TOPICS = 1 << 20
+LOST_ROLLS_GAP = 1 << 16
+"""Leader epochs left free at the first roll after that: rolls that were lost had given some away."""
 
 
 def roll_intent(connection: sqlite3.Connection, command: RollIntent) -> list[RollOutcome]:
@@ -90,11 +106,12 @@ def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled
         'UPDATE partitionlets SET state = ?, "end" = ?, epochs = ? WHERE id = ?',
         (SEALED, item.end, msgspec.msgpack.encode(epochs), open_one.id),
     )
+    lost_rolls = intended.id >> SKIPPED_BITS != open_one.id >> SKIPPED_BITS
     highest = max([open_one.leader_epoch, *(epoch for epoch, _ in epochs)])
     opened = intended._replace(
         state=OPEN,
         first=item.end,
-        leader_epoch=LeaderEpoch(highest + ROLL_GAP),
+        leader_epoch=LeaderEpoch(highest + (LOST_ROLLS_GAP if lost_rolls else ROLL_GAP)),
         container_epoch=item.container_epoch,
     )
     connection.execute(
@@ -113,19 +130,55 @@ def _raise_start(connection: sqlite3.Connection, topic: TopicRow | None, item: L
     present = _log_start(connection, topic.number, item.partition)
     if item.offset <= present:
         return LogStartOutcome(Code.NONE, present)
-    connection.execute(
-        'INSERT INTO log_starts VALUES (?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset"',
-        (topic.number, item.partition, item.offset),
-    )
+    start = _put_log_start(connection, topic.number, item.partition, item.offset)
     below = [
         PartitionletId(row[0])
         for row in connection.execute(
             'SELECT id FROM partitionlets WHERE topic = ? AND state = ? AND partition = ? AND "end" <= ? ORDER BY id',
-            (topic.number, SEALED, item.partition, item.offset),
+            (topic.number, SEALED, item.partition, start),
         )
     ]
     _delete(connection, below)
-    return LogStartOutcome(Code.NONE, item.offset, tuple(below))
+    return LogStartOutcome(Code.NONE, start, tuple(below))
+
+
+def shorten_chains(connection: sqlite3.Connection, command: ShortenChains) -> list[LogStartOutcome]:
+    """End sealed partitionlets where their records end."""
+    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
+    return [_shorten(connection, topics.get(item.topic_id), item) for item in command.items]
+
+
+def _shorten(connection: sqlite3.Connection, topic: TopicRow | None, item: Shortened) -> LogStartOutcome:
+    if topic is None:
+        return LogStartOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    start = _log_start(connection, topic.number, item.partition)
+    found = connection.execute(
+        'SELECT first, "end" FROM partitionlets WHERE id = ? AND topic = ? AND partition = ? AND state = ?',
+        (item.partitionlet, topic.number, item.partition, SEALED),
+    ).fetchone()
+    if found is None or item.end >= found[1]:
+        return LogStartOutcome(Code.NONE, start)
+    dropped = item.end <= max(found[0], start)
+    if dropped:
+        _delete(connection, [item.partitionlet])
+    else:
+        connection.execute('UPDATE partitionlets SET "end" = ? WHERE id = ?', (item.end, item.partitionlet))
+    start = _put_log_start(connection, topic.number, item.partition, start)
+    return LogStartOutcome(Code.NONE, start, (item.partitionlet,) if dropped else ())
+
+
+def skip_numbers(connection: sqlite3.Connection, command: SkipNumbers) -> list[Code]:
+    """Let all numbers begin behind those that commands which were lost may have given away."""
+    known = connection.execute("SELECT value FROM counters WHERE name = 'recovered'").fetchone()
+    if known is None or known[0] < command.recovered:
+        connection.execute(
+            "INSERT INTO counters VALUES ('recovered', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+            (command.recovered,),
+        )
+        connection.execute(f"UPDATE streams SET next_serial = ((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}")
+        for name, skipped in (("next_stream", SKIPPED_STREAMS), ("next_topic", SKIPPED_TOPICS)):
+            connection.execute("UPDATE counters SET value = value + ? WHERE name = ?", (skipped, name))
+    return [Code.NONE]
 
 
 def _tail(
@@ -147,6 +200,22 @@ def _log_start(connection: sqlite3.Connection, topic: int, partition: int) -> Of
         'SELECT "offset" FROM log_starts WHERE topic = ? AND partition = ?', (topic, partition)
     ).fetchone()
     return Offset(0 if row is None else row[0])
+
+
+def _put_log_start(connection: sqlite3.Connection, topic: int, partition: int, offset: Offset) -> Offset:
+    """Let records begin at `offset`, or at the first partitionlet behind it where it lies in none; where that is."""
+    (first,) = connection.execute(
+        "SELECT min(first) FROM partitionlets WHERE topic = ? AND state IN (?, ?) AND partition = ? "
+        'AND (state = ? OR "end" > ?)',
+        (topic, OPEN, SEALED, partition, OPEN, offset),
+    ).fetchone()
+    start = offset if first is None else Offset(max(offset, first))
+    if start > 0:
+        connection.execute(
+            'INSERT INTO log_starts VALUES (?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset"',
+            (topic, partition, start),
+        )
+    return start
 
 
 def _delete(connection: sqlite3.Connection, partitionlets: Iterable[PartitionletId]) -> None:

@@ -249,6 +249,31 @@ class ExpireCursors(_Command, frozen=True):
     before: Millis
 
 
+class Shortened(_Item, frozen=True):
+    """A sealed partitionlet of which nothing is left from `end` on."""
+
+    topic_id: bytes
+    partition: int
+    partitionlet: PartitionletId
+    end: Offset
+
+
+class ShortenChains(_Command, frozen=True):
+    """Records of sealed partitionlets were lost (invariant 15). Outcome: list[LogStartOutcome].
+
+    An end never rises. A log start that lay where nothing is left goes on to the first that is.
+    """
+
+    items: list[Shortened]
+
+
+class SkipNumbers(_Command, frozen=True):
+    """The catalog was recovered for the `recovered`-th time, and may have lost commands (invariant 15): numbers that
+    they gave away are not given again. Outcome: list[Code]. Once for each `recovered`."""
+
+    recovered: int
+
+
 Command = (
     CreateStream
     | AlterStream
@@ -265,6 +290,8 @@ Command = (
     | PutGroup
     | DeleteGroups
     | ExpireCursors
+    | ShortenChains
+    | SkipNumbers
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -14,6 +14,7 @@ from headrace.catalog.retention import retention
 from headrace.catalog.rows import (
     INTENDED,
     OPEN,
+    SEALED,
     CursorRow,
     GroupRow,
     Owner,
@@ -171,6 +172,18 @@ class Reader:
         rows = self._connection.execute(
             f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? ORDER BY p.id LIMIT ?",
             (after, container, OPEN, limit),
+        )
+        return list(map(partitionlet_row, rows))
+
+    def containers(self) -> set[ContainerId]:
+        """Those that have partitionlets; scans the table (after an unclean recovery)."""
+        return {row[0] for row in self._connection.execute("SELECT DISTINCT container FROM partitionlets")}
+
+    def sealed_in(self, container: ContainerId, *, after: int = 0, limit: int = _PAGE) -> list[PartitionletRow]:
+        """A page of the sealed partitionlets of a container, by id; scans the table (after an unclean recovery)."""
+        rows = self._connection.execute(
+            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? ORDER BY p.id LIMIT ?",
+            (after, container, SEALED, limit),
         )
         return list(map(partitionlet_row, rows))
 

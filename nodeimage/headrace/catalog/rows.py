@@ -70,6 +70,12 @@ class PartitionletRow(NamedTuple):
     state: int
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
 
+    @property
+    def sealed_epoch(self) -> Epoch:
+        """The container's epoch in which it was sealed."""
+        last = self.epochs[-1][0] if self.epochs else self.leader_epoch
+        return Epoch(self.container_epoch + last - self.leader_epoch)
+
     def current_leader_epoch(self, container_epoch: Epoch) -> LeaderEpoch:
         """The partition's leader epoch while this is open, given its container's epoch now (invariant 10)."""
         return LeaderEpoch(self.leader_epoch + container_epoch - self.container_epoch)

@@ -44,6 +44,8 @@ from headrace.catalog.commands import (
     RollDone,
     RollIntent,
     SetLogStart,
+    ShortenChains,
+    SkipNumbers,
     decode,
     encode,
 )
@@ -173,11 +175,11 @@ class Catalog:
     async def submit(self, command: RollIntent | RollDone, *, here: bool = ...) -> list[RollOutcome]: ...
 
     @overload
-    async def submit(self, command: SetLogStart, *, here: bool = ...) -> list[LogStartOutcome]: ...
+    async def submit(self, command: SetLogStart | ShortenChains, *, here: bool = ...) -> list[LogStartOutcome]: ...
 
     @overload
     async def submit(
-        self, command: CommitCursors | DeleteCursors | DeleteGroups, *, here: bool = ...
+        self, command: CommitCursors | DeleteCursors | DeleteGroups | SkipNumbers, *, here: bool = ...
     ) -> list[Code]: ...
 
     @overload

@@ -37,6 +37,8 @@ from headrace.catalog.commands import (
     RollDone,
     RollIntent,
     SetLogStart,
+    ShortenChains,
+    SkipNumbers,
 )
 from headrace.catalog.rows import Decided, Outcome
 from headrace.errors import Code, FolderRefused, KafkaError
@@ -188,6 +190,10 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_chains.roll_done(connection, command)
         case SetLogStart():
             return apply_chains.set_log_start(connection, command)
+        case ShortenChains():
+            return apply_chains.shorten_chains(connection, command)
+        case SkipNumbers():
+            return apply_chains.skip_numbers(connection, command)
         case DeleteCursors():
             return apply_groups.delete_cursors(connection, command)
         case PutGroup():

@@ -103,6 +103,8 @@ class Container:
         self.refuses = ""
         """Why it takes no records at present; empty: it does."""
         self.volume = "default"
+        self.recovered_epoch = Epoch(0)
+        """The last epoch that began with less than was acknowledged before (invariant 15)."""
         self.commands_tail = commands if commands is not None else CommandTail(self.log.end)
         self.commands_at_once = False
         """Followers hear of each commit at once: what they apply is asked for."""

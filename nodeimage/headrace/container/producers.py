@@ -33,12 +33,16 @@ class KnownBatch(NamedTuple):
 class Producer:
     """One producer's last batches in one partition, oldest first."""
 
-    __slots__ = ("batches", "epoch", "seen")
+    __slots__ = ("batches", "epoch", "seen", "torn")
 
-    def __init__(self, epoch: int, batches: Iterable[KnownBatch] = (), *, seen: int) -> None:
-        """`seen`: when it was last heard of, by this node's clock, in milliseconds."""
+    def __init__(self, epoch: int, batches: Iterable[KnownBatch] = (), *, seen: int, torn: bool = False) -> None:
+        """`seen`: when it was last heard of, by this node's clock, in milliseconds.
+
+        `torn`: newer batches that it was told are stored may have been lost (invariant 15), so the next may lie ahead.
+        """
         self.epoch = epoch
         self.seen = seen
+        self.torn = torn
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
@@ -111,6 +115,8 @@ class Producers:
                 f"producer {producer_id} used sequence {base_sequence} for another batch; "
                 "does it call this topic by two names? Use one",
             )
+        if known.torn:
+            return None
         raise KafkaError(
             Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
@@ -146,6 +152,7 @@ class Producers:
             self._known[producer_id] = Producer(epoch, (batch,), seen=now)
             return
         known.seen = now
+        known.torn = False
         known.batches.append(batch)
         if len(known.batches) > BATCHES_KEPT:
             del known.batches[0]

@@ -339,6 +339,7 @@ class Replicas:
         container.on_follower_gone = self._trouble
         container.on_unreadable = lambda: self._unreadable(record.container_id)
         container.volume = record.volume
+        container.recovered_epoch = record.recovered_epoch
         container.closing = record.state != "open"
         self.led[container.id] = container
         log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)

@@ -114,6 +114,8 @@ class ContainerRecord(Record, frozen=True):
     """Replicas that it should have, as its volume says."""
     recovered: int = 0
     """Times that an operator chose a primary from outside the in-sync set (invariant 15)."""
+    recovered_epoch: Epoch = Epoch(0)
+    """The epoch in which that happened last: of what was written in those before, the end may be gone."""
 
 
 class VolumeRecord(Record, frozen=True):

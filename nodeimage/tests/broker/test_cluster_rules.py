@@ -217,6 +217,7 @@ class TestUncleanRecovery:
         assert heir.record.in_sync == ((NodeId(3), FORMATS[3]),)
         assert heir.record.epoch == 7, "above all that anybody has seen"
         assert heir.record.recovered == 1
+        assert heir.record.recovered_epoch == heir.record.epoch
         assert "node 1" in heir.loss
         assert rules.unclean_heir(self.record, answers, asked=NodeId(2)).node == 2
 

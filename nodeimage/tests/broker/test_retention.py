@@ -67,6 +67,13 @@ def test_a_chain_expires_from_its_first_partitionlet_on() -> None:
     assert expired(shares, owners=owners, rules=rules(ttl_ms=1), now=NOW) == [LogStart(TOPIC, 0, Offset(20))]
 
 
+def test_a_log_start_does_not_pass_the_end_of_what_is_sealed() -> None:
+    """After an unclean recovery a log may hold batches behind that end which were never acknowledged."""
+    owners = {ONE: owner()._replace(end=Offset(8)), TWO: owner(first=8)}
+    shares = [share(0, 9, at=0), share(8, 19, at=NOW, partitionlet=TWO)]
+    assert expired(shares, owners=owners, rules=rules(ttl_ms=1), now=NOW) == [LogStart(TOPIC, 0, Offset(8))]
+
+
 def test_bytes_below_the_log_start_and_of_nobody_are_gone() -> None:
     shares = [share(0, 9, at=0), share(0, 9, at=0, partitionlet=TWO)]
     dead, whole = gone(shares, owners={ONE: owner(log_start=10)})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.catalog.apply_chains import ROLL_GAP
+from headrace.catalog.apply_chains import LOST_ROLLS_GAP, ROLL_GAP, SKIPPED_BITS, SKIPPED_STREAMS
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -32,6 +32,9 @@ from headrace.catalog.commands import (
     RollIntent,
     RollTarget,
     SetLogStart,
+    ShortenChains,
+    Shortened,
+    SkipNumbers,
     StreamPolicy,
 )
 from headrace.catalog.reader import Reader
@@ -39,6 +42,7 @@ from headrace.catalog.rows import INTENDED, OPEN, Expired, Retention
 from headrace.catalog.tables import applied, apply_all, open_tables
 from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.ids import (
+    PARTITIONLET_BITS,
     ContainerId,
     Epoch,
     LeaderEpoch,
@@ -406,6 +410,45 @@ def test_log_starts_never_fall_and_drop_what_lies_wholly_below(tables: Tables) -
         SetLogStart([LogStart(uuid.uuid4().bytes, 0, Offset(1)), LogStart(topic_id, 5, Offset(1))])
     )
     assert unknown.code is beyond.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_log_start_goes_on_behind_what_was_lost_of_a_sealed_partitionlet(tables: Tables) -> None:
+    """Invariant 15. Else retention would wait for ever for records that are not there."""
+    topic_id = create(tables, "t")
+    ids = [chain(tables, topic_id)[0].id]
+    ids += [roll(tables, topic_id, end=end, epochs=[]).id for end in (10, 20, 30)]
+
+    def shorten(partitionlet: PartitionletId, end: int) -> Any:
+        (outcome,) = tables.apply(ShortenChains([Shortened(topic_id, 0, partitionlet, Offset(end))]))
+        return outcome.code, outcome.offset, list(outcome.dropped)
+
+    assert shorten(ids[1], 15) == (Code.NONE, 0, [])
+    assert shorten(ids[1], 18) == (Code.NONE, 0, []), "an end never rises"
+    assert shorten(ids[3], 30) == (Code.NONE, 0, []), "what is open has no end"
+    assert [(row.first, row.end) for row in chain(tables, topic_id)] == [(0, 10), (10, 15), (20, 30), (30, -1)]
+    (moved,) = tables.apply(SetLogStart([LogStart(topic_id, 0, Offset(15))]))
+    assert (moved.offset, list(moved.dropped)) == (20, [ids[0], ids[1]])
+    assert shorten(ids[2], 20) == (Code.NONE, 30, [ids[2]])
+    assert shorten(ids[2], 20) == (Code.NONE, 30, []), "it may come again"
+    assert [row.first for row in chain(tables, topic_id)] == [30]
+    unknown = tables.apply(ShortenChains([Shortened(uuid.uuid4().bytes, 0, ids[0], Offset(1))]))
+    assert [each.code for each in unknown] == [Code.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_numbers_that_lost_commands_may_have_given_away_are_left_out_once(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    (before,) = chain(tables, topic_id)
+    tables.apply(SkipNumbers(1))
+    tables.apply(SkipNumbers(1))
+    first = roll(tables, topic_id, end=10, epochs=[])
+    assert first.id - (stream_of(first.id) << PARTITIONLET_BITS) == 1 << SKIPPED_BITS
+    assert first.leader_epoch == before.leader_epoch + LOST_ROLLS_GAP, "rolls that were lost had given some away"
+    second = roll(tables, topic_id, end=20, epochs=[])
+    assert (second.id, second.leader_epoch) == (first.id + 1, first.leader_epoch + ROLL_GAP)
+    stream = tables.apply(CreateStream("/new", StreamPolicy(), NOW)).stream
+    assert stream.number > SKIPPED_STREAMS
+    tables.apply(SkipNumbers(2))
+    assert roll(tables, topic_id, end=30, epochs=[]).id > second.id + 1
 
 
 def put_group(tables: Tables, *, generation: int, members: list[str], now: int = NOW) -> None:

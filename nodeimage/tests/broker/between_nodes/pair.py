@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from msgspec import structs
@@ -14,11 +15,13 @@ from headrace.broker.partition import Partition
 from headrace.broker.topics import Topic
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.container import Container
+from headrace.container.local_replica import LocalReplica
 from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch
 from headrace.node import Node
 from headrace.node_options import Options
 from headrace.store import records
+from headrace.store.records import ContainerRecord
 from headrace.wire.batch import RecordIn, build_batch, iter_records, read_batch
 
 
@@ -102,9 +105,58 @@ class Pair:
         node.view.refresh()
         await until(lambda: container in to.containers)
 
+    @contextlib.asynccontextmanager
+    async def lagging(self, container: ContainerId) -> AsyncIterator[Broker]:
+        """The follower of a container gets nothing more, and is let go; afterwards it leads, as an operator chose
+        (invariant 15): what the other wrote meanwhile is lost. Yields the follower's node."""
+        leader, other = sorted(self.nodes, key=lambda node: container not in node.broker.containers)
+        await until(lambda: _in_sync(leader.broker, container) == 2)
+        replicas = other.broker.cluster.replicas
+        replica = replicas.replica(container)
+        assert replica is not None
+        follow = replicas._follow
+
+        async def follow_others(record: ContainerRecord, replica: LocalReplica) -> None:
+            if record.container_id != container:
+                await follow(record, replica)
+
+        replicas._follow = follow_others  # type: ignore[method-assign]
+        await until(lambda: replica.committed == leader.broker.containers[container].committed)
+        await replica.stop()
+        await until(lambda: _in_sync(leader.broker, container) == 1)
+        yield other.broker
+        own = (other.broker.node_id, uuid.UUID(replica.format))
+        await other.store(
+            lambda store: records.change_container(
+                store,
+                container,
+                lambda now: structs.replace(
+                    now,
+                    primary=own[0],
+                    epoch=Epoch(now.epoch + 1),
+                    in_sync=(own,),
+                    recovered=now.recovered + 1,
+                    recovered_epoch=Epoch(now.epoch + 1),
+                ),
+            )
+        )
+        for node in self.nodes:
+            node.view.refresh()
+        await until(lambda: container in other.broker.containers and other.broker.containers[container].serves)
+        await until(lambda: container not in leader.broker.containers)
+        replicas._follow = follow  # type: ignore[method-assign]
+        if container == leader.broker.space.catalog_id:  # its tables have what the log lost, until they are replaced
+            await until(lambda: _in_sync(leader.broker, container) == 2)
+            await leader.broker.catalog.wait_applied(other.broker.catalog.applied)
+
     async def chain(self, broker: Broker, name: str) -> list[PartitionletRow]:
         topic = await self.topic(broker, name)
         return await broker.catalog.query(lambda reader: reader.chain(topic.row.number))
+
+
+def _in_sync(broker: Broker, container: ContainerId) -> int:
+    record = broker.cluster.record(container)
+    return 0 if record is None else len(record.in_sync)
 
 
 async def append(partition: Partition, *values: bytes, producer: int = -1, sequence: int = -1) -> None:

@@ -1,0 +1,109 @@
+"""One disk of three is left, and it was behind: after an unclean recovery of all containers clients go on."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_clients import at, make_topics
+from cluster_nodes import Cluster, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PARTITIONS = 4
+LEFT = 3
+
+
+def test_clients_go_on_from_the_one_disk_that_is_left(three: Cluster) -> None:
+    make_topics(three, ["kept"], PARTITIONS)
+    producer = Producer({**at(three.bootstrap), "enable.idempotence": True, "linger.ms": 0, "socket.timeout.ms": 3000})
+    _send(producer, "kept", "early")
+    three.await_whole()
+    with three.paused(LEFT):
+        behind = three.nodes[LEFT].node_id
+        until("it is let go", lambda: all(behind not in _in_sync(each) for each in three.containers()))
+        for _ in range(2):  # as long as it stands still, what it led goes on elsewhere
+            _send(producer, "kept", "lost")
+            for partition in range(PARTITIONS):
+                _roll(three, partition)
+        make_topics(three, ["lost"], 1)
+        lost = [three.nodes[number].node_id for number in (1, 2)]
+        three.kill(1, 2)
+        three.wipe(1)
+        three.wipe(2)
+    for each in three.containers():
+        if behind in each.replicas or each.kind == "catalog":
+            _recover(three, each.container_id)
+    for node_id in lost:  # else their replicas are waited for, ten minutes
+        three.admin("node.remove", {"node": node_id, "force": True}, node=LEFT)
+    three.start(1, 2)
+    three.await_ready(1, 2)
+    try:
+        _send(producer, "kept", "late")
+    except AssertionError:
+        pytest.fail(three.events())
+    make_topics(three, ["lost"], 1)
+    _send(producer, "lost", "anew", partitions=1)
+    assert _read(three, "lost", 0, b"anew") == [b"anew"]
+    for partition in range(PARTITIONS):
+        found = _read(three, "kept", partition, b"late")
+        assert [each for each in found if each != b"lost"] == [b"early", b"late"]
+
+
+def _in_sync(record: object) -> set[int]:
+    return {node for node, _ in record.in_sync}  # type: ignore[attr-defined]
+
+
+def _send(producer: Producer, topic: str, value: str, *, partitions: int = PARTITIONS) -> None:
+    failed: list[object] = []
+    for partition in range(partitions):
+        producer.produce(
+            topic, value, partition=partition, on_delivery=lambda error, _: failed.append(error) if error else None
+        )
+    assert producer.flush(60) == 0
+    assert not failed
+
+
+def _roll(cluster: Cluster, partition: int) -> None:
+    """Asks each node, since only the one that leads it rolls it."""
+
+    def rolled() -> bool:
+        for node in cluster.nodes.values():
+            if node.is_up and not node.stopped:
+                try:
+                    cluster.admin("roll", {"topic": "kept", "partition": partition}, node=node.number)
+                except AssertionError:
+                    continue
+                return True
+        return False
+
+    until(f"partition {partition} rolls", rolled)
+
+
+def _recover(cluster: Cluster, container: int) -> None:
+    def shown() -> object:
+        try:
+            return cluster.admin("container.recover", {"container": container}, node=LEFT)
+        except AssertionError:  # the others are not known to be gone yet
+            return None
+
+    epoch = until(f"container {container} can be recovered", shown)["epoch"]
+    cluster.admin("container.recover", {"container": container, "epoch": epoch}, node=LEFT)
+
+
+def _read(cluster: Cluster, topic: str, partition: int, last: bytes) -> list[bytes | None]:
+    """All values from the first offset on, until `last` comes."""
+    consumer = Consumer({**at(cluster.bootstrap), "group.id": "g", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + 60
+        while last not in found:
+            assert time.monotonic() < deadline, (partition, found, cluster.events())
+            found += [each.value() for each in consumer.consume(100, 0.2) if each.error() is None]
+        return found
+    finally:
+        consumer.close()

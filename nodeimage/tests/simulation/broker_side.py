@@ -159,6 +159,7 @@ class BrokerSide(RealNode):
         """What Node.start does once it has joined the others; a node that cannot is started again."""
         try:
             replica = await self._catalog_replica()
+            self._look_at_files()
             await self._open_catalog(replica)
             self._sim.host.handlers = {**self._sim.host.handlers, **self._handlers}
             self.catalog.failed.add_done_callback(lambda _: self._sim.restart(self._process, "the catalog failed"))
@@ -200,21 +201,34 @@ class BrokerSide(RealNode):
             container.closing = True
             await self._close_container(container)
 
-    def crash(self) -> None:
-        """The process is gone: the tables' files stay as they are, and no connection of its own holds them."""
+    def crash(self, *, with_host: bool) -> None:
+        """The process is gone: the tables' files stay as they are, and no connection of its own holds them.
+
+        Without its host's memory, some of the newest commits are gone, which are synced only when SQLite moves them
+        into the tables' file.
+        """
         if not self._catalog_opened.is_set():
             return
-        live = live_file(self._options.data / "catalog")
-        files = [live, live.with_name(live.name + "-wal")]
-        kept = [path.read_bytes() if path.exists() else None for path in files]
-        self._close_files_now()
-        live.with_name(live.name + "-shm").unlink(missing_ok=True)
-        for path, raw in zip(files, kept, strict=True):
-            if raw is not None:
-                path.write_bytes(raw)
-
-    def _close_files_now(self) -> None:
+        live, journal = self._live_files()
+        if not journal.exists():
+            return  # it had closed them
+        tables, commits = live.read_bytes(), journal.read_bytes()
         self.catalog._close_files()
+        live.with_name(live.name + "-shm").unlink(missing_ok=True)
+        chance = self._sim.chance
+        if with_host and tables == self._sim.tables_synced and chance.random() < 0.7:
+            commits = commits[: chance.randrange(len(commits) + 1)]
+        live.write_bytes(tables)
+        journal.write_bytes(commits)
+
+    def _live_files(self) -> tuple[Path, Path]:
+        live = live_file(self._options.data / "catalog")
+        return live, live.with_name(live.name + "-wal")
+
+    def _look_at_files(self) -> None:
+        live, journal = self._live_files()
+        if not journal.exists() or not journal.stat().st_size:
+            self._sim.tables_synced = live.read_bytes() if live.exists() else b""
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
         """All that the tables here hold."""

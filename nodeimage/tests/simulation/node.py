@@ -85,6 +85,8 @@ class Node:
         self.replicas: Replicas | None = None
         self.controller: Controller | None = None
         self.view: Any = None
+        self.tables_synced: bytes | None = None
+        """The catalog's file as it was when its write-ahead log was last empty."""
         self.upper: BrokerSide | None = None
         """Catalog and broker, in runs that have them."""
         self.runs = 0
@@ -139,7 +141,7 @@ class Node:
         if fates:
             self.cluster.trace(f"node {self.number}: jobs under way {fates}")
         if self.upper is not None:
-            self.upper.crash()
+            self.upper.crash(with_host=with_host)
         self.replicas = self.controller = self.upper = None
 
     def restart(self, process: Process, reason: str) -> None:

@@ -28,6 +28,11 @@ def partitionlet_id(*, stream: StreamNumber, serial: int) -> PartitionletId:
     return PartitionletId(stream << PARTITIONLET_BITS | serial)
 
 
+def serial_of(partitionlet: PartitionletId) -> int:
+    """Which of its stream's partitionlets it is."""
+    return partitionlet & ((1 << PARTITIONLET_BITS) - 1)
+
+
 def stream_of(partitionlet: PartitionletId) -> StreamNumber:
     """The stream that a partitionlet belongs to."""
     return StreamNumber(partitionlet >> PARTITIONLET_BITS)

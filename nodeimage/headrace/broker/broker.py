@@ -44,7 +44,7 @@ from headrace.broker.unclean import UncleanRecoveries
 from headrace.broker.volume_limits import VolumeLimits
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
-from headrace.errors import Code, KafkaError
+from headrace.errors import Code, CorruptLog, KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.wire import cold
 from headrace.wire.api_keys import SUPPORTED, ApiKey
@@ -327,9 +327,11 @@ class Broker:
         """
         return self._placing.place(count, volume, avoid=avoid)
 
-    def read_failed(self, error: Exception) -> None:
+    def read_failed(self, error: Exception, container: ContainerId) -> None:
         """A read from disk failed; the client gets a storage error."""
-        log.error("read failed", error=repr(error))
+        log.error("read failed", container=container, error=repr(error))
+        if isinstance(error, CorruptLog):
+            self.scrub.suspect(container)
 
     # --- back-pressure
 

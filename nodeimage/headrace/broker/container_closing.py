@@ -105,7 +105,8 @@ class ContainerClosing:
             if len(rows) == ROLLS_AT_ONCE:
                 self._wake()
                 return
-        if self._broker.loop.time() < self._closed_at[container.id] + REST_S:
+        closed_at = self._closed_at.get(container.id)  # None: this node has ceased to lead it meanwhile
+        if closed_at is None or self._broker.loop.time() < closed_at + REST_S:
             return
         chunks = [chunk for chunk in container.log.chunks() if chunk.end is not None or container.log.end > chunk.start]
         if chunks and not chunks[-1].body.closed:

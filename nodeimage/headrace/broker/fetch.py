@@ -276,7 +276,7 @@ class Fetch:
         except asyncio.CancelledError:
             self._cancel()
             raise
-        for interest, _where in cold:
+        for interest, where in cold:
             match read.get(interest.key):
                 case None:
                     pass  # the others took all the room
@@ -285,7 +285,7 @@ class Fetch:
                 case KafkaError() as refused:
                     interest.error = refused
                 case error:  # of this partition alone: the others are served
-                    self._broker.read_failed(error)
+                    self._broker.read_failed(error, where.row.container)
                     interest.error = KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
             partition = interest.partition
             if partition is not None and partition.left and interest.key not in found and interest.error is None:

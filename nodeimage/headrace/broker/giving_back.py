@@ -1,8 +1,9 @@
 """Gives the disk back what is dead: closed chunks in which nothing lives go, out of the others dead bytes are punched.
 
 Every replica does so on its own, by the catalog of its own node: what is dead there is dead by a committed command
-(invariant 12). What a later reader needs of a chunk that goes, the state of idempotent producers, the leader appends
-anew before; a follower keeps the chunk until that frame is here.
+(invariant 12). A catalog may lag behind the containers, and tables that a snapshot replaced may be older than they
+were: what it does not know yet is not dead. What a later reader needs of a chunk that goes, the state of idempotent
+producers, the leader appends anew before; a follower keeps the chunk until that frame is here.
 """
 
 import asyncio
@@ -107,7 +108,10 @@ class GivingBack:
             return
         blocking = self._upkeep.blocking
         shares = await self._upkeep.shares(held, chunk)
-        owners = await self._upkeep.owners(shares)
+        owners = await self._upkeep.fates(shares)
+        if owners is None:
+            self._unseen.add((held.id, chunk.start))
+            return
         dead, whole = gone(shares, owners=owners)
         if whole:
             if await self._carry_on(held, chunk, [share.partitionlet for share in shares], owners):

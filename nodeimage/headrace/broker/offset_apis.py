@@ -134,7 +134,7 @@ async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found
     except KafkaError:
         raise
     except (HeadraceError, OSError) as error:
-        broker.read_failed(error)
+        broker.read_failed(error, partition.container.id)
         raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
 
 

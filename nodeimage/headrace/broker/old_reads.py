@@ -95,7 +95,7 @@ class OldReads:
             return await self._broker.loop.run_in_executor(self._broker.executor, look, replica)
         except (HeadraceError, OSError) as error:
             if replica.led:
-                self._broker.read_failed(error)
+                self._broker.read_failed(error, container)
                 raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
             # A follower's files may be cut under a reader. If they are damaged, scrub says so.
             log.info("a replica that follows was not read", container=container, reason=str(error))

@@ -317,7 +317,7 @@ class Partitions:
                 if container.lost:  # its log may have been cut or closed under the reader
                     outcomes[key] = self.elsewhere(container.id)
                     continue
-                self._broker.read_failed(tail)
+                self._broker.read_failed(tail, container.id)
                 outcomes[key] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(tail))
                 continue
             outcomes[key] = Partition(

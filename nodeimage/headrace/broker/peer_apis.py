@@ -103,7 +103,7 @@ class _PeerApis:
         try:
             found = await extents_of(self._broker, replica, asked.partitionlets, set(asked.open))
         except (HeadraceError, OSError) as error:
-            raise self._failed(error) from error
+            raise self._failed(error, ContainerId(asked.container)) from error
         return ExtentsFound([(id_, extent.size, Offset(extent.end)) for id_, extent in found.items()])
 
     async def open_partitionlet(self, asked: OpenPartitionlet, payload: memoryview, _session: Session) -> Opened:
@@ -156,10 +156,10 @@ class _PeerApis:
         try:
             return await self._broker.loop.run_in_executor(self._broker.executor, look, replica)
         except (HeadraceError, OSError) as error:
-            raise self._failed(error) from error
+            raise self._failed(error, container_id) from error
 
-    def _failed(self, error: Exception) -> KafkaError:
-        self._broker.read_failed(error)
+    def _failed(self, error: Exception, container_id: ContainerId) -> KafkaError:
+        self._broker.read_failed(error, container_id)
         return KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
 
 

@@ -2,8 +2,8 @@
 
 One scrub at a time, over every replica of this node, one after the other; what it finds is kept for `status` and goes
 to the log. A replica whose log is cut or begun anew meanwhile is read again: what was found may be of files that went.
-A replica that is damaged is made anew where others have what it holds (invariant 14). One that could not be read to
-feed a follower is scrubbed at once.
+A replica that is damaged is made anew where others have what it holds (invariant 14). One that could not be read, by
+clients or to feed a follower, is scrubbed at once.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ log = structlog.get_logger()
 
 MOST_FINDINGS = 100
 """Findings kept; all of them go to the log."""
+SUSPECT_AGAIN_S = 60.0
+"""How long a replica that could not be read is not scrubbed again for that."""
 TRIES = 3
 """For a replica whose files change under the scrub."""
 
@@ -42,7 +44,8 @@ class Scrub:
         self._bytes = 0
         self._findings: list[str] = []
         self._replicas = 0
-        self._suspects: set[ContainerId] = set()
+        self._suspects: dict[ContainerId, float] = {}
+        """Replicas that were scrubbed because they could not be read, and until when they are not scrubbed again."""
         broker.cluster.replicas.on_unreadable.append(self.suspect)
 
     def start(self) -> None:
@@ -55,16 +58,11 @@ class Scrub:
 
     def suspect(self, container_id: ContainerId) -> None:
         """A replica here could not be read: see what is wrong with it."""
+        now = self._broker.loop.time()
         replica = self._broker.cluster.replicas.replica(container_id)
-        if replica is not None and container_id not in self._suspects and not self.running:
-            self._suspects.add(container_id)
-            self._broker.spawn(self._look_at(replica))
-
-    async def _look_at(self, replica: LocalReplica) -> None:
-        try:
-            await self._one(replica)
-        finally:
-            self._suspects.discard(replica.id)
+        if replica is not None and now >= self._suspects.get(container_id, now):
+            self._suspects[container_id] = now + SUSPECT_AGAIN_S
+            self._broker.spawn(self._one(replica))
 
     @property
     def running(self) -> bool:

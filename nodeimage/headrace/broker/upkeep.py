@@ -13,7 +13,7 @@ import structlog
 from headrace.broker.retention import Share
 from headrace.catalog.rows import Owner
 from headrace.container.container import Container
-from headrace.errors import HeadraceError
+from headrace.errors import CorruptLog, HeadraceError
 from headrace.ids import ContainerId, PartitionletId, Position, StreamNumber, stream_of
 from headrace.log.chunk import Body
 from headrace.log.container_log import Chunk, ContainerLog
@@ -115,11 +115,20 @@ class Upkeep:
         partitionlets = {share.partitionlet for share in shares}
         return await self._broker.catalog.query(lambda reader: reader.owners(partitionlets))
 
+    async def fates(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner] | None:
+        """As `owners`; None: this node's catalog does not know some of them yet, which are not dead."""
+        partitionlets = {share.partitionlet for share in shares}
+        return await self._broker.catalog.query(
+            lambda reader: None if reader.not_yet_made(partitionlets) else reader.owners(partitionlets)
+        )
+
     def damaged(self, key: ChunkKey, error: Exception) -> None:
         """A chunk cannot be read; said once."""
         if key not in self._unreadable:
             self._unreadable.add(key)
             log.error("nothing is given back of a chunk", container=key[0], chunk=key[1], error=str(error))
+            if isinstance(error, CorruptLog):
+                self._broker.scrub.suspect(key[0])
 
     def sound(self, key: ChunkKey) -> None:
         """A chunk could be read."""

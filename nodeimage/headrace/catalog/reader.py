@@ -41,7 +41,7 @@ from headrace.catalog.selects import (
     topic_row,
 )
 from headrace.catalog.tables import applied
-from headrace.ids import ContainerId, Offset, PartitionletId, Position, StreamNumber
+from headrace.ids import ContainerId, Offset, PartitionletId, Position, StreamNumber, serial_of, stream_of
 
 _PAGE = 1000
 
@@ -202,6 +202,16 @@ class Reader:
             (json_list(partitionlets),),
         )
         return {row[0]: Owner._make(row[1:]) for row in rows}
+
+    def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
+        """Those whose ids nobody has been given in what this sees: it lags behind the containers that hold them."""
+        counts = dict(self._connection.execute("SELECT number, next_serial FROM streams"))
+        (next_stream,) = self._connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
+        return [
+            id_
+            for id_ in partitionlets
+            if stream_of(id_) >= next_stream or serial_of(id_) >= counts.get(stream_of(id_), serial_of(id_) + 1)
+        ]
 
     def retention(self, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
         """By stream number, how long and how much it keeps, and its topics that differ; those missing are deleted."""

@@ -33,7 +33,9 @@ class Member:
 
 @dataclass(slots=True)
 class _Peer:
-    """What the primary knows of another replica. `moved`: when its position last rose, or when it had all.
+    """What the primary knows of another replica. `moved`: when its position was last higher than ever, or it had all.
+
+    `reached`: the highest position it had in this epoch, over all its connections.
 
     `assured`: it followed, in this epoch, at this time or later. What was on its way or waited here, while this process
     stood still, says nothing of now: so it is the time of the heartbeat that it answered, not of the answer.
@@ -42,6 +44,7 @@ class _Peer:
     position: Position
     heard: float
     moved: float
+    reached: Position = Position(0)  # noqa: RUF009
     connected: bool = True
     assured: float = float("-inf")
 
@@ -108,16 +111,19 @@ class Primary:
             if peer is None:
                 return False
             peer.heard = now
-            if position > peer.position:
-                peer.position = position
-                peer.moved = now
-            elif position >= self.end:
+            peer.position = max(peer.position, position)
+            if position > peer.reached or position >= self.end:
+                peer.reached = max(peer.reached, position)
                 peer.moved = now
         return self._commit()
 
     def follows(self, member: Member, position: Position, *, now: float) -> None:
         """A follower has spoken in this epoch; what it has matches the primary's log up to `position` (invariant 7)."""
-        self._peers[member] = _Peer(position, now, now)
+        peer = _Peer(position, now, now, position)
+        before = self._peers.get(member)
+        if before is not None and now - before.heard < LET_GO_S:  # one that connects again and again may be stuck too
+            peer.moved, peer.reached = before.moved, max(before.reached, position)
+        self._peers[member] = peer
         self._choose_waited_for()
 
     def assured(self, member: Member, at: float) -> None:
@@ -204,6 +210,14 @@ class Primary:
         Those who are proposed count: if the put has landed, one of them may lead already.
         """
         return all(peer.connected and now - peer.assured < IN_TOUCH_S for peer in self._waited_for)
+
+    def near(self, now: float) -> frozenset[NodeId]:
+        """The nodes of those other members that followed within the lease."""
+        return frozenset(
+            member.node
+            for member in self.waits_for - {self.me}
+            if self._peers[member].connected and now - self._peers[member].assured < IN_TOUCH_S
+        )
 
     def positions(self) -> dict[Member, Position]:
         """What each replica has on disk, as far as the primary knows."""

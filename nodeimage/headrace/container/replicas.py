@@ -44,6 +44,11 @@ T = TypeVar("T")
 TICK_S: Final = 0.1
 BEAT_EVERY: Final = 3
 STORE_RETRY_S: Final = 0.3
+DAMAGED_RETRY_S: Final = 1.0
+STAND_BACK_S: Final = 10.0
+"""A primary that is damaged and must stay in sync lets another lead; it does so again after twice as long each time,
+as that one may be damaged elsewhere."""
+STAND_BACK_MOST_S: Final = 600.0
 
 Snapshot = Callable[[], Awaitable[tuple[memoryview, Position]]]
 
@@ -99,14 +104,16 @@ class Environment(Protocol):
 class _Kept:
     """One replica and the task that changes its role."""
 
-    __slots__ = ("changed", "damaged", "problem", "replica", "stood_back", "task")
+    __slots__ = ("changed", "damaged", "problem", "replica", "stands_back_at", "stood_back", "task")
 
     def __init__(self) -> None:
         self.replica: LocalReplica | None = None
         self.damaged = ""
         """Its format, if what it holds is damaged."""
-        self.stood_back = False
-        """It has let another lead for that, once."""
+        self.stood_back = 0
+        """How often it has let another lead for that."""
+        self.stands_back_at = float("-inf")
+        """When it may do so again."""
         self.changed = asyncio.Event()
         self.changed.set()
         self.problem = ""
@@ -230,7 +237,7 @@ class Replicas:
                 await self._carry_out(record, kept)
                 kept.problem = ""
                 if kept.replica is not None and kept.damaged == kept.replica.format:
-                    self._loop.call_later(STORE_RETRY_S, kept.changed.set)
+                    self._loop.call_later(DAMAGED_RETRY_S, kept.changed.set)
             except asyncio.CancelledError:
                 raise
             except (HeadraceError, OSError) as error:
@@ -279,19 +286,26 @@ class Replicas:
         """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is.
 
         It leaves the in-sync set first, by the store: of several that are damaged, not all can go. Where it cannot, as
-        others need what it cannot read to them, it lets one that may lead.
+        others need what it cannot read to them, it lets another lead that may, now and then.
         """
         container = self.led.get(record.container_id)
-        if container is not None and not container.in_touch:
+        near = frozenset() if container is None else container.primary.near(self._loop.time())
+        if container is not None and not near:
             return
         own = (self._env.node_id, uuid.UUID(replica.format))
-        once = not kept.stood_back
-        left = await self._env.store(
-            lambda store: records.leave_in_sync(store, record.container_id, own, hand_over=once)
+        hand_over = self._loop.time() >= kept.stands_back_at
+        if container is not None:
+            container.handing_over = True  # invariant 16: until it is known that nobody else leads
+        after = await self._env.store(
+            lambda store: records.leave_in_sync(store, record.container_id, own, heirs=near, hand_over=hand_over)
         )
-        kept.stood_back = True
+        if container is not None and after.epoch == container.epoch:
+            container.handing_over = False
+        elif hand_over and container is not None:
+            kept.stands_back_at = self._loop.time() + min(STAND_BACK_S * 2**kept.stood_back, STAND_BACK_MOST_S)
+            kept.stood_back += 1
         self._env.view.refresh()
-        if not left:
+        if own in after.in_sync:
             return
         if container is not None and not container.lost:
             self._leave(container)
@@ -467,7 +481,8 @@ class Replicas:
         """
         kept = self._kept.get(container_id)
         if kept is not None and kept.replica is not None:
-            kept.stood_back = kept.stood_back and kept.damaged == kept.replica.format
+            if kept.damaged != kept.replica.format:
+                kept.stood_back, kept.stands_back_at = 0, float("-inf")
             kept.damaged = kept.replica.format
             kept.changed.set()
 
@@ -496,10 +511,14 @@ class Replicas:
 
     def states(self) -> list[ReplicaState]:
         """What the controller asks for."""
-        return [_state(replica, self._loop.time()) for replica in self.all()]
+        return [
+            _state(kept.replica, damaged=kept.damaged == kept.replica.format)
+            for kept in self._kept.values()
+            if kept.replica is not None
+        ]
 
 
-def _state(replica: LocalReplica, now: float) -> ReplicaState:
+def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
     container = replica.container
     return ReplicaState(
         container=replica.id,
@@ -511,4 +530,5 @@ def _state(replica: LocalReplica, now: float) -> ReplicaState:
         stalled=container is not None and container.primary.stalled,
         in_sync=[member.node for member in container.primary.in_sync] if container is not None else [],
         format=replica.format,
+        damaged=damaged,
     )

@@ -36,7 +36,7 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
     Any of them has all that is committed; who has more spares clients to send it again.
     """
 
-    def rank(node: NodeId) -> tuple[bool, bool, bool, bool, int, int, int, int]:
+    def rank(node: NodeId) -> tuple[bool, bool, bool, bool, bool, int, int, int, int]:
         replica = observed.replica(node, record.container_id)
         answer = observed.probes[node].answer
         assert replica is not None
@@ -47,6 +47,7 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
             not registered.stopping,
             not registered.draining,
             answer.ready,
+            not replica.damaged,
             replica.last_epoch,
             replica.end,
             -led(node),

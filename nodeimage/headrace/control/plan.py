@@ -211,7 +211,9 @@ class _Plan:
             self._create(DATA, node, volume, nodes, f"node {key} leads no open container of volume {volume.name}")
 
     def _can_come_back(self, record: ContainerRecord, node: NodeId) -> bool:
-        return is_in_sync(self._observed, record, node) and self._observed.is_alive(record.primary, self._now)
+        replica = self._observed.replica(node, record.container_id)
+        able = replica is not None and not replica.damaged and is_in_sync(self._observed, record, node)
+        return able and self._observed.is_alive(record.primary, self._now)
 
     def _create(self, kind: str, first: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord], reason: str) -> None:
         members = choose_members(

@@ -117,6 +117,8 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
     in_sync: list[NodeId] = []
     format: str = ""
     """Of the replica's folder (invariant 5)."""
+    damaged: bool = False
+    """What it holds cannot all be read: another is to lead."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,7 @@ import base64
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 from msgspec import structs
@@ -327,28 +327,32 @@ def change_container(
 
 
 def leave_in_sync(
-    store: ClusterStore, container_id: ContainerId, member: tuple[NodeId, uuid.UUID], *, hand_over: bool = True
-) -> bool:
-    """Take a replica that is damaged out of the in-sync set; whether it is in it no more.
+    store: ClusterStore,
+    container_id: ContainerId,
+    member: tuple[NodeId, uuid.UUID],
+    *,
+    heirs: Collection[NodeId],
+    hand_over: bool = True,
+) -> ContainerRecord:
+    """Take a replica that is damaged out of the in-sync set; the record as it is then.
 
     It stays where fewer than the minimum would be left, as its copy may be the last good one of something else. A
-    primary hands over to another member, in a new epoch; where it stays itself only with `hand_over`: what it cannot
-    read to others that one may.
+    primary hands over to another member among `heirs`, in a new epoch; where it stays in sync only with `hand_over`:
+    what it cannot read to others that one may.
     """
     node, _ = member
 
     def without(present: ContainerRecord) -> ContainerRecord:
         others = tuple(each for each in present.in_sync if each != member)
-        heirs = [each for each, _ in others if each in present.replicas]
-        if len(others) == len(present.in_sync) or not heirs:
-            return present
+        able = [each for each, _ in others if each in present.replicas and each in heirs]
         leaves = len(others) >= max(1, present.min_in_sync)
+        leads = present.primary == node
+        if len(others) == len(present.in_sync) or (leads and not (able and (leaves or hand_over))):
+            return present
         after = structs.replace(present, in_sync=others) if leaves else present
-        if present.primary != node or not (leaves or hand_over):
-            return after
-        return structs.replace(after, primary=heirs[0], epoch=Epoch(present.epoch + 1))
+        return structs.replace(after, primary=able[0], epoch=Epoch(present.epoch + 1)) if leads else after
 
-    return member not in change_container(store, container_id, without).in_sync
+    return change_container(store, container_id, without)
 
 
 def ensure_volume(store: ClusterStore, volume: VolumeRecord) -> VolumeRecord:

@@ -51,6 +51,8 @@ from headrace.ids import (
     PartitionletId,
     Position,
     StreamNumber,
+    partitionlet_id,
+    serial_of,
     stream_of,
 )
 
@@ -385,6 +387,24 @@ def test_an_empty_partitionlet_does_not_stay_in_the_chain(tables: Tables) -> Non
     (only,) = chain(tables, topic_id)
     assert only.first == 0
     assert only.leader_epoch == 5 * ROLL_GAP
+
+
+def test_what_is_not_made_yet_is_told_from_what_is_gone(tables: Tables) -> None:
+    """A container may hold records of partitionlets, and of streams, that this catalog has not heard of yet."""
+    topic_id = create(tables, "t")
+    (first,) = chain(tables, topic_id)
+    stream = stream_of(first.id)
+    later = partitionlet_id(stream=stream, serial=serial_of(first.id) + 1)
+    elsewhere = partitionlet_id(stream=StreamNumber(stream + 1), serial=1)
+    ids = [first.id, later, elsewhere]
+    assert tables.reader.not_yet_made(ids) == [later, elsewhere]
+    assert roll(tables, topic_id, end=5, epochs=[]).id == later
+    tables.apply(DeleteTopics([topic_id], NOW))
+    assert tables.reader.not_yet_made(ids) == [elsewhere]
+    assert tables.reader.live(ids) == {}
+    path = tables.reader.streams()[0].path
+    tables.apply(DeleteStream(path, NOW, force=True))
+    assert tables.reader.not_yet_made(ids) == [elsewhere]
 
 
 def test_log_starts_never_fall_and_drop_what_lies_wholly_below(tables: Tables) -> None:

@@ -35,7 +35,7 @@ class Client:
         pause = 0.02 + self._chance.random() * 0.25
         while not self._cluster.over:
             await asyncio.sleep(self._chance.random() * pause * 2)
-            containers = self._cluster.containers()
+            containers = self._cluster.open_to_commands()
             if not containers:
                 continue
             container_id = self._chance.choice(containers)

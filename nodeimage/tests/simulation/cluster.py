@@ -7,19 +7,22 @@ import shutil
 import tempfile
 import zlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.ids import ContainerId, NodeId
-from headrace.store.records import CONTAINER_PREFIX, ContainerRecord, decode_container
+from headrace.log.scrub import Scrubbed, scrub
+from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord, decode_container
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
-from simulation.faults import Fault, Trouble, draw, draw_flips
+from simulation.faults import Fault, Trouble, draw, draw_flips, draw_rolls
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
 from simulation.node import Node
 from simulation.store import MemoryStore
+from simulation.topics import TopicChecks, TopicClient
 from simulation.world import patched
 
 MOST_STEPS = 400_000
@@ -28,6 +31,7 @@ SCRUB_S = 5.0
 LOOK_S = 0.5
 GO_ON_S = 20.0
 """After the last fault every container takes writes again within so long."""
+SHAPE = 1_000_000_007
 EXTRA = 2_000_000_139
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
@@ -49,6 +53,8 @@ class Shape:
     """What a message may take."""
     faults_s: float
     faults: int
+    topics: int
+    """With a catalog and brokers; 0: replicas alone."""
     flips: bool
     """Bits flip on disks, and clients read what is there."""
 
@@ -84,19 +90,23 @@ class Cluster:
         self.store = MemoryStore()
         self.network = Network(self.loop, self.chance, self.trace)
         self.checks = Checks(self)
+        self.topics = TopicChecks(self)
         self.store.on_put = self.checks.put
         self.nodes: list[Node] = []
         self.drained: set[int] = set()
         self.flipped: dict[ContainerId, str] = {}
         """The format of the one replica of a container that was last damaged without anybody noticing."""
         self.over = False
-        draws = random.Random(seed + 1_000_000_007)
+        draws = random.Random(seed + SHAPE)
         self.shape = _shape(draws, random.Random(seed + EXTRA))
         self.network.hop_s = self.shape.hop_s
         self.faults = draw(draws, begin=2.5, length=self.shape.faults_s, count=self.shape.faults)
         if self.shape.flips:
             flips = draw_flips(random.Random(seed + EXTRA), begin=4.0, length=self.shape.faults_s)
             self.faults = sorted(self.faults + flips, key=lambda fault: fault.at)
+        if self.shape.topics:
+            rolls = draw_rolls(random.Random(seed + EXTRA + 1), begin=2.5, length=self.shape.faults_s)
+            self.faults = sorted(self.faults + rolls, key=lambda fault: fault.at)
 
     def trace(self, line: str) -> None:
         """One thing that happened."""
@@ -119,17 +129,46 @@ class Cluster:
         return None if found is None else decode_container(found)
 
     def containers(self) -> list[ContainerId]:
-        return [decode_container(each).container_id for each in self.store.list(CONTAINER_PREFIX)]
+        found = [decode_container(each) for each in self.store.list(CONTAINER_PREFIX)]
+        return [record.container_id for record in found if record.state != "deleted"]
+
+    def open_to_commands(self) -> list[ContainerId]:
+        """Those to which clients append commands that mean nothing: none, where there are topics, since they mean
+        nothing to those who give back what is dead."""
+        return [] if self.shape.topics else self.containers()
 
     def missing(self) -> str:
         """What is not whole."""
         for container_id in self.containers():
-            why = self.checks.quiet(container_id)
+            why = self.checks.quiet(container_id) or self._lags(container_id)
             if why:
                 return f"container {container_id}: {why}"
             for node in self.nodes:
-                if self.is_flipped(node, container_id):
+                if (
+                    self.is_flipped(node, container_id)
+                    and not self.is_needed(container_id)
+                    and not self._is_given_back(node, container_id)
+                ):
                     return f"container {container_id}: node {node.number} has a damaged replica still"
+        return ""
+
+    def _unready(self) -> str:
+        """Which node does not serve yet."""
+        for node in self.nodes if self.shape.topics else ():
+            if node.upper is None or not node.upper.is_ready:
+                return f"node {node.number} does not serve"
+        return ""
+
+    def _lags(self, container_id: ContainerId) -> str:
+        """Which catalog has not applied everything."""
+        if self.shape.topics and container_id == CATALOG_ID:
+            if unready := self._unready():
+                return unready
+            for node in self.nodes:
+                assert node.upper is not None
+                replica = node.upper.replicas.replica(CATALOG_ID)
+                if replica is None or node.upper.catalog.applied < replica.committed or not replica.committed:
+                    return f"the catalog of node {node.number} is at {node.upper.catalog.applied}"
         return ""
 
     def can_lose(self, node: Node) -> bool:
@@ -159,6 +198,15 @@ class Cluster:
         """Whether the replica that a node has is one that was damaged by a flipped bit."""
         return node.format_of(container_id) == self.flipped.get(container_id, "none")
 
+    def is_needed(self, container_id: ContainerId) -> bool:
+        """Whether no replica may leave the in-sync set, however damaged: no more are in it than have to be."""
+        record = self.record(container_id)
+        return record is not None and len(record.in_sync) <= record.min_in_sync
+
+    def _is_given_back(self, node: Node, container_id: ContainerId) -> bool:
+        """Whether what was damaged is gone, with the records that it held."""
+        return bool(self.shape.topics) and not any(scrub(node.folder / str(container_id), Scrubbed()))
+
     def can_flip(self, container_id: ContainerId) -> bool:
         """Whether a replica may be damaged: it is the only one of three that are in sync.
 
@@ -178,8 +226,13 @@ class Cluster:
         for _ in range(self.shape.nodes):
             self.add_node().start()
         looking = self.loop.create_task(self._look())
-        clients = [Client(self, number) for number in range(self.shape.clients)]
+        clients = [Client(self, number) for number in range(0 if self.shape.topics else self.shape.clients)]
         running = [self.loop.create_task(client.run()) for client in clients]
+        writers = [
+            TopicClient(self, number, f"topic-{number % self.shape.topics}")
+            for number in range(self.shape.topics and self.shape.topics + 1)
+        ]
+        writing = [self.loop.create_task(writer.run()) for writer in writers]
         trouble = Trouble(self)
         await asyncio.gather(*(trouble.apply(fault) for fault in self.faults))
         self.trace("no more faults")
@@ -189,8 +242,10 @@ class Cluster:
         await self._goes_on()
         self.over = True
         await asyncio.gather(*running)
+        await self._all_through(writers)
+        await asyncio.gather(*writing)
         scrubbing = self.loop.create_task(self._scrub_always())
-        await self._becomes_whole()
+        await self._becomes_whole(self.missing)
         scrubbing.cancel()
         looking.cancel()
         for node in self.nodes:
@@ -198,12 +253,17 @@ class Cluster:
         for container_id in self.containers():
             self.checks.at_the_end(container_id)
             self.checks.scrubbed(container_id)
+        if self.shape.topics:
+            self.topics.at_the_end()
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             for node in self.nodes:
                 self.checks.look(node)
+            if self.shape.topics and round(self.loop.now / LOOK_S) % 3 == 0:
+                for node in self.nodes:
+                    self.topics.look(node)
 
     async def _scrub_always(self) -> None:
         while self.shape.flips:
@@ -215,18 +275,26 @@ class Cluster:
         """Each container acknowledges something."""
         begin = self.loop.now
         client = Client(self, 999)
-        left = self.containers()
+        left = self.open_to_commands()
         while left and self.checks.failure is None:
-            if await client.append(left[0]):
+            if left[0] not in self.containers() or await client.append(left[0]):
                 left.pop(0)
                 continue
             if self.loop.now > begin + GO_ON_S:
                 self.checks.fail(f"container {left[0]} takes no writes {GO_ON_S:g} s after the last fault")
             await asyncio.sleep(0.2)
 
-    async def _becomes_whole(self) -> None:
+    async def _all_through(self, writers: list[TopicClient]) -> None:
+        """Each topic takes what is sent to it."""
         begin = self.loop.now
-        while (missing := self.missing()) and self.checks.failure is None:
+        while (left := [writer for writer in writers if not writer.is_through]) and self.checks.failure is None:
+            if self.loop.now > begin + GO_ON_S:
+                self.checks.fail(f"{left[0].topic} takes no records {GO_ON_S:g} s after the last fault")
+            await asyncio.sleep(0.2)
+
+    async def _becomes_whole(self, why: Callable[[], str]) -> None:
+        begin = self.loop.now
+        while (missing := why()) and self.checks.failure is None:
             if self.loop.now > begin + WHOLE_S:
                 self.checks.fail(f"not whole after {WHOLE_S:g} s: {missing}")
             await asyncio.sleep(0.25)
@@ -254,6 +322,7 @@ def _shape(chance: random.Random, extra: random.Random) -> Shape:
     nodes = chance.choices((3, 4, 5, 7), (12, 4, 2, 1))[0]
     replicas, min_in_sync = chance.choices(((3, 2), (2, 1), (3, 1), (2, 2)), (8, 1, 2, 1))[0]
     faults_s = chance.uniform(3, 11)
+    kind = extra.random()
     return Shape(
         nodes=nodes,
         replicas=replicas,
@@ -264,12 +333,20 @@ def _shape(chance: random.Random, extra: random.Random) -> Shape:
         hop_s=chance.choice((0.001, 0.005, 0.03)),
         faults_s=faults_s,
         faults=chance.randint(2, 3 + int(faults_s)),
-        flips=extra.random() < 0.4,
+        topics=extra.randint(1, 4) if 0.3 < kind < 0.65 else 0,
+        flips=kind < 0.4,
     )
+
+
+def has_topics(seed: int) -> bool:
+    """Whether a seed's run has a catalog and brokers."""
+    return bool(_shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA)).topics)
 
 
 def run(seed: int, *, kept_lines: int = 300) -> Outcome:
     """One run. The same seed gives the same outcome, in any process with the same hash seed."""
+    if not gc.get_freeze_count():
+        gc.freeze()  # each run ends with a collection, which is not to look at what all of them share
     folder = Path(tempfile.mkdtemp(prefix="headrace-simulation-", dir=_memory()))
     cluster = Cluster(seed, folder, kept_lines=kept_lines)
     problem = ""

@@ -1,13 +1,22 @@
 """What goes wrong in a run: drawn from the seed beforehand, so that a run can say what was done to it."""
 
 import asyncio
+import contextlib
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from headrace.broker.partition import Partition
+from headrace.broker.rolls import Rolls
 from headrace.errors import HeadraceError
+from headrace.ids import ContainerId, Epoch
 from headrace.store import records
+from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX
+from simulation.broker_side import BrokerSide
 from simulation.disk import damage, flip
+from simulation.topics import lives_in
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -65,6 +74,24 @@ def draw_flips(chance: random.Random, *, begin: float, length: float) -> list[Fa
     kinds = chance.choices(list(_FLIPS), list(_FLIPS.values()), k=chance.randint(1, 4))
     return [
         Fault(begin + chance.random() * length, kind, chance.choice((0.1, 1.0, 4.0)), chance.random()) for kind in kinds
+    ]
+
+
+_ROLLS = {
+    "roll": 4,
+    "roll and kill": 6,
+    "roll to anywhere": 4,
+    "close container": 3,
+    "delete container": 3,
+    "hand over": 3,
+}
+
+
+def draw_rolls(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """What befalls topics: most of it by way of a roll."""
+    kinds = chance.choices(list(_ROLLS), list(_ROLLS.values()), k=chance.randint(2, 8))
+    return [
+        Fault(begin + chance.random() * length, kind, chance.choice((0.1, 0.5, 2.0)), chance.random()) for kind in kinds
     ]
 
 
@@ -318,6 +345,107 @@ class Trouble:
         for node in self._nodes:
             node.scrub_all()
 
+    # --- topics
+
+    def _roll_at_leader(self, fault: Fault, to: ContainerId | None) -> "Node | None":
+        """Have a partition roll; the node that leads it."""
+        led = [
+            (node, partition)
+            for node in self._nodes
+            if node.upper is not None and node.upper.is_ready
+            for topic in node.upper.broker.topics.all()
+            for partition in topic.partitions.values()
+            if not partition.left and not partition.rolling
+        ]
+        if not led:
+            return None
+        node, partition = led[int(fault.roll * len(led))]
+        assert node.upper is not None
+        self._cluster.trace(f"partition {partition.open} is to roll on node {node.number} to {to}")
+        self._cluster.loop.spawn(_rolled(node.upper.broker.rolls, partition, to), node.process)
+        return node
+
+    async def _roll(self, fault: Fault) -> None:
+        """By an operator's command; not a fault, but what others befall."""
+        self._roll_at_leader(fault, None)
+
+    async def _roll_and_kill(self, fault: Fault) -> None:
+        """At one of its steps the node that drives it dies, or any."""
+        records = [self._cluster.record(each) for each in self._cluster.containers() if each != CATALOG_ID]
+        targets = [record for record in records if record is not None and record.state == "open"]
+        target = self._cluster.chance.choice(targets) if targets else None
+        driver = self._roll_at_leader(fault, target.container_id if target is not None else None)
+        if driver is None:
+            return
+        await asyncio.sleep(self._cluster.chance.random() ** 2 * 0.5)
+        victims = [driver, self._any(fault)]
+        if target is not None:
+            victims.append(self._cluster.by_id(target.primary))
+        catalog = self._cluster.record(CATALOG_ID)
+        if catalog is not None:
+            victims.append(self._cluster.by_id(catalog.primary))
+        await self._down(fault, self._cluster.chance.choice(victims))
+
+    async def _roll_to_anywhere(self, fault: Fault) -> None:
+        """The target may be closed, or deleted, by now."""
+        keys = [versioned.key for versioned in self._cluster.store.list(CONTAINER_PREFIX)]
+        ids = {ContainerId(int(key.removeprefix(CONTAINER_PREFIX))) for key in keys} - {CATALOG_ID}
+        deleted = ids.difference(self._cluster.containers())
+        chosen = sorted(deleted if deleted and self._cluster.chance.random() < 0.6 else ids)
+        if chosen:
+            self._roll_at_leader(fault, self._cluster.chance.choice(chosen))
+
+    async def _close_container(self, fault: Fault) -> None:
+        """As if it were full, one that is small: it is deleted when it is empty, and all that is in it is not."""
+        led = [
+            (len(container.log.chunks()), container.id, node)
+            for node in self._nodes
+            if node.replicas is not None and node.upper is not None and node.upper.is_ready
+            for container in node.replicas.led.values()
+            if container.id != CATALOG_ID and not container.closing
+        ]
+        if led:
+            _, container_id, node = min(led, key=lambda each: each[:2])
+            assert node.upper is not None
+            self._cluster.loop.spawn(_closed(node.upper, container_id), node.process)
+
+    async def _delete_container(self, fault: Fault) -> None:
+        """One in which nothing lives, and nothing is about to: closed first, as by its leader."""
+        empty = []
+        for _ in range(40):
+            empty = [each for each in self._cluster.containers() if not lives_in(self._cluster, each)]
+            if empty:
+                break
+            await asyncio.sleep(0.1)
+        for container_id in empty[:1]:
+            try:
+                records.change_container(self._cluster.store, container_id, lambda now: replace(now, state="closed"))
+                await asyncio.sleep(3.0)
+                if not lives_in(self._cluster, container_id):
+                    records.change_container(
+                        self._cluster.store, container_id, lambda now: replace(now, state="deleted")
+                    )
+                    self._cluster.trace(f"container {container_id} is deleted")
+                    await asyncio.sleep(0.2 + fault.lasts)
+                    self._roll_at_leader(fault, container_id)
+            except HeadraceError as error:
+                self._cluster.trace(f"container {container_id} is not deleted: {error}")
+
+    async def _hand_over(self, fault: Fault) -> None:
+        """Another replica in sync becomes the primary, as the controller has it, though nobody died."""
+        for container_id in self._cluster.containers():
+            record = self._cluster.record(container_id)
+            assert record is not None
+            others = [each for each, _ in record.in_sync if each != record.primary]
+            living = [each for each in others if self._cluster.by_id(each).is_up]
+            if living and self._cluster.chance.random() < 0.4:
+                heir = self._cluster.chance.choice(living)
+                records.change_container(
+                    self._cluster.store,
+                    container_id,
+                    lambda now, heir=heir: replace(now, primary=heir, epoch=Epoch(now.epoch + 1)),  # type: ignore[misc]
+                )
+
     # --- membership
 
     async def _add_node(self, fault: Fault) -> None:
@@ -342,3 +470,13 @@ class Trouble:
         except HeadraceError as error:
             self._cluster.trace(f"drain: {error}")
             self._cluster.drained.discard(node.number)
+
+
+async def _rolled(rolls: Rolls, partition: Partition, to: ContainerId | None) -> None:
+    with contextlib.suppress(HeadraceError):
+        await rolls.roll(partition, to=to)
+
+
+async def _closed(upper: BrokerSide, container_id: ContainerId) -> None:
+    with contextlib.suppress(HeadraceError):
+        await upper.close_container(container_id)

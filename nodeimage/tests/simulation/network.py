@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.errors import HeadraceError, KafkaError
+from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.peer.client import PeerRefused
 from headrace.peer.messages import Message, refusal
 from headrace.peer.session import PeerUnreachable
@@ -182,7 +182,7 @@ class Network:
         self.carry(source.number, target.number, call.arrived)
         try:
             async with asyncio.timeout(timeout_s):
-                return await call.answer, memoryview(b"")
+                return await call.answer
         except TimeoutError as error:
             reason = f"host {target.number} did not answer {type(message).__name__}"
             raise PeerUnreachable(reason, timed_out=True) from error
@@ -200,7 +200,7 @@ class _Call:
 
     def __init__(self, network: Network, source: int, target: Host, message: Message, payload: memoryview) -> None:
         self.source = source
-        self.answer: asyncio.Future[Any] = network.loop.create_future()
+        self.answer: asyncio.Future[tuple[Any, memoryview]] = network.loop.create_future()
         self._network = network
         self._target = target
         self._message = message
@@ -219,10 +219,13 @@ class _Call:
         self._network.loop.spawn(self._run())
 
     async def _run(self) -> None:
-        handler = self._target.handlers[type(self._message)]
+        handler = self._target.handlers.get(type(self._message), _nobody)
         try:
             answer = await handler(self._message, self._payload, None)
-            reply: Callable[[], None] = lambda: self.answered(answer)  # noqa: E731
+            payload = memoryview(b"")
+            if isinstance(answer, tuple) and isinstance(answer[0], Message):
+                answer, payload = answer[0], memoryview(b"".join(answer[1]))
+            reply: Callable[[], None] = lambda: self.answered((answer, payload))  # noqa: E731
         except KafkaError as error:
             refused = PeerRefused(refusal(error.code, str(error)))
             reply = lambda: self.failed(refused)  # noqa: E731
@@ -232,7 +235,7 @@ class _Call:
         self._target.calls.pop(self, None)
         self._network.carry(self._target.number, self.source, reply)
 
-    def answered(self, answer: Any) -> None:
+    def answered(self, answer: tuple[Any, memoryview]) -> None:
         if not self.answer.done():
             self.answer.set_result(answer)
 
@@ -357,6 +360,10 @@ class End:
             self._room.set_result(None)
         self.on_message = _unexpected
         self._on_closed()
+
+
+async def _nobody(message: Any, _payload: memoryview, _session: None) -> None:
+    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nobody here answers {type(message).__name__} yet")
 
 
 def _unexpected(message: Any, _payload: memoryview) -> None:

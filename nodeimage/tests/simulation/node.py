@@ -26,6 +26,7 @@ from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.store.records import NodeRecord
 from headrace.store.view import Changed
 from simulation import disk
+from simulation.broker_side import BrokerSide, data_folder
 from simulation.loop import Process, Task
 from simulation.network import PORT, End, Host
 from simulation.store import StoreLink, StoreView
@@ -84,6 +85,10 @@ class Node:
         self.replicas: Replicas | None = None
         self.controller: Controller | None = None
         self.view: Any = None
+        self.tables_synced: bytes | None = None
+        """The catalog's file as it was when its write-ahead log was last empty."""
+        self.upper: BrokerSide | None = None
+        """Catalog and broker, in runs that have them."""
         self.runs = 0
         self._scrubbing: set[ContainerId] = set()
         self._left: dict[ContainerId, tuple[str, Position]] = {}
@@ -109,6 +114,8 @@ class Node:
         self.process = self.host.process = process
         self.writers = {}
         self._scrubbing.clear()
+        if self.cluster.shape.topics:
+            self.host.handlers = {}
         self.cluster.network.back(self.host)
         self.cluster.loop.spawn(self._run(process), process)
 
@@ -133,7 +140,21 @@ class Node:
         self.writers = {}
         if fates:
             self.cluster.trace(f"node {self.number}: jobs under way {fates}")
-        self.replicas = self.controller = None
+        if self.upper is not None:
+            self.upper.crash(with_host=with_host)
+        self.replicas = self.controller = self.upper = None
+
+    def restart(self, process: Process, reason: str) -> None:
+        """A process ends by itself, and is started again soon."""
+        if self.process is process:
+            self.cluster.trace(f"node {self.number} ends: {reason}")
+            process.frozen = True
+            self.cluster.loop.call_soon(self._restart, process, context=self.cluster.world)
+
+    def _restart(self, process: Process) -> None:
+        if self.process is process:
+            self.kill()
+        self.cluster.loop.call_later(0.5, lambda: self.is_up or self.start(), context=self.cluster.world)
 
     def holds(self, container_id: ContainerId) -> tuple[str, Position]:
         """The format of its replica, and what it has on disk at least; ("", 0) where that is not to be told."""
@@ -174,8 +195,9 @@ class Node:
         await self.view.start()
         replicas = self.replicas = Replicas(self)
         replicas.on_led.append(lambda container: self.cluster.checks.led(self, process, container))
-        replicas.on_opened.append(self._opened)
-        replicas.on_unreadable.append(self.scrub)
+        if not self.cluster.shape.topics:
+            replicas.on_opened.append(self._opened)
+            replicas.on_unreadable.append(self.scrub)
         self.host.handlers = {
             Probe: self._probed,
             Prepare: self._prepare,
@@ -194,6 +216,9 @@ class Node:
             own_probe=self.probe,
             settings=SETTINGS,
         )
+        if self.cluster.shape.topics:
+            self.upper = BrokerSide(self, process)
+            self.cluster.loop.spawn(self.upper.serve())
         self.view.on_change(self._view_changed)
         replicas.on_trouble.append(self.controller.look_at)
         replicas.start()
@@ -209,6 +234,8 @@ class Node:
             async with asyncio.timeout(5):
                 while any(len(each.primary.in_sync) > 1 for each in replicas.led.values()):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+        if self.upper is not None:
+            await self.upper.stop()
         await controller.close()
         await replicas.close()
         if self.process is process:
@@ -233,7 +260,10 @@ class Node:
 
     def _view_changed(self, changed: Changed) -> None:
         assert self.replicas is not None
-        self.replicas.records_changed(changed.containers)
+        if self.upper is not None:
+            self.upper.view_changed(changed)
+        else:
+            self.replicas.records_changed(changed.containers)
 
     # --- the disk's threads
 
@@ -342,6 +372,10 @@ class Node:
 
     def scrub_all(self) -> None:
         """Each replica."""
+        if self.upper is not None:
+            if self.upper.is_ready:
+                self.cluster.loop.call_soon(self.upper.broker.scrub.start, context=self.upper.context)
+            return
         for replica in self.replicas.all() if self.replicas is not None else ():
             self.scrub(replica.id)
 
@@ -383,3 +417,4 @@ class Node:
         assert self.process is None
         self._left.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(data_folder(self), ignore_errors=True)

@@ -1,7 +1,8 @@
 """The simulator finds what it is there to find: faults that are planted in the code fail some seed soon."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -9,7 +10,15 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
+from headrace.broker import container_closing, roll_steps, tails
+from headrace.broker.roll_steps import RollSteps
+from headrace.broker.tails import read_tail
+from headrace.catalog import apply_chains, apply_groups
+from headrace.catalog.apply_chains import _finish
+from headrace.catalog.commands import CommitCursors, RollDone, Rolled
+from headrace.catalog.reader import Reader
 from headrace.container import feed, replica_folder
+from headrace.container.catalog_log import CatalogLog
 from headrace.container.follower import Follower
 from headrace.container.history import History
 from headrace.container.local_replica import LocalReplica
@@ -18,8 +27,9 @@ from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
 from headrace.ids import Position
 from headrace.log import frames
+from headrace.node import Node as RealNode
 from headrace.peer.messages import Acked
-from simulation.cluster import run
+from simulation.cluster import has_topics, run
 
 Planted = Callable[[], Any]
 
@@ -89,6 +99,87 @@ def leaves_damage_where_it_is() -> Any:
     return mock.patch.object(Replicas, "damaged", return_value=None)
 
 
+def opens_one_offset_too_far() -> Any:
+    """A chain is contiguous: what the record says is not what the containers hold."""
+    finish = apply_chains.roll_done
+
+    def planted(connection: Any, command: RollDone) -> Any:
+        items = [structs.replace(item, end=item.end + 1) for item in command.items]
+        return finish(connection, structs.replace(command, items=items))
+
+    return mock.patch.object(apply_chains, "roll_done", planted)
+
+
+def records_a_roll_without_its_end() -> Any:
+    """The next partitionlet begins where the one before began."""
+
+    def planted(connection: Any, topic: Any, item: Rolled) -> Any:
+        outcome = _finish(connection, topic, item)
+        connection.execute("UPDATE partitionlets SET first = first - 1 WHERE id = ? AND first > 0", (item.opened,))
+        return outcome
+
+    return mock.patch.object(apply_chains, "_finish", planted)
+
+
+def rolls_without_its_producers() -> Any:
+    """Invariant 11 over a roll: a batch that is sent again to the next partitionlet is there already."""
+    return mock.patch.object(roll_steps, "carried", return_value=[])
+
+
+def writes_behind_a_seal() -> Any:
+    """A seal that an earlier primary wrote counts, whatever the catalog says."""
+
+    def planted(*args: Any, **others: Any) -> Any:
+        return read_tail(*args, **others)._replace(seal=None)
+
+    return mock.patch.object(tails, "read_tail", planted)
+
+
+def applies_what_is_not_committed() -> Any:
+    """Invariant 2: a catalog knows commands that no other one will."""
+    return mock.patch.object(CatalogLog, "committed", property(lambda log: log._replica.log.synced))
+
+
+def applies_in_its_own_way() -> Any:
+    """Applying is deterministic: what a command comes to is the same everywhere."""
+    commit = apply_groups.commit_cursors
+
+    def planted(connection: Any, command: CommitCursors) -> Any:
+        return commit(connection, structs.replace(command, now=command.now + id(connection) % 7))
+
+    return mock.patch.object(apply_groups, "commit_cursors", planted)
+
+
+def takes_a_snapshot_for_newer_than_it_is() -> Any:
+    """What lies between the snapshot and where the log goes on is left out."""
+    take = RealNode._take_snapshot
+
+    async def planted(node: RealNode) -> Any:
+        piece, _ = await take(node)
+        return piece, node.catalog.applied
+
+    return mock.patch.object(RealNode, "_take_snapshot", planted)
+
+
+def takes_what_it_does_not_know_for_dead() -> Any:
+    """Invariant 12: a catalog that lags does not know yet who owns what is in the containers."""
+    return mock.patch.object(Reader, "not_yet_made", return_value=[])
+
+
+def deletes_what_is_needed() -> Any:
+    """A closed container goes though a partitionlet lives there."""
+    return mock.patch.object(container_closing, "_is_needed", return_value=False)
+
+
+def waits_for_a_target_that_is_deleted() -> Any:
+    """A roll whose target can never open takes another one."""
+
+    async def planted(_steps: RollSteps, target: Any) -> Any:
+        return target
+
+    return mock.patch.object(RollSteps, "_target_now", planted)
+
+
 @pytest.mark.parametrize(
     ("planted", "seeds"),
     [
@@ -103,9 +194,31 @@ def leaves_damage_where_it_is() -> Any:
     ],
 )
 def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:
-    for seed in range(seeds):
+    assert _is_found(planted, islice(count(), seeds)), f"{seeds} seeds did not notice it"
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        opens_one_offset_too_far,
+        records_a_roll_without_its_end,
+        rolls_without_its_producers,
+        writes_behind_a_seal,
+        applies_what_is_not_committed,
+        applies_in_its_own_way,
+        takes_a_snapshot_for_newer_than_it_is,
+        takes_what_it_does_not_know_for_dead,
+        deletes_what_is_needed,
+        waits_for_a_target_that_is_deleted,
+    ],
+)
+def test_a_fault_planted_in_topics_is_found(planted: Planted) -> None:
+    assert _is_found(planted, islice(filter(has_topics, count()), 60)), "60 seeds did not notice it"
+
+
+def _is_found(planted: Planted, seeds: Iterable[int]) -> bool:
+    for seed in seeds:
         with planted():
-            outcome = run(seed, kept_lines=1)
-        if outcome.problem:
-            return
-    pytest.fail(f"{seeds} seeds did not notice it")
+            if run(seed, kept_lines=1).problem:
+                return True
+    return False

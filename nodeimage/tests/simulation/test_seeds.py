@@ -6,6 +6,7 @@ from simulation.cluster import run
 
 FOUND = {
     5: "a closed chunk was damaged: what met it refused to read it, and nobody fetched it anew",
+    9: "a catalog that lagged took partitionlets that it had not heard of yet for dead, and their chunks were dropped",
     64: "a primary that started again put an old record over a new one, whose version it had read after the record",
     216: "a member that was taken out and given back before its primary looked was never named in sync again",
     1304: "the same",
@@ -21,7 +22,7 @@ def test_what_a_seed_found_is_mended(seed: int) -> None:
     assert not outcome.problem, outcome.problem
 
 
-@pytest.mark.parametrize("seed", [1, 3, 11])
+@pytest.mark.parametrize("seed", [1, 3, 6, 11])
 def test_the_same_seed_is_the_same_run(seed: int) -> None:
     first, second = run(seed), run(seed)
     assert first.digest == second.digest

@@ -6,19 +6,33 @@ import inspect
 import os
 import random
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import msgspec
 import structlog
 
+from headrace.broker.loop_lag import LoopLag
+from headrace.broker.scrub import Scrub
+from headrace.catalog.service import Catalog
+from headrace.container.container import Container
+from headrace.log.folder import chunk_path
+from headrace.log.regroup import rewrite
+from headrace.log.scrub import Scrubbed, scrub
 from simulation.disk import Writer
 from simulation.loop import Event, Task
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
+
+
+SNAPSHOT_BYTES = 1024
+"""Of the catalog's log between two snapshots."""
 
 
 class _Random(random.Random):
@@ -42,6 +56,25 @@ class _Time:
 
     @staticmethod
     def sleep(_seconds: float) -> None:
+        pass
+
+
+class _Clock:
+    """time, as the node's clock has it."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._loop = cluster.loop
+
+    def time(self) -> float:
+        return 1.8e9 + self._loop.now
+
+    def time_ns(self) -> int:
+        return int(self.time() * 1e9)
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def sleep(self, _seconds: float) -> None:
         pass
 
 
@@ -104,6 +137,7 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         mock.patch.object(os, "fsync", _nothing),  # what must be synced is the disk's to know
         mock.patch.object(os, "fdatasync", _nothing),
         *loggers,
+        *(_with_topics(cluster, seeded) if cluster.shape.topics else ()),
     ]
     for each in patches:
         each.start()
@@ -121,6 +155,49 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         cluster.loop.end()
         if collecting:
             gc.enable()
+
+
+def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
+    """What catalog and broker reach for, and the times that they take for things, as short as a run is."""
+    clock = _Clock(cluster)
+    return [
+        *(
+            mock.patch.object(module, "time", clock)
+            for name, module in list(sys.modules.items())
+            if name.startswith("headrace.") and getattr(module, "time", None) is time
+        ),
+        mock.patch("headrace.broker.placing.random", seeded),
+        mock.patch("headrace.broker.container_closing.REST_S", 2.0),
+        mock.patch("headrace.broker.space.EVERY_S", 2.0),
+        mock.patch.object(Container, "__hash__", lambda container: hash((container.id, container.epoch))),
+        mock.patch.object(LoopLag, "start", _nothing),
+        mock.patch.object(Scrub, "_read", _scrubbed),
+        mock.patch.object(asyncio, "create_subprocess_exec", _regrouped),
+        mock.patch.dict(Catalog.open.__func__.__kwdefaults__, snapshot_bytes=SNAPSHOT_BYTES),  # type: ignore[attr-defined]
+    ]
+
+
+async def _scrubbed(_scrub: Scrub, folder: str) -> tuple[list[bytes], int]:
+    """What the helper process says."""
+    findings = await asyncio.get_running_loop().run_in_executor(None, lambda: list(scrub(Path(folder), Scrubbed())))
+    return [msgspec.json.encode({"finding": str(each)}) for each in findings], 1 if findings else 0
+
+
+class _Regrouped:
+    """A helper process that has ended."""
+
+    returncode = 0
+
+    async def wait(self) -> int:
+        return 0
+
+
+async def _regrouped(*command: str) -> _Regrouped:
+    """What the other helper process does."""
+    assert command[2] == "headrace.log.regroup", command
+    path = chunk_path(Path(command[3]), int(command[4]))
+    await asyncio.get_running_loop().run_in_executor(None, rewrite, path)
+    return _Regrouped()
 
 
 _LAZY = type(structlog.get_logger())

@@ -319,26 +319,31 @@ def test_a_record_that_cannot_be_read_is_named(store: SqliteStore) -> None:
 def test_a_replica_that_lost_what_it_held_leaves_the_in_sync_set_if_enough_are_left(store: SqliteStore) -> None:
     formats = {NodeId(number): uuid.uuid4() for number in (1, 2, 3)}
     made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
+    key = made.container_id
     first, second, third = ((node, format) for node, format in formats.items())
-    assert leave_in_sync(store, made.container_id, (second[0], uuid.uuid4())), "another format is not in it"
-    assert get_container(store, made.container_id) == made
-    assert leave_in_sync(store, made.container_id, first)
-    after = get_container(store, made.container_id)
-    assert after is not None
+    assert leave_in_sync(store, key, (second[0], uuid.uuid4()), heirs={1, 3}) == made, "another format is not in it"
+    assert leave_in_sync(store, key, first, heirs=()) == made, "nobody follows who could lead"
+    after = leave_in_sync(store, key, first, heirs={2, 3})
     assert (after.primary, after.epoch, after.in_sync) == (2, made.epoch + 1, (second, third))
     assert after.replicas == made.replicas
-    assert not leave_in_sync(store, made.container_id, third), "fewer than the minimum would be left"
-    assert leave_in_sync(store, made.container_id, first), "it has left already"
-    assert not leave_in_sync(store, made.container_id, second, hand_over=False)
-    assert get_container(store, made.container_id) == after
-    assert not leave_in_sync(store, made.container_id, second)
-    then = get_container(store, made.container_id)
-    assert then is not None
+    assert leave_in_sync(store, key, third, heirs=()) == after, "fewer than the minimum would be left"
+    assert leave_in_sync(store, key, first, heirs={2, 3}) == after, "it has left already"
+    assert leave_in_sync(store, key, second, heirs={3}, hand_over=False) == after
+    then = leave_in_sync(store, key, second, heirs={3})
     assert (then.primary, then.epoch, then.in_sync) == (3, after.epoch + 1, after.in_sync), "the other may read it"
+    assert get_container(store, key) == then
+
+
+def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: SqliteStore) -> None:
+    formats = {NodeId(number): uuid.uuid4() for number in (1, 2, 3)}
+    made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
+    after = leave_in_sync(store, made.container_id, (NodeId(3), formats[NodeId(3)]), heirs=())
+    assert (after.primary, after.epoch) == (1, made.epoch)
+    assert {node for node, _ in after.in_sync} == {1, 2}
 
 
 def test_the_last_one_stays_in_sync_however_damaged(store: SqliteStore) -> None:
     node = register(store)
     made = create_container(store, kind="data", primary=node)
-    assert not leave_in_sync(store, made.container_id, (node.node_id, node.format))
+    assert leave_in_sync(store, made.container_id, (node.node_id, node.format), heirs={2}) == made
     assert get_container(store, made.container_id) == made

@@ -1,0 +1,311 @@
+"""The upper half of a simulated node: the real catalog and broker, over the simulation's network, store and disk.
+
+It is headrace.node's Node without its sockets, threads and folder: what puts catalog, snapshots, broker and containers
+together there does it here. Clients produce by Kafka's Produce request, and read as a fetch does.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.broker import produce
+from headrace.broker.broker import Broker, NodeIdentity
+from headrace.broker.layout import NodeSettings
+from headrace.broker.partition import Partition
+from headrace.broker.tails import read_chain
+from headrace.broker.topics import Topic
+from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogStart
+from headrace.catalog.snapshots import live_file
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import ContainerId, LeaderEpoch, Millis, Offset
+from headrace.node import Node as RealNode
+from headrace.peer.messages import Submit
+from headrace.store.protocol import ClusterStore
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.header import RequestHeader
+
+if TYPE_CHECKING:
+    from simulation.node import Node
+
+T = TypeVar("T")
+
+VERSION = 7
+_RESULT = struct.Struct(">ihq")
+
+
+class Produce:
+    """A client's request: append a record batch to a topic's partition. The answer: (error code, base offset)."""
+
+    def __init__(self, topic: str, batch: bytes) -> None:
+        self.topic = topic
+        self.batch = batch
+
+
+class Find:
+    """Who leads a topic's partition, as a node knows it; the topic is made on first use. The answer: a node id."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+
+class Fetch:
+    """Committed batches from an offset on. The answer: (high watermark, batches)."""
+
+    def __init__(self, topic: str, offset: int) -> None:
+        self.topic = topic
+        self.offset = offset
+
+
+class Trim:
+    """Records below an offset are to go."""
+
+    def __init__(self, topic: str, offset: int) -> None:
+        self.topic = topic
+        self.offset = offset
+
+
+class Roll:
+    """The partition is to go on in another partitionlet."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+
+class Commit:
+    """A cursor of a group of that name, by whichever node. The answer: an error code."""
+
+    def __init__(self, topic: str, group: str, offset: int, metadata: str) -> None:
+        self.topic = topic
+        self.group = group
+        self.offset = offset
+        self.metadata = metadata
+
+
+class _Session:
+    """As much of a connection as Produce asks for."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.refusals = None
+        self._broker = broker
+
+    def park(self, coroutine: Any, *, finish: bool = False) -> None:
+        self._broker.spawn(coroutine)
+
+
+class _Slot:
+    """The place of one answer."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answer(self, body: list[bytes]) -> None:
+        self.answered.set_result(b"".join(body))
+
+    def lose(self) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(KafkaError(Code.REQUEST_TIMED_OUT, "the connection was closed"))
+
+
+class BrokerSide(RealNode):
+    """One run's. It borrows what Node is made of, and nothing of how it starts."""
+
+    def __init__(self, node: "Node", process: Any) -> None:
+        self._sim = node
+        self._process = process
+        shape = node.cluster.shape
+        data = data_folder(node)
+        data.mkdir(exist_ok=True)
+        self._options: Any = SimpleNamespace(data=data)
+        self._settings = NodeSettings(
+            chunk_bytes=shape.chunk_bytes,
+            container_bytes=6 * shape.chunk_bytes,
+            partitionlet_bytes=shape.chunk_bytes // 2,
+        )
+        self._executor: Any = None
+        self._store: Any = node.cluster.store
+        self._catalog_opened = asyncio.Event()
+        self._closing = contextlib.AsyncExitStack()
+        self._unusable = {}
+        self._changed = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._record = node.record
+        self.identity = NodeIdentity(
+            node_id=node.node_id, cluster_id="simulated", host="simulated", port=0, settings=self._settings
+        )
+        self.view = node.view
+        self.peers: Any = node
+        assert node.replicas is not None
+        assert node.controller is not None
+        self.replicas = node.replicas
+        self.controller = node.controller
+        self._handlers = {Submit: self._submitted}
+        self.replicas.install = self._install_snapshot
+        self.replicas.snapshot = self._take_snapshot
+        self.replicas.on_unusable.append(self._is_unusable)
+        self.replicas.on_opened.append(lambda _: self._wake())
+        self.replicas.on_led.append(lambda _: self._wake())
+        self.is_ready = False
+        self.context = process.context
+
+    async def store(self, change: Callable[[ClusterStore], T]) -> T:
+        """See Node."""
+        return await self._sim.link.call(change)
+
+    async def serve(self) -> None:
+        """What Node.start does once it has joined the others; a node that cannot is started again."""
+        try:
+            replica = await self._catalog_replica()
+            self._look_at_files()
+            await self._open_catalog(replica)
+            self._sim.host.handlers = {**self._sim.host.handlers, **self._handlers}
+            self.catalog.failed.add_done_callback(lambda _: self._sim.restart(self._process, "the catalog failed"))
+            self._make_broker()
+            await self._caught_up(replica)
+            await self._default_stream()
+            await self.broker.start()
+        except HeadraceError as error:
+            self._sim.restart(self._process, str(error))
+            return
+        self._sim.host.handlers = {
+            **self._sim.host.handlers,
+            **self._handlers,
+            Produce: self._produce,
+            Find: self._find,
+            Fetch: self._fetch,
+            Trim: self._trim,
+            Commit: self._commit,
+            Roll: self._roll,
+        }
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """Close what was opened, in order."""
+        self.is_ready = False
+        if hasattr(self, "broker"):
+            await self.broker.close()
+        if hasattr(self, "catalog"):
+            await self.catalog.close()
+
+    def view_changed(self, changed: Any) -> None:
+        """See Node."""
+        self._view_changed(changed)
+
+    async def close_container(self, container_id: ContainerId) -> None:
+        """As one that is full."""
+        container = self.replicas.led.get(container_id)
+        if container is not None:
+            container.closing = True
+            await self._close_container(container)
+
+    def crash(self, *, with_host: bool) -> None:
+        """The process is gone: the tables' files stay as they are, and no connection of its own holds them.
+
+        Without its host's memory, some of the newest commits are gone, which are synced only when SQLite moves them
+        into the tables' file.
+        """
+        if not self._catalog_opened.is_set():
+            return
+        live, journal = self._live_files()
+        if not journal.exists():
+            return  # it had closed them
+        tables, commits = live.read_bytes(), journal.read_bytes()
+        self.catalog._close_files()
+        live.with_name(live.name + "-shm").unlink(missing_ok=True)
+        chance = self._sim.chance
+        if with_host and tables == self._sim.tables_synced and chance.random() < 0.7:
+            commits = commits[: chance.randrange(len(commits) + 1)]
+        live.write_bytes(tables)
+        journal.write_bytes(commits)
+
+    def _live_files(self) -> tuple[Path, Path]:
+        live = live_file(self._options.data / "catalog")
+        return live, live.with_name(live.name + "-wal")
+
+    def _look_at_files(self) -> None:
+        live, journal = self._live_files()
+        if not journal.exists() or not journal.stat().st_size:
+            self._sim.tables_synced = live.read_bytes() if live.exists() else b""
+
+    def rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """All that the tables here hold."""
+        return {
+            table: list(self.catalog._connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2"))
+            for table in ("counters", "streams", "topics", "partitionlets", "log_starts", "groups", "cursors")
+        }
+
+    # --- clients
+
+    async def _topic(self, name: str) -> Topic:
+        (topic,) = await self.broker.topics.resolve([name], create=True)
+        if isinstance(topic, KafkaError):
+            raise topic
+        return topic
+
+    async def _find(self, asked: Find, _payload: memoryview, _session: None) -> int:
+        topic = await self._topic(asked.topic)
+        chain = await self.catalog.query(lambda reader: read_chain(reader, topic.row.number, 0))
+        leader = self.broker.cluster.leader(chain.rows[-1].container) if chain is not None else None
+        if leader is None:
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE)
+        return leader[0]
+
+    async def _produce(self, asked: Produce, _payload: memoryview, _session: None) -> tuple[int, int]:
+        name = asked.topic.encode()
+        head = struct.pack(">hhiih", -1, -1, 4000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(asked.batch))
+        request = memoryview(bytearray(head + asked.batch))
+        header = RequestHeader(ApiKey.PRODUCE, VERSION, 0, "", 0)
+        slot: Any = _Slot()
+        session: Any = _Session(self.broker)
+        produce.handle(self.broker, session, header, request, slot)
+        answer = await slot.answered
+        _, error, base_offset = _RESULT.unpack_from(answer, 4 + 2 + len(name) + 4)
+        return error, base_offset
+
+    async def _leader(self, name: str) -> Partition:
+        partition = await self.broker.partitions.leader(await self._topic(name), 0)
+        if not partition.container.serves or not partition.container.in_touch:
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE)
+        return partition
+
+    async def _fetch(self, asked: Fetch, _payload: memoryview, _session: None) -> tuple[int, list[bytes]]:
+        partition = await self._leader(asked.topic)
+        end, log_start = partition.high_watermark, partition.log_start
+        offset = max(asked.offset, log_start)
+        row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])
+        if row is not partition.chain[-1]:
+            found = await self.broker.old_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
+        else:
+            log = partition.container.log
+            found = await self.broker.loop.run_in_executor(
+                None, lambda: log.read(row.id, Offset(offset), limit=Offset(end), max_bytes=4096)
+            )
+        return end, [bytes(each) for each in found]
+
+    async def _trim(self, asked: Trim, _payload: memoryview, _session: None) -> int:
+        partition = await self._leader(asked.topic)
+        offset = Offset(min(asked.offset, partition.high_watermark))
+        await self.catalog.submit(SetLogStart(items=[LogStart(partition.topic_id, 0, offset)]))
+        return offset
+
+    async def _roll(self, asked: Roll, _payload: memoryview, _session: None) -> int:
+        partition = await self.broker.partitions.leader(await self._topic(asked.topic), 0)
+        row = await self.broker.rolls.roll(partition)
+        return row.id
+
+    async def _commit(self, asked: Commit, _payload: memoryview, _session: None) -> Code:
+        topic = await self._topic(asked.topic)
+        cursor = Cursor(topic.topic_id, 0, Offset(asked.offset), LeaderEpoch(-1), asked.metadata)
+        now = Millis(self.broker.now())
+        (code,) = await self.catalog.submit(
+            CommitCursors(group=asked.group, generation=-1, member_id="", items=[cursor], now=now)
+        )
+        return code
+
+
+def data_folder(node: "Node") -> Path:
+    """Where its catalog lies."""
+    return node.cluster.folder / f"data-{node.number}"

@@ -362,9 +362,9 @@ def run(seed: int, *, kept_lines: int = 300) -> Outcome:
                     problem += "\n" + traceback.format_exc()
             return cluster.outcome(problem)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         del cluster
         gc.collect()  # nodes refer to their parts and these to them, and each holds files open
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _memory() -> Any:

@@ -9,8 +9,10 @@ FOUND = {
     9: "a catalog that lagged took partitionlets that it had not heard of yet for dead, and their chunks were dropped",
     64: "a primary that started again put an old record over a new one, whose version it had read after the record",
     216: "a member that was taken out and given back before its primary looked was never named in sync again",
-    1304: "the same",
-    1572: "the same",
+    1050: "a damaged primary that had to stay in sync let another lead once, and was given the lead back",
+    1304: "the same as 216",
+    1572: "the same as 216",
+    1626: "a follower that a damaged primary could not feed came again and again, and held up all commits",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

@@ -331,7 +331,7 @@ def _with_bytecode() -> dict[str, str]:
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(jars.WORK / "bytecode")
-    subprocess.run([sys.executable, "-c", "import headrace.node"], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", "import headrace.node.process"], env=environment, check=True, timeout=120)
     return environment
 
 

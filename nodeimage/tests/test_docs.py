@@ -12,7 +12,7 @@ import typer.main
 
 from headrace.broker.broker import NodeSettings
 from headrace.cli.main import app
-from headrace.node import parse
+from headrace.node.options import parse
 from headrace.wire.api_keys import ADVERTISED
 from headrace_spark import options as spark_options
 

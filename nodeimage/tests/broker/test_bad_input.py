@@ -462,8 +462,8 @@ def _fill(ballast: Path) -> None:
 # --- folders
 
 
-NODE = "import sys, headrace.node; sys.exit(headrace.node.main())"
-AS_NOBODY = f"import os, headrace.node; os.setgid(65534); os.setuid(65534); {NODE}"
+NODE = "import sys, headrace.node.process; sys.exit(headrace.node.process.main())"
+AS_NOBODY = f"import os, headrace.node.process; os.setgid(65534); os.setuid(65534); {NODE}"
 
 
 def _start(data: Path, store: Path, *, program: str = NODE) -> "subprocess.CompletedProcess[str]":

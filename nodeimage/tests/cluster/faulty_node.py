@@ -1,4 +1,4 @@
-"""A storage node whose surroundings fail when told to: `python faulty_node.py FAULTS ...` runs headrace.node.main.
+"""A storage node whose surroundings fail when told to: `python faulty_node.py FAULTS ...`, and then as headrace.node.
 
 FAULTS is a folder; a file of one of these names in it switches a fault on while it is there:
 
@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace import node
 from headrace.log import files, writing
+from headrace.node import node, process
 from headrace.peer import client
 from headrace.store.protocol import StoreUnavailable
 from headrace.store.sqlite import SqliteStore
@@ -115,4 +115,4 @@ if __name__ == "__main__":
         setattr(module, "os", failing)  # noqa: B010
     setattr(node, "SqliteStore", FaultyStore)  # noqa: B010
     setattr(node, "PeerClient", RoutedClient)  # noqa: B010
-    sys.exit(node.main(sys.argv[2:]))
+    sys.exit(process.main(sys.argv[2:]))

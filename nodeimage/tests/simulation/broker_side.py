@@ -1,19 +1,17 @@
 """The upper half of a simulated node: the real catalog and broker, over the simulation's network, store and disk.
 
-It is headrace.node's Node without its sockets, threads and folder: what puts catalog, snapshots, broker and containers
-together there does it here. Clients produce by Kafka's Produce request, and read as a fetch does.
+What puts catalog, snapshots, broker and containers together in headrace.node does it here, without sockets, threads
+and folder. Clients produce by Kafka's Produce request, and read as a fetch does.
 """
 
 import asyncio
-import contextlib
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.broker import produce
 from headrace.broker.broker import Broker, NodeIdentity
+from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.layout import NodeSettings
 from headrace.broker.partition import Partition
 from headrace.broker.tails import read_chain
@@ -22,9 +20,12 @@ from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogSta
 from headrace.catalog.snapshots import live_file
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, LeaderEpoch, Millis, Offset
-from headrace.node import Node as RealNode
+from headrace.node.catalog import NodeCatalog
+from headrace.node.changes import Changes
+from headrace.node.containers import NodeContainers
+from headrace.node.node import PeerHandlers, make_broker
 from headrace.peer.messages import Submit
-from headrace.store.protocol import ClusterStore
+from headrace.store.records import next_producer_block
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
 
@@ -110,62 +111,78 @@ class _Slot:
             self.answered.set_exception(KafkaError(Code.REQUEST_TIMED_OUT, "the connection was closed"))
 
 
-class BrokerSide(RealNode):
-    """One run's. It borrows what Node is made of, and nothing of how it starts."""
+class BrokerSide:
+    """One run's."""
 
     def __init__(self, node: "Node", process: Any) -> None:
         self._sim = node
         self._process = process
         shape = node.cluster.shape
-        data = data_folder(node)
-        data.mkdir(exist_ok=True)
-        self._options: Any = SimpleNamespace(data=data)
-        self._settings = NodeSettings(
+        self._data = data_folder(node)
+        self._data.mkdir(exist_ok=True)
+        settings = NodeSettings(
             chunk_bytes=shape.chunk_bytes,
             container_bytes=6 * shape.chunk_bytes,
             partitionlet_bytes=shape.chunk_bytes // 2,
         )
-        self._executor: Any = None
-        self._store: Any = node.cluster.store
-        self._catalog_opened = asyncio.Event()
-        self._closing = contextlib.AsyncExitStack()
-        self._unusable = {}
-        self._changed = asyncio.Event()
-        self.ended = asyncio.Event()
-        self._record = node.record
         self.identity = NodeIdentity(
-            node_id=node.node_id, cluster_id="simulated", host="simulated", port=0, settings=self._settings
+            node_id=node.node_id, cluster_id="simulated", host="simulated", port=0, settings=settings
         )
         self.view = node.view
-        self.peers: Any = node
         assert node.replicas is not None
         assert node.controller is not None
         self.replicas = node.replicas
-        self.controller = node.controller
-        self._handlers = {Submit: self._submitted}
-        self.replicas.install = self._install_snapshot
-        self.replicas.snapshot = self._take_snapshot
-        self.replicas.on_unusable.append(self._is_unusable)
-        self.replicas.on_opened.append(lambda _: self._wake())
-        self.replicas.on_led.append(lambda _: self._wake())
+        self._changes = Changes()
+        no_executor: Any = None
+        peers: Any = node
+        self._opening = NodeCatalog(
+            node_id=node.node_id,
+            data=self._data,
+            executor=no_executor,
+            view=node.view,
+            replicas=node.replicas,
+            peers=peers,
+            changes=self._changes,
+        )
+        self._containers = NodeContainers(
+            node=node.record,
+            view=node.view,
+            replicas=node.replicas,
+            controller=node.controller,
+            store=node.link.call,
+            changes=self._changes,
+        )
+        self._handlers: PeerHandlers = {Submit: self._opening.submitted}
+        self._link = ClusterLink(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
+        self.replicas.on_opened.append(lambda _: self._changes.wake())
+        self.replicas.on_led.append(lambda _: self._changes.wake())
         self.is_ready = False
         self.context = process.context
 
-    async def store(self, change: Callable[[ClusterStore], T]) -> T:
-        """See Node."""
-        return await self._sim.link.call(change)
-
     async def serve(self) -> None:
         """What Node.start does once it has joined the others; a node that cannot is started again."""
+        controller = self._sim.controller
+        assert controller is not None
         try:
-            replica = await self._catalog_replica()
+            replica = await self._opening.replica()
             self._look_at_files()
-            await self._open_catalog(replica)
+            self.catalog = await self._opening.open(replica)
             self._sim.host.handlers = {**self._sim.host.handlers, **self._handlers}
             self.catalog.failed.add_done_callback(lambda _: self._sim.restart(self._process, "the catalog failed"))
-            self._make_broker()
-            await self._caught_up(replica)
-            await self._default_stream()
+            self.broker = make_broker(
+                identity=self.identity,
+                data=self._data,
+                catalog=self.catalog,
+                executor=self._opening._executor,
+                producer_block=lambda size: next_producer_block(self._sim.cluster.store, size),
+                link=self._link,
+                store=self._sim.link.call,
+                controller=controller,
+                containers=self._containers,
+                handlers=self._handlers,
+            )
+            await self._opening.caught_up(replica)
+            await self._opening.ensure_default_stream(Millis(self.broker.now()))
             await self.broker.start()
         except HeadraceError as error:
             self._sim.restart(self._process, str(error))
@@ -187,19 +204,22 @@ class BrokerSide(RealNode):
         self.is_ready = False
         if hasattr(self, "broker"):
             await self.broker.close()
-        if hasattr(self, "catalog"):
+        if self._opening.is_open:
             await self.catalog.close()
 
     def view_changed(self, changed: Any) -> None:
         """See Node."""
-        self._view_changed(changed)
+        self._changes.wake()
+        self.replicas.records_changed(changed.containers)
+        if hasattr(self, "broker") and (changed.containers or changed.nodes):
+            self.broker.records_changed(changed.containers)
 
     async def close_container(self, container_id: ContainerId) -> None:
         """As one that is full."""
         container = self.replicas.led.get(container_id)
         if container is not None:
             container.closing = True
-            await self._close_container(container)
+            await self._containers.close(container)
 
     def crash(self, *, with_host: bool) -> None:
         """The process is gone: the tables' files stay as they are, and no connection of its own holds them.
@@ -207,7 +227,7 @@ class BrokerSide(RealNode):
         Without its host's memory, some of the newest commits are gone, which are synced only when SQLite moves them
         into the tables' file.
         """
-        if not self._catalog_opened.is_set():
+        if not self._opening.is_open:
             return
         live, journal = self._live_files()
         if not journal.exists():
@@ -222,7 +242,7 @@ class BrokerSide(RealNode):
         journal.write_bytes(commits)
 
     def _live_files(self) -> tuple[Path, Path]:
-        live = live_file(self._options.data / "catalog")
+        live = live_file(self._data / "catalog")
         return live, live.with_name(live.name + "-wal")
 
     def _look_at_files(self) -> None:

@@ -96,7 +96,7 @@ def failing_write(fd, buffers, offset, flags=0):
         check(fd)
     return write(fd, buffers, offset, flags)
 os.fdatasync, os.pwritev = failing_sync, failing_write
-from headrace.node import main
+from headrace.node.process import main
 sys.exit(main(sys.argv[2:]))
 """
 

@@ -159,7 +159,7 @@ async def test_an_intent_for_another_container_is_carried_out_where_it_was_meant
     node = await new_node()
     await node.call("put", TOPIC, b"first")
     (topic,) = await node.broker.topics.resolve([TOPIC])
-    other = await node.node._new_container()
+    other = await node.node.containers.new()
     partition = topic.partitions[0]
     target = RollTarget(
         topic_id=partition.topic_id, partition=0, expected_open=partition.open, container=partition.container.id

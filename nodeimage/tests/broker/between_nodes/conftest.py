@@ -19,7 +19,7 @@ from headrace.store.sqlite import SqliteStore
 async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
     """Starts two nodes; replicas on both, or each container on one of them."""
     running: list[Node] = []
-    monkeypatch.setattr("headrace.node.HAND_OVER_S", 0.0)  # nobody is left to take over
+    monkeypatch.setattr("headrace.node.containers.HAND_OVER_S", 0.0)  # nobody is left to take over
 
     async def started(replicas: int) -> Pair:
         SqliteStore(tmp_path / "cluster.sqlite").close()

@@ -19,7 +19,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch
 from headrace.node import Node
-from headrace.node_options import Options
+from headrace.node.options import Options
 from headrace.store import records
 from headrace.store.records import ContainerRecord
 from headrace.wire.batch import RecordIn, build_batch, iter_records, read_batch

@@ -135,7 +135,7 @@ async def test_a_target_whose_container_is_deleted_is_given_up_for_another(start
     pair.first.rolls._applied = lambda changes: None  # type: ignore[method-assign]
     pair.first.catalog._callbacks.remove(original)
     (outcome,) = await pair.second.catalog.submit(RollIntent(items=[target], now=Millis(1)))
-    await second._delete_container(doomed)
+    await second.containers.delete(doomed)
     await until(lambda: (record := pair.first.cluster.record(doomed.id)) is not None and record.state == "deleted")
     await pair.first.catalog.wait_applied(pair.second.catalog.applied)
     row = await pair.first.rolls.roll(partition)

@@ -413,7 +413,7 @@ async def test_what_left_the_catalog_and_is_back_in_it_without_its_bytes_holds_u
     async with pair.lagging(leader.space.catalog_id):
         # As if its records had expired: the catalog forgot where they were, and the container was given back.
         node = next(each for each in pair.nodes if each.broker is leader)
-        await node._delete_container(one)
+        await node.containers.delete(one)
         await until(lambda: (record := leader.cluster.record(one.id)) is not None and record.state == "deleted")
     await chain_is(pair, leader, "back", [(OPEN, 1, -1)])
     assert await fetched(leader, "back", 1) == [b"b"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from headrace.broker.disk_room import DiskRoom
-from headrace.node_disk import LOOK_S, NodeDisk
+from headrace.node.disk import LOOK_S, NodeDisk
 from headrace.store.protocol import StoreUnavailable
 
 CHUNK = 100

@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from headrace.node import _Lossy
+from headrace.node.process import _Lossy
 
 
 def test_a_log_on_a_full_disk_loses_lines_and_breaks_nothing() -> None:

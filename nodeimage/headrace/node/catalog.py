@@ -1,0 +1,186 @@
+"""The catalog of one node: opened over this node's replica of its container, and kept up to date with its primary.
+
+Commands are written by the primary of the catalog's container, wherever it is; a node that is too far behind the log
+takes over the primary's snapshot.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from headrace.broker.broker import Broker
+from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.service import Catalog
+from headrace.container.catalog_log import CatalogLog
+from headrace.container.local_replica import LocalReplica
+from headrace.container.replicas import Replicas
+from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.ids import ContainerId, Millis, NodeId, Position
+from headrace.node.changes import Changes
+from headrace.peer.client import PeerClient
+from headrace.peer.messages import Submit, Submitted
+from headrace.peer.session import Session
+from headrace.store.records import CATALOG_ID, NodeRecord
+from headrace.store.view import ClusterView
+
+T = TypeVar("T")
+
+SUBMIT_S: Final = 5.0
+
+
+class NodeCatalog:
+    """One node's tables, and the way to where their commands are written."""
+
+    tables: Catalog
+    """Once it is open."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        data: Path,
+        executor: Executor,
+        view: ClusterView,
+        replicas: Replicas,
+        peers: PeerClient,
+        changes: Changes,
+    ) -> None:
+        self._node_id = node_id
+        self._data = data
+        self._executor = executor
+        self._view = view
+        self._replicas = replicas
+        self._peers = peers
+        self._changes = changes
+        self._unusable: HeadraceError | None = None
+        """Why this node's replica is: damaged and nowhere else, or without room."""
+        self._opened = asyncio.Event()
+        replicas.install = self._install
+        replicas.snapshot = self._take
+        replicas.on_unusable.append(self._is_unusable)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are tables."""
+        return self._opened.is_set()
+
+    async def replica(self) -> LocalReplica:
+        """This node's replica of the catalog's container, once there is one."""
+        while (replica := self._replicas.replica(CATALOG_ID)) is None:
+            self._check_usable()
+            await self._changes.wait()
+        return replica
+
+    async def open(self, replica: LocalReplica) -> Catalog:
+        """Open the tables as they were left. They are behind until `caught_up`."""
+        tables = self.tables = await Catalog.open(
+            self._data / "catalog", CatalogLog(replica, self._executor), route=self._route
+        )
+        # What is applied was committed; a follower learns the rest from its primary.
+        replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
+        replica.applied = lambda: tables.applied
+        self._opened.set()
+        return tables
+
+    async def caught_up(self, replica: LocalReplica) -> None:
+        """Return when the catalog's tables here are those of now, as far as its primary has said."""
+        while True:
+            self._check_usable()
+            container, follower = replica.container, replica.follower
+            if container is not None and container.serves:
+                await self._applied(container.committed)
+                return
+            if follower is not None and follower.is_current:
+                await self._applied(replica.committed)
+                return
+            await asyncio.sleep(0.01)
+
+    async def ensure_default_stream(self, now: Millis) -> None:
+        """There is a stream for bare topic names, from the start."""
+        if await self.tables.query(lambda reader: reader.stream(Broker.default_stream)) is None:
+            policy = StreamPolicy(auto_create=True)
+            await self.tables.submit(CreateStream(path=Broker.default_stream, policy=policy, now=now))
+
+    async def submitted(self, _asked: Submit, payload: memoryview, _session: Session) -> Submitted:
+        """Another node has a command for the catalog, which this one leads."""
+        await self._opened.wait()
+        return Submitted(position=await self.tables.append(bytes(payload)))
+
+    # --- inside
+
+    def _is_unusable(self, container_id: ContainerId, error: HeadraceError) -> None:
+        if container_id == CATALOG_ID:
+            self._unusable = error
+            self._changes.wake()
+
+    def _check_usable(self) -> None:
+        """Without the catalog nothing can be served: say what is wrong with it, rather than wait in silence."""
+        if self._unusable is not None:
+            raise self._unusable
+
+    async def _route(self, payload: bytes) -> Position:
+        """Have the catalog's primary write a command."""
+        record = self._view.containers.get(CATALOG_ID)
+        node = None if record is None else self._view.nodes.get(record.primary)
+        if node is None or node.node_id == self._node_id:
+            raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
+        answer, _ = await self._while_it_leads(node)(
+            self._peers.call((node.host, node.peer_port), Submit(), [payload], timeout_s=SUBMIT_S)
+        )
+        return Position(answer.position)
+
+    def _while_it_leads(self, node: NodeRecord) -> Callable[[Awaitable[T]], Awaitable[T]]:
+        """Await a call to the catalog's primary no longer than it is that: a dead one would be waited for in vain."""
+
+        async def awaited(call: Awaitable[T]) -> T:
+            task = asyncio.ensure_future(call)
+            try:
+                while not task.done():
+                    changed = asyncio.ensure_future(self._changes.wait())
+                    await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
+                    changed.cancel()
+                    record = self._view.containers.get(CATALOG_ID)
+                    if not task.done() and (record is None or record.primary != node.node_id):
+                        raise KafkaError(Code.NOT_CONTROLLER, f"node {node.node_id} leads the catalog no more")
+                return await task
+            finally:
+                task.cancel()
+
+        return awaited
+
+    async def _install(self, snapshot: bytearray, position: Position) -> None:
+        await self._opened.wait()
+        path = await asyncio.get_running_loop().run_in_executor(self._executor, self._keep, snapshot)
+        try:
+            await self.tables.install(path, position)
+        finally:
+            path.unlink()
+
+    def _keep(self, snapshot: bytearray) -> Path:
+        """[blocking]"""
+        descriptor, name = tempfile.mkstemp(dir=self._data, prefix="received-", suffix=".tmp")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(snapshot)
+        return Path(name)
+
+    async def _take(self) -> tuple[memoryview, Position]:
+        await self._opened.wait()
+        path, position = await self.tables.newest_snapshot()
+        raw = await asyncio.get_running_loop().run_in_executor(self._executor, path.read_bytes)
+        return memoryview(raw), position
+
+    async def _applied(self, position: Position) -> None:
+        """Return when the tables are so far. Raises `StorageFull`: they wait for room, and a start does not."""
+        waiting = asyncio.ensure_future(self.tables.wait_applied(position))
+        try:
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=0.05)
+                if self.tables.full:
+                    raise StorageFull(f"no room on the disk for the catalog in {self._data}; free some")
+            waiting.result()
+        finally:
+            waiting.cancel()

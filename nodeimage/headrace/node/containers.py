@@ -1,0 +1,119 @@
+"""The containers that one node leads: taken up, made, closed, deleted, and handed over when the node stops."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from msgspec import structs
+
+from headrace.container.container import Container
+from headrace.container.replicas import Replicas
+from headrace.control.controller import Controller
+from headrace.errors import HeadraceError
+from headrace.node.changes import Changes
+from headrace.node.environment import StoreCall
+from headrace.store import records
+from headrace.store.records import ContainerRecord, NodeRecord
+from headrace.store.view import ClusterView
+
+log = structlog.get_logger()
+
+HAND_OVER_S: Final = 5.0
+"""How long a node that stops waits until others lead what it led."""
+NEW_CONTAINER_S: Final = 10.0
+LED_S: Final = 2.0
+
+
+class NodeContainers:
+    """One node's."""
+
+    def __init__(
+        self,
+        *,
+        node: NodeRecord,
+        view: ClusterView,
+        replicas: Replicas,
+        controller: Controller,
+        store: StoreCall,
+        changes: Changes,
+    ) -> None:
+        self._node = node
+        self._view = view
+        self._replicas = replicas
+        self._controller = controller
+        self._store = store
+        self._changes = changes
+
+    # --- at the start
+
+    async def taken_up(self, open_data: Callable[[], list[ContainerRecord]]) -> None:
+        """Return when there is a container for new partitions, and this node leads what it is to lead of them.
+
+        A fresh cluster makes the first ones now. One that cannot be led is not waited for: others may be.
+        """
+        while not open_data():
+            await self._changes.wait()
+        try:
+            async with asyncio.timeout(LED_S):
+                while not self._leads(open_data()):
+                    await self._changes.wait()
+        except TimeoutError:
+            log.warning("serves without having taken up all that it is to lead", node=self._node.node_id)
+
+    def _leads(self, wanted: list[ContainerRecord]) -> bool:
+        own = [record for record in wanted if record.primary == self._node.node_id]
+        return all(record.container_id in self._replicas.led for record in own)
+
+    # --- asked by the broker
+
+    async def new(self, volume: str = "default") -> Container:
+        """The next container that this node leads first."""
+        record = await self._controller.create(
+            first=self._node.node_id, volume=self._view.volumes.get(volume) or records.VolumeRecord(volume)
+        )
+        self._view.refresh()
+        async with asyncio.timeout(NEW_CONTAINER_S):
+            while record.container_id not in self._replicas.led:
+                await self._changes.wait()
+        return self._replicas.led[record.container_id]
+
+    async def close(self, container: Container) -> None:
+        """No more partitionlets are opened in it."""
+        await self._set_state(container, "closed")
+
+    async def delete(self, container: Container) -> None:
+        """Its replicas go, with all that they hold."""
+        await self._set_state(container, "deleted")
+
+    async def _set_state(self, container: Container, state: str) -> None:
+        def changed(present: ContainerRecord) -> ContainerRecord:
+            return structs.replace(present, state=state)
+
+        await self._store(lambda store: records.change_container(store, container.id, changed))
+        self._view.refresh()
+
+    # --- at the end
+
+    async def hand_over(self) -> None:
+        """Have others lead what this node leads, where there are others."""
+        led = [
+            container.id
+            for container in self._replicas.led.values()
+            if any(member.node != self._node.node_id for member in container.primary.in_sync)
+        ]
+        if not led:
+            return
+        for container in self._replicas.led.values():
+            container.handing_over = container.id in led  # invariant 16
+        try:
+            await self._store(lambda store: records.set_stopping(store, self._node.node_id, run=self._node.run))
+            async with asyncio.timeout(HAND_OVER_S):
+                while any(container in self._replicas.led for container in led) and self._has_heir():
+                    await self._changes.wait()
+        except (HeadraceError, TimeoutError) as error:
+            log.info("stops without having handed over all", reason=str(error) or "timeout")
+
+    def _has_heir(self) -> bool:
+        heard = self._controller.heard()
+        return any(not node.stopping for node in self._view.nodes.values() if node.node_id in heard)

@@ -1,0 +1,328 @@
+"""The parts of one storage node, put together in the right order.
+
+Folder, cluster store, peers, replicas, catalog, broker, listener. It says when it is ready, answers the other nodes'
+probes, and hands over what it leads before it stops.
+"""
+
+import asyncio
+import contextlib
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from headrace.broker import peer_apis
+from headrace.broker.broker import Broker, NodeIdentity
+from headrace.broker.cluster_link import ClusterLink
+from headrace.broker.disk_room import DiskRoom
+from headrace.broker.listener import Connection
+from headrace.catalog.service import Catalog
+from headrace.container.replicas import Replicas
+from headrace.control.controller import Controller
+from headrace.control.observed import Settings
+from headrace.errors import FolderRefused
+from headrace.folder import DataFolder
+from headrace.ids import ContainerId, Millis, NodeId
+from headrace.node.catalog import NodeCatalog
+from headrace.node.changes import Changes
+from headrace.node.containers import NodeContainers
+from headrace.node.disk import NodeDisk
+from headrace.node.environment import NodeEnvironment, StoreCall
+from headrace.node.load import LoadMeter
+from headrace.node.options import Options
+from headrace.peer.client import PeerClient
+from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, Submit
+from headrace.peer.server import PeerServer
+from headrace.peer.session import Session
+from headrace.store import records
+from headrace.store.protocol import ClusterStore
+from headrace.store.records import CATALOG_ID, ClusterRecord, NodeRecord
+from headrace.store.sqlite import SqliteStore
+from headrace.store.view import Changed, ClusterView
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+READERS = 4
+STORE_SILENT_S: Final = 2.0
+
+PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
+
+
+class Node:
+    """One node's parts, from the folder up."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._settings = options.settings
+        self._folder = DataFolder.open(options.data)
+        self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self._store_executor = ThreadPoolExecutor(2, thread_name_prefix="store")
+        self._room = DiskRoom(options.data, self._settings)
+        self._disk = NodeDisk(
+            self._room, chunk_bytes=self._settings.chunk_bytes, executor=self._executor, tell=self._tell_full
+        )
+        self._load = LoadMeter()
+        self._closing = contextlib.AsyncExitStack()
+        """What has been started, to be stopped in reverse order."""
+        self._ready = False
+        self._changes = Changes()
+        self.ended = asyncio.Event()
+
+    async def start(self) -> NodeIdentity:
+        """Recover and serve. Raises `HeadraceError`, `OSError`."""
+        options = self._options
+        self._closing.callback(self._folder.close)
+        self._closing.callback(self._executor.shutdown)
+        listening = _listen(options.host, options.port)
+        self._closing.callback(listening.close)
+        peer_listening = _listen(options.host, options.peer_port, option="--peer-port")
+        self._closing.callback(peer_listening.close)
+        loop = asyncio.get_running_loop()
+        self._store = await loop.run_in_executor(self._executor, SqliteStore, options.store)
+        self._closing.callback(self._store.close)
+        self._closing.callback(self._store_executor.shutdown)
+        port, peer_port = int(listening.getsockname()[1]), int(peer_listening.getsockname()[1])
+        cluster, record = await self.store(lambda store: self._register(store, port, peer_port))
+        self._record = record
+        self.identity = NodeIdentity(
+            node_id=record.node_id,
+            cluster_id=cluster.cluster_id,
+            host=options.host,
+            port=port,
+            settings=self._settings,
+            rack=options.zone or None,
+        )
+        self.view = ClusterView(self._store)
+        await self.view.start()
+        self._closing.push_async_callback(self.view.close)
+        await self._join(cluster, peer_listening)
+        replica = await self._catalog.replica()
+        self.catalog = await self._catalog.open(replica)
+        self._closing.push_async_callback(self.catalog.close)
+        self.broker = make_broker(
+            identity=self.identity,
+            data=options.data,
+            catalog=self.catalog,
+            executor=self._executor,
+            producer_block=lambda size: records.next_producer_block(self._store, size),
+            link=ClusterLink(node_id=record.node_id, view=self.view, replicas=self.replicas, peers=self.peers),
+            store=self.store,
+            controller=self.controller,
+            containers=self.containers,
+            handlers=self._handlers,
+        )
+        self._closing.push_async_callback(self.broker.close)
+        await self._catalog.caught_up(replica)
+        await self._catalog.ensure_default_stream(Millis(self.broker.now()))
+        await self.broker.start()
+        await self.containers.taken_up(self.broker.cluster.open_data)
+        self._server = await loop.create_server(lambda: Connection(self.broker), sock=listening, backlog=1024)
+        self._ready = True
+        return self.identity
+
+    async def _join(self, cluster: ClusterRecord, listening: socket.socket) -> None:
+        """Meet the other nodes: replicas, the controller's role, and the peers' door."""
+        record = self._record
+        secret = {"cluster_id": cluster.cluster_id, "secret": cluster.secret}
+        self.peers = PeerClient(**secret, node=record.node_id, run=record.run)
+        self._closing.push_async_callback(self.peers.close)
+        self.replicas = Replicas(
+            NodeEnvironment(
+                node_id=record.node_id,
+                node_format=str(record.format),
+                executor=self._executor,
+                view=self.view,
+                folder=self._options.data / "containers",
+                settings=self._settings,
+                disk_room=self._room,
+                store=self.store,
+                peers=self.peers,
+            )
+        )
+        self._catalog = NodeCatalog(
+            node_id=record.node_id,
+            data=self._options.data,
+            executor=self._executor,
+            view=self.view,
+            replicas=self.replicas,
+            peers=self.peers,
+            changes=self._changes,
+        )
+        self._closing.push_async_callback(self.replicas.close)
+        self._handlers: PeerHandlers = {
+            Probe: self._probed,
+            Prepare: self._prepare,
+            Submit: self._catalog.submitted,
+        }
+        self._peer_server = PeerServer(
+            listening,
+            cluster_id=cluster.cluster_id,
+            secret=cluster.secret,
+            node=record.node_id,
+            run=record.run,
+            handlers=self._handlers,
+            streams={Follow: self.replicas.accept},
+        )
+        await self._peer_server.start()
+        self._closing.push_async_callback(self._peer_server.close)
+        self.controller = Controller(
+            own=record.node_id,
+            run=record.run,
+            view=self.view,
+            store_call=self.store,
+            peers=self.peers,
+            own_probe=self.probe,
+            settings=Settings(rebuild_after_s=self._options.rebuild_after_s),
+        )
+        self.containers = NodeContainers(
+            node=record,
+            view=self.view,
+            replicas=self.replicas,
+            controller=self.controller,
+            store=self.store,
+            changes=self._changes,
+        )
+        self.view.on_change(self._view_changed)
+        self.replicas.on_trouble.append(self.controller.look_at)
+        self.replicas.on_opened.append(lambda _: self._changes.wake())
+        self.replicas.on_led.append(lambda _: self._changes.wake())
+        self.replicas.start()
+        self.controller.start()
+        self._closing.push_async_callback(self._disk.close)
+        self._closing.push_async_callback(self.controller.close)
+
+    async def stop(self) -> None:
+        """Hand over, answer what can be answered, sync, and let go of the folder."""
+        if self._ready:
+            self._ready = False
+            await self.containers.hand_over()
+            self._server.close()
+        await self._closing.aclose()
+
+    # --- the cluster store
+
+    async def store(self, change: Callable[[ClusterStore], T]) -> T:
+        """Run a blocking call on the cluster store in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._store_executor, change, self._store)
+
+    def _register(self, store: ClusterStore, port: int, peer_port: int) -> tuple[ClusterRecord, NodeRecord]:
+        """[blocking]"""
+        options = self._options
+        cluster = records.ensure_cluster(store, first_nodes=options.first_nodes)
+        replicas = min(3, cluster.first_nodes)
+        records.ensure_volume(
+            store, records.VolumeRecord("default", replicas=replicas, min_in_sync=2 if replicas == 3 else 1)
+        )
+        identity = self._folder.identity()
+        if identity is not None:
+            self._folder.check_cluster(identity, cluster.cluster_id)
+        folder_id = uuid.UUID(identity.folder_id) if identity is not None else uuid.uuid4()
+        record = records.register_node(
+            store,
+            node_id=NodeId(identity.node_id) if identity is not None else None,
+            format=folder_id,
+            run=uuid.uuid4(),
+            host=options.host,
+            port=port,
+            peer_port=peer_port,
+            failure_host=options.failure_host or socket.gethostname(),
+            zone=options.zone,
+            labels=options.labels,
+        )
+        if identity is None:
+            self._folder.claim(cluster_id=cluster.cluster_id, node_id=record.node_id, folder_id=str(folder_id))
+        return cluster, record
+
+    def _view_changed(self, changed: Changed) -> None:
+        self._changes.wake()
+        self.replicas.records_changed(changed.containers)
+        if hasattr(self, "broker") and (changed.containers or changed.nodes):
+            self.broker.records_changed(changed.containers)
+        if changed.nodes and self.view.nodes.get(self._record.node_id) is None:
+            log.critical("this node was removed from the cluster; it stops", node=self._record.node_id)
+            self.ended.set()
+
+    # --- the other nodes
+
+    async def _prepare(self, asked: Prepare, _payload: memoryview, _session: Session) -> Prepared:
+        return Prepared(format=await self.replicas.prepare(ContainerId(asked.container)))
+
+    async def _probed(self, _asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
+        return self.probe()
+
+    def probe(self) -> ProbeAnswer:
+        """How this node is."""
+        now = asyncio.get_running_loop().time()
+        load = None
+        if hasattr(self, "broker"):
+            self._disk.look()
+            load = self._load.read(self.broker, disk_used=self._disk.used, disk_total=self._disk.total)
+        return ProbeAnswer(
+            node=self._record.node_id,
+            run=self._record.run,
+            replicas=self.replicas.states(),
+            load=load or NodeLoad(),
+            reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
+            ready=self._ready,
+            heard=sorted(self.controller.heard()),
+        )
+
+    async def _tell_full(self, full: bool) -> None:
+        """Say in the cluster store that this node has hardly any room left, or has again."""
+        await self.store(lambda store: records.set_full(store, self._record.node_id, full, run=self._record.run))
+        self.view.refresh()
+
+
+def make_broker(
+    *,
+    identity: NodeIdentity,
+    data: Path,
+    catalog: Catalog,
+    executor: Executor,
+    producer_block: Callable[[int], range],
+    link: ClusterLink,
+    store: StoreCall,
+    controller: Controller,
+    containers: NodeContainers,
+    handlers: PeerHandlers,
+) -> Broker:
+    """A broker over what the node leads, now and later, whose peers reach it through `handlers`."""
+    broker = Broker(
+        node=identity,
+        folder=data / "containers",
+        catalog=catalog,
+        executor=executor,
+        producer_block=producer_block,
+        cluster=link,
+        store=store,
+        controller=controller,
+    )
+    broker.space.attach(containers.new, containers.close, containers.delete, CATALOG_ID)
+    replicas = link.replicas
+    for container in list(replicas.led.values()):
+        broker.container_led(container)
+    replicas.on_led.append(broker.container_led)
+    replicas.on_left.append(broker.container_left)
+    handlers.update(peer_apis.handlers(broker))
+    return broker
+
+
+def _listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
+    """A bound socket. Raises `FolderRefused` with a line that says who has the port."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise FolderRefused(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with {option}"
+        ) from error
+    listening.setblocking(False)
+    return listening

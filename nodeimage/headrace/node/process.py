@@ -1,0 +1,119 @@
+"""A storage node's process: `python -m headrace.node`.
+
+Exit codes: 0 stopped, 2 refused to start (one line on stderr says why), 70 the disk failed (invariant 13).
+"""
+
+import asyncio
+import contextlib
+import gc
+import io
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import structlog
+import uvloop
+
+from headrace.broker.broker import NodeIdentity
+from headrace.errors import HeadraceError
+from headrace.node.environment import EXIT_DISK_FAILED
+from headrace.node.node import Node
+from headrace.node.options import Options, parse
+
+log = structlog.get_logger()
+
+GC_THRESHOLDS = (50_000, 20, 1_000)
+"""A request makes some tens of objects that die by reference counts; to look at all others often stalls the loop."""
+SWITCH_S = 0.001
+"""How long a thread may keep the interpreter while the loop waits for it; Python's default is 5 ms."""
+EXIT_REFUSED = 2
+
+
+async def serve(options: Options) -> int:
+    """Run a node until SIGTERM or SIGINT; the exit code."""
+    loop = asyncio.get_running_loop()
+    node = Node(options)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.ended.set)
+    try:
+        identity = await node.start()
+    except BaseException:
+        await node.stop()
+        raise
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    log.info("ready", node=identity.node_id, address=f"{identity.host}:{identity.port}", pid=os.getpid())
+    if options.ready_file is not None:
+        _write_ready(options.ready_file, identity)
+    ended = loop.create_task(node.ended.wait())
+    waited: set[asyncio.Future[Any]] = {ended, node.catalog.failed}
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    failed = node.catalog.failed.done()
+    if failed:
+        log.critical("the catalog failed, this process ends", error=repr(node.catalog.failed.exception()))
+    log.info("stopping", node=identity.node_id)
+    ended.cancel()
+    await node.stop()
+    return EXIT_DISK_FAILED if failed else 0
+
+
+def _write_ready(path: Path, identity: NodeIdentity) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(
+        json.dumps({"id": identity.node_id, "host": identity.host, "port": identity.port, "pid": os.getpid()})
+    )
+    temporary.rename(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _log_to_stderr()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        return uvloop.run(serve(options))
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except OSError as error:
+        print(f"headrace: cannot start in {options.data}: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+class _Lossy(io.TextIOBase):
+    """A stream for the log: where the disk that it goes to is full, lines are lost, and nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with contextlib.suppress(OSError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write out what is buffered, or drop it."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+def _log_to_stderr() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=("timestamp", "level", "event")),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lossy(sys.stderr))),
+        cache_logger_on_first_use=True,
+    )

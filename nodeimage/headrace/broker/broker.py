@@ -20,7 +20,7 @@ import structlog
 
 from headrace.broker import fetch, group_apis, headrace_admin, metadata, offset_apis, produce, producer_ids
 from headrace.broker.admin_apis import HANDLERS as ADMIN_HANDLERS
-from headrace.broker.cluster_link import ClusterLink, ControllerLink, StoreCall
+from headrace.broker.cluster_link import ClusterLink, ControllerLink
 from headrace.broker.commits import committed_to
 from headrace.broker.config_apis import HANDLERS as CONFIG_HANDLERS
 from headrace.broker.deadlines import Deadline, Deadlines
@@ -46,6 +46,7 @@ from headrace.catalog.service import Catalog
 from headrace.container.container import Container
 from headrace.errors import Code, CorruptLog, KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.protocol import StoreCall
 from headrace.wire import cold
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.api_versions import encode_response as encode_api_versions

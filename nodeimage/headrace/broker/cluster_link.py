@@ -4,7 +4,7 @@ The records come from the view of the cluster store, so what is said here may be
 again, and refuses what it does not lead. Knows nothing of Kafka's APIs.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.container.container import Container
@@ -14,7 +14,6 @@ from headrace.ids import ContainerId, Epoch, Millis, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Message, Request
-from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 from headrace.store.view import ClusterView
 
@@ -52,12 +51,6 @@ class ControllerLink(Protocol):
 
     async def create(self, *, first: NodeId, volume: VolumeRecord) -> ContainerRecord:
         """Make a container now."""
-
-
-class StoreCall(Protocol):
-    """Runs a blocking function of the cluster store in a thread."""
-
-    def __call__(self, function: Callable[[ClusterStore], T], /) -> Awaitable[T]: ...
 
 
 class ClusterLink:

@@ -23,6 +23,7 @@ from msgspec import structs
 from headrace.container import feed, replica_folder
 from headrace.container.container import Container
 from headrace.container.cycle import Room
+from headrace.container.damage import Damage
 from headrace.container.follower import Follower, Install
 from headrace.container.in_sync import InSync, members
 from headrace.container.local_replica import CATALOG, LocalReplica
@@ -45,10 +46,6 @@ TICK_S: Final = 0.1
 BEAT_EVERY: Final = 3
 STORE_RETRY_S: Final = 0.3
 DAMAGED_RETRY_S: Final = 1.0
-STAND_BACK_S: Final = 10.0
-"""A primary that is damaged and must stay in sync lets another lead; it does so again after twice as long each time,
-as that one may be damaged elsewhere."""
-STAND_BACK_MOST_S: Final = 600.0
 
 Snapshot = Callable[[], Awaitable[tuple[memoryview, Position]]]
 
@@ -104,20 +101,20 @@ class Environment(Protocol):
 class _Kept:
     """One replica and the task that changes its role."""
 
-    __slots__ = ("changed", "damaged", "problem", "replica", "stands_back_at", "stood_back", "task")
+    __slots__ = ("changed", "damage", "problem", "replica", "task")
 
     def __init__(self) -> None:
         self.replica: LocalReplica | None = None
-        self.damaged = ""
-        """Its format, if what it holds is damaged."""
-        self.stood_back = 0
-        """How often it has let another lead for that."""
-        self.stands_back_at = float("-inf")
-        """When it may do so again."""
+        self.damage = Damage()
         self.changed = asyncio.Event()
         self.changed.set()
         self.problem = ""
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it is known that the replica is."""
+        return self.replica is not None and self.damage.is_of(self.replica.format)
 
 
 class Replicas:
@@ -236,7 +233,7 @@ class Replicas:
                 assert record is not None
                 await self._carry_out(record, kept)
                 kept.problem = ""
-                if kept.replica is not None and kept.damaged == kept.replica.format:
+                if kept.is_damaged:
                     self._loop.call_later(DAMAGED_RETRY_S, kept.changed.set)
             except asyncio.CancelledError:
                 raise
@@ -274,42 +271,24 @@ class Replicas:
         replica = kept.replica
         if replica is None:
             replica = kept.replica = await self._open(record)
-        if kept.damaged == replica.format:
-            await self._renew(record, kept, replica)
+        if kept.is_damaged:
+            await self._renew(record.container_id, kept.damage, replica)
         await replica.remember(msgspec.json.encode(record).decode())
         if record.primary == self._env.node_id:
             await self._lead(record, replica)
         else:
             await self._follow(record, replica)
 
-    async def _renew(self, record: ContainerRecord, kept: _Kept, replica: LocalReplica) -> None:
-        """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is.
-
-        It leaves the in-sync set first, by the store: of several that are damaged, not all can go. Where it cannot, as
-        others need what it cannot read to them, it lets another lead that may, now and then.
-        """
-        container = self.led.get(record.container_id)
-        near = frozenset() if container is None else container.primary.near(self._loop.time())
-        if container is not None and not near:
-            return
-        own = (self._env.node_id, uuid.UUID(replica.format))
-        hand_over = self._loop.time() >= kept.stands_back_at
-        if container is not None:
-            container.handing_over = True  # invariant 16: until it is known that nobody else leads
-        after = await self._env.store(
-            lambda store: records.leave_in_sync(store, record.container_id, own, heirs=near, hand_over=hand_over)
-        )
-        if container is not None and after.epoch == container.epoch:
-            container.handing_over = False
-        elif hand_over and container is not None:
-            kept.stands_back_at = self._loop.time() + min(STAND_BACK_S * 2**kept.stood_back, STAND_BACK_MOST_S)
-            kept.stood_back += 1
+    async def _renew(self, container_id: ContainerId, damage: Damage, replica: LocalReplica) -> None:
+        """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is."""
+        container = self.led.get(container_id)
+        left = await damage.leave(self._env.store, container_id, self._env.node_id, container)
         self._env.view.refresh()
-        if own in after.in_sync:
+        if not left:
             return
         if container is not None and not container.lost:
             self._leave(container)
-        log.error("a damaged replica is fetched anew", container=record.container_id, format=replica.format)
+        log.error("a damaged replica is fetched anew", container=container_id, format=replica.format)
         await replica.renew()
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
@@ -481,9 +460,7 @@ class Replicas:
         """
         kept = self._kept.get(container_id)
         if kept is not None and kept.replica is not None:
-            if kept.damaged != kept.replica.format:
-                kept.stood_back, kept.stands_back_at = 0, float("-inf")
-            kept.damaged = kept.replica.format
+            kept.damage.found(kept.replica.format)
             kept.changed.set()
 
     def problem(self, container_id: ContainerId) -> str:
@@ -512,9 +489,7 @@ class Replicas:
     def states(self) -> list[ReplicaState]:
         """What the controller asks for."""
         return [
-            _state(kept.replica, damaged=kept.damaged == kept.replica.format)
-            for kept in self._kept.values()
-            if kept.replica is not None
+            _state(kept.replica, damaged=kept.is_damaged) for kept in self._kept.values() if kept.replica is not None
         ]
 
 

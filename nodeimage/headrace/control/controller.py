@@ -18,7 +18,7 @@ import structlog
 
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
-from headrace.control.creation import Peers, StoreCall, create
+from headrace.control.creation import Peers, create
 from headrace.control.events import Events, Status
 from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
 from headrace.control.office import Office
@@ -29,7 +29,7 @@ from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import ProbeAnswer, RollAway
 from headrace.store import records
-from headrace.store.protocol import StoreUnavailable, VersionConflict
+from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
 from headrace.store.records import NOBODY, ContainerRecord, VolumeRecord
 from headrace.store.view import Changed, ClusterView
 

@@ -7,7 +7,7 @@ at a time prepare the same folders, and get the same record.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import AnswerT, Prepare, Request
 from headrace.store import records
-from headrace.store.protocol import ClusterStore
+from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 log = structlog.get_logger()
@@ -24,13 +24,6 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 PREPARE_S: Final = 2.0
-
-
-class StoreCall(Protocol):
-    """Runs a blocking function of the cluster store in a thread."""
-
-    def __call__(self, function: Callable[[ClusterStore], T], /) -> Awaitable[T]:
-        """What the function returns, or raises."""
 
 
 class Peers(Protocol):

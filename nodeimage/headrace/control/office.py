@@ -13,12 +13,11 @@ from typing import Final
 import structlog
 from msgspec import structs
 
-from headrace.control.creation import StoreCall
 from headrace.control.observed import Sight
 from headrace.errors import HeadraceError
 from headrace.ids import NodeId
 from headrace.store import records
-from headrace.store.protocol import StoreUnavailable, VersionConflict
+from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
 from headrace.store.records import NOBODY, LeaseRecord
 from headrace.store.view import ClusterView
 

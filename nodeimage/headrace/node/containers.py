@@ -12,8 +12,8 @@ from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.errors import HeadraceError
 from headrace.node.changes import Changes
-from headrace.node.environment import StoreCall
 from headrace.store import records
+from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord, NodeRecord
 from headrace.store.view import ClusterView
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
 
 import structlog
 
@@ -17,7 +17,7 @@ from headrace.ids import NodeId
 from headrace.log.container_log import LogOptions
 from headrace.peer.client import PeerClient
 from headrace.peer.session import Session
-from headrace.store.protocol import ClusterStore
+from headrace.store.protocol import ClusterStore, StoreCall
 from headrace.store.records import NodeRecord
 from headrace.store.view import ClusterView
 
@@ -28,12 +28,6 @@ T = TypeVar("T")
 CATALOG_CHUNK_BYTES = 16 * 1024 * 1024
 EXIT_DISK_FAILED = 70
 CONNECT_S = 2.0
-
-
-class StoreCall(Protocol):
-    """Runs a blocking function of the cluster store in a thread."""
-
-    def __call__(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]: ...
 
 
 class NodeEnvironment:

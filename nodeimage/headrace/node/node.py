@@ -31,7 +31,7 @@ from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.disk import NodeDisk
-from headrace.node.environment import NodeEnvironment, StoreCall
+from headrace.node.environment import NodeEnvironment
 from headrace.node.load import LoadMeter
 from headrace.node.options import Options
 from headrace.peer.client import PeerClient
@@ -39,7 +39,7 @@ from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, P
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
 from headrace.store import records
-from headrace.store.protocol import ClusterStore
+from headrace.store.protocol import ClusterStore, StoreCall
 from headrace.store.records import CATALOG_ID, ClusterRecord, NodeRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView

@@ -7,10 +7,13 @@ A `put` that raises StoreUnavailable may have landed or may still land: put agai
 seen, and conclude nothing from reading the record unchanged.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from headrace.errors import Code, HeadraceError, StorageFull
+
+T = TypeVar("T")
 
 
 class VersionConflict(HeadraceError):
@@ -78,3 +81,10 @@ class ClusterStore(Protocol):
 
     def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
         """What changed after revision `since` (0: everything); waits up to `timeout_s` for a first change."""
+
+
+class StoreCall(Protocol):
+    """Runs a blocking function of the cluster store in a thread."""
+
+    def __call__(self, function: Callable[[ClusterStore], T], /) -> Awaitable[T]:
+        """What the function returns, or raises."""

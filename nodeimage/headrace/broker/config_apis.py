@@ -7,9 +7,8 @@ value may be, and what a topic inherits, is `topic_configs`' to say.
 
 import asyncio
 import dataclasses
-import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -26,8 +25,7 @@ from headrace.wire.cold import field
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-
-_locks: weakref.WeakKeyDictionary["Broker", asyncio.Lock] = weakref.WeakKeyDictionary()
+ATTEMPTS: Final = 100
 
 
 class ResourceType(IntEnum):
@@ -163,20 +161,7 @@ async def alter_configs(broker: "Broker", request: Any, session: Connection) -> 
 
 
 async def _alter(broker: "Broker", request: Any, change: _ChangeOf) -> Mapping[str, object]:
-    """Alter each resource by itself: one that is refused leaves the others as they are.
-
-    One request at a time, since a change depends on what the topic has: no APPEND is lost to another.
-    """
-    async with _altering(broker):
-        return await _alter_alone(broker, request, change)
-
-
-def _altering(broker: "Broker") -> asyncio.Lock:
-    """Held while configs are read, changed and written at this broker."""
-    return _locks.setdefault(broker, asyncio.Lock())
-
-
-async def _alter_alone(broker: "Broker", request: Any, change: _ChangeOf) -> Mapping[str, object]:
+    """Alter each resource by itself: one that is refused leaves the others as they are."""
     resources = request.resources
     rows = iter(
         await topic_rows(broker, [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC])
@@ -194,16 +179,45 @@ async def _alter_alone(broker: "Broker", request: Any, change: _ChangeOf) -> Map
                 raise row
             if times[row.full_name] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, f"{row.full_name} is named more than once in this request")
-            wanted = change(resource, row, await _policy_of(broker, row, policies))
-            if not request.validate_only and (wanted.set or wanted.remove):
-                await broker.catalog.submit(
-                    AlterTopic(topic_id=row.topic_id, set=dict(wanted.set), remove=list(wanted.remove))
-                )
+            policy = await _policy_of(broker, row, policies)
+            if request.validate_only:
+                change(resource, row, policy)
+            else:
+                await _alter_one(broker, row, lambda present: change(resource, present, policy))
         except HeadraceError as error:
             return {**answer, **refusal(error)}
         return {**answer, "error_code": 0, "error_message": None}
 
     return {"responses": await asyncio.gather(*map(result, resources, found))}
+
+
+async def _alter_one(broker: "Broker", row: TopicRow, change: Callable[[TopicRow], ConfigChange]) -> None:
+    """A change depends on what the topic has: made anew where somebody else was faster, no APPEND is lost.
+
+    Raises KafkaError as `change`, or OPERATION_NOT_ATTEMPTED where others change it all the time.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        wanted = change(row)
+        if not wanted.set and not wanted.remove:
+            return
+        try:
+            await broker.catalog.submit(
+                AlterTopic(
+                    topic_id=row.topic_id,
+                    set=dict(wanted.set),
+                    remove=list(wanted.remove),
+                    expected=dict(row.configs),
+                )
+            )
+        except KafkaError as error:
+            if error.code is not Code.OPERATION_NOT_ATTEMPTED or not left:
+                raise
+        else:
+            return
+        (found,) = await topic_rows(broker, [row.full_name])
+        if isinstance(found, KafkaError):
+            raise found
+        row = found
 
 
 def _not_alterable(resource: Any) -> KafkaError:

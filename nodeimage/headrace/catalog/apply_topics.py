@@ -208,6 +208,8 @@ def create_partitions(connection: sqlite3.Connection, command: CreatePartitions)
 def alter_topic(connection: sqlite3.Connection, command: AlterTopic) -> TopicOutcome:
     """Set and remove configs. Values were checked before the command was written."""
     topic = require_topic(connection, command.topic_id)
+    if command.expected is not None and topic.configs != command.expected:
+        raise KafkaError(Code.OPERATION_NOT_ATTEMPTED, f"somebody else has changed the configs of {topic.full_name}")
     configs = {name: value for name, value in topic.configs.items() if name not in command.remove} | command.set
     connection.execute(
         "UPDATE topics SET configs = ?, own_retention = ? WHERE number = ?",

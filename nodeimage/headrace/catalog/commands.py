@@ -125,11 +125,15 @@ class CreatePartitions(_Command, frozen=True):
 
 
 class AlterTopic(_Command, frozen=True):
-    """Sets and removes a topic's configs. Outcome: TopicOutcome."""
+    """Sets and removes a topic's configs. Outcome: TopicOutcome.
+
+    Refused with OPERATION_NOT_ATTEMPTED where they are not `expected`, what the change was made from; None: whatever.
+    """
 
     topic_id: bytes
     set: dict[str, str]
     remove: list[str]
+    expected: dict[str, str] | None = None
 
 
 class RollTarget(_Item, frozen=True):

@@ -305,6 +305,15 @@ def test_configs_are_set_and_removed_and_give_a_topic_its_own_retention(tables: 
     assert tables.reader.retention([stream])[stream].overrides == {}
 
 
+def test_a_change_of_configs_made_from_others_than_there_are_is_refused(tables: Tables) -> None:
+    topic_id = create(tables, "t", configs={"segment.ms": "5"})
+    tables.apply(AlterTopic(topic_id, {"segment.ms": "6"}, [], expected={"segment.ms": "5"}))
+    with pytest.raises(KafkaError, match="somebody else") as refused:
+        tables.apply(AlterTopic(topic_id, {"segment.ms": "7"}, [], expected={"segment.ms": "5"}))
+    assert refused.value.code is Code.OPERATION_NOT_ATTEMPTED
+    assert tables.reader.topic_by_id(topic_id).configs == {"segment.ms": "6"}
+
+
 def test_a_roll_goes_from_intent_to_done_and_each_step_may_be_repeated(tables: Tables) -> None:
     topic_id = create(tables, "t")
     (first,) = chain(tables, topic_id)

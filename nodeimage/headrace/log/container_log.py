@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from headrace.errors import StorageFull
 from headrace.ids import Position
-from headrace.log import cutting, maintenance, raw, reading
+from headrace.log import cutting, maintenance, raw, reading, regroup
 from headrace.log.appending import Appender, LogOptions
 from headrace.log.chunk import Chunk, close_chunk, load_body, needs_regroup
 from headrace.log.folder import drop_files
@@ -223,9 +223,12 @@ class ContainerLog(Appender):
         return [sys.executable, "-m", "headrace.log.regroup", str(self.folder), str(chunk.start)]
 
     def reopen_chunk(self, chunk: Chunk) -> None:
-        """[blocking] Takes up the file that a regroup left in the place of a closed chunk's."""
+        """[blocking] Takes up the file that a regroup left, in the place of a closed chunk's that is still there."""
         with self._maintenance:
-            if chunk in self._chunks and chunk.body.closed:
+            if chunk not in self._chunks or not chunk.body.closed:
+                regroup.drop(chunk.path)
+            else:
+                regroup.take_up(chunk.path, chunk.body.file)
                 chunk.body = load_body(chunk.path)
                 self._layouts.forget(chunk)
 

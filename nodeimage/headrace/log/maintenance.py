@@ -13,7 +13,7 @@ from dataclasses import replace
 from headrace.log.chunk import Body, Chunk, load_body
 from headrace.log.files import FILE_HEAD_BYTES, punch_hole
 from headrace.log.index import Summary
-from headrace.log.regroup import rewrite
+from headrace.log.regroup import rewrite, take_up
 
 
 def summaries(chunk: Chunk) -> Iterator[Summary]:
@@ -79,6 +79,7 @@ def punch(chunk: Chunk, dead: Mapping[int, int]) -> int:
         end = (FILE_HEAD_BYTES + end) // block * block
         if start < end and not punch_hole(body.file.fd, start, end):
             rewrite(chunk.path)
+            take_up(chunk.path, body.file)
             chunk.body = load_body(chunk.path)
             break
     chunk.punched = True

@@ -6,8 +6,9 @@ Run as a helper process at low priority. A partitionlet's id starts with its str
 are what is read, and what expires, together. Frames keep their bytes, their positions included; every checksum is
 checked on the way, so damage is found and never copied. Dead places (dead.py) are left out.
 
-The new file is complete and synced under another name before it takes the old one's place in one rename; a crash
-before leaves a file that the next start removes. If the old file was dropped or replaced meanwhile, nothing happens.
+The new file is complete and synced under another name when the helper ends; the log takes it up then, in one rename.
+So the log's process alone changes what the folder holds: a helper that ends late puts nothing into a log that was cut
+or emptied meanwhile. A crash before leaves a file that the next start removes.
 Deterministic: the same frames give the same bytes on every replica.
 
 Exit status: 0 done; 1 not done, with a line on stderr.
@@ -68,12 +69,17 @@ class _Output:
         self._buffered = 0
 
 
+def regrouped_path(path: Path) -> Path:
+    """Where a regrouped chunk waits to be taken up."""
+    return path.with_name(path.name + ".regrouped.tmp")
+
+
 def rewrite(path: Path) -> None:
-    """Regroups the closed chunk at `path`. Raises `CorruptLog` (the chunk stays as it is), `StorageFull`."""
+    """Writes the closed chunk at `path` anew, beside it. Raises `CorruptLog`, `StorageFull`: there is nothing then."""
     body = load_body(path)
     trailer = read_trailer(body.file.fd)
     assert trailer is not None
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = regrouped_path(path)
     with full_disk_as_storage_full(temporary):
         file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
@@ -92,11 +98,21 @@ def rewrite(path: Path) -> None:
         except (OSError, HeadraceError):
             temporary.unlink(missing_ok=True)
             raise
-    if not _is_same_file(path, body.file):
-        temporary.unlink(missing_ok=True)
-        return
-    temporary.rename(path)
-    sync_folder(path.parent)
+
+
+def take_up(path: Path, old: OpenFile) -> None:
+    """Puts the chunk that `rewrite` left into the place of the file that it was made from."""
+    temporary = regrouped_path(path)
+    if temporary.exists() and _is_same_file(path, old):
+        temporary.rename(path)
+        sync_folder(path.parent)
+    else:
+        drop(path)
+
+
+def drop(path: Path) -> None:
+    """Removes what `rewrite` left, if it did."""
+    regrouped_path(path).unlink(missing_ok=True)
 
 
 def _is_same_file(path: Path, file: OpenFile) -> bool:

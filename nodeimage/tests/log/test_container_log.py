@@ -15,7 +15,7 @@ from headrace.errors import StorageFull
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
-from headrace.log.regroup import rewrite
+from headrace.log.regroup import regrouped_path, rewrite
 
 Writing = Any  # the class stands in conftest.py
 FOREVER = 1 << 60
@@ -92,7 +92,21 @@ def test_regrouping_is_the_same_on_every_replica(tmp_path: Path, writing: Writin
     (chunk,) = writing.log.closed_chunks()
     for folder in (writing.folder, other):
         subprocess.run([*writing.log.regroup_command(chunk)[:3], str(folder), "0"], check=True)
-    assert (other / chunk.path.name).read_bytes() == chunk.path.read_bytes()
+    regrouped = regrouped_path(chunk.path)
+    assert regrouped.read_bytes() == (other / regrouped.name).read_bytes() != chunk.path.read_bytes()
+
+
+@pytest.mark.parametrize("change", [ContainerLog.reset, lambda folder, at: ContainerLog.cut(folder, at, LogOptions())])
+def test_a_regroup_that_ends_after_its_log_was_emptied_or_cut_changes_nothing(writing: Writing, change: Any) -> None:
+    writing.fill_chunks(2, partitionlets=9)
+    writing.close_chunks()
+    first = writing.log.closed_chunks()[0]
+    rewrite(first.path)
+    writing.log.close()
+    change(writing.folder, first.start)
+    held = sorted(path.name for path in writing.folder.iterdir() if path != regrouped_path(first.path))
+    writing.log.reopen_chunk(first)
+    assert sorted(path.name for path in writing.folder.iterdir()) == held
 
 
 def test_control_frames_come_in_position_order_between_two_positions(writing: Writing) -> None:

@@ -31,7 +31,7 @@ def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bo
 
 
 def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
-    """The nodes that can lead, best first: those that reach the store, stay, serve, are settled, then by what they hold.
+    """The nodes that can lead, best first: those that reach the store, stay, serve and are settled, then who has most.
 
     Any of them has all that is committed; who has more spares clients to send it again.
     """

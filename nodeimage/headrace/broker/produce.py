@@ -80,6 +80,7 @@ class Produce:
 def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
     """Start to answer a Produce request. Raises `MalformedRequest`."""
     produce = decode_request(request, header.body, header.api_version)
+    arrived = time.monotonic()
     if session.refusals is not None:
         session.refusals.expire()
         if not session.refusals:
@@ -92,9 +93,9 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
         return
     partitions = _ready(broker, produce)
     if partitions is None or broker.saturated:
-        session.park(_start_later(broker, produce, header.api_version, slot, session), finish=True)
+        session.park(_start_later(broker, produce, header.api_version, slot, session, arrived), finish=True)
     else:
-        _start(broker, produce, partitions, header.api_version, slot, session)
+        _start(broker, produce, partitions, header.api_version, slot, session, arrived)
 
 
 def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection) -> bool:
@@ -157,7 +158,7 @@ def _lengths(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | 
 
 
 async def _start_later(
-    broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection
+    broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection, arrived: float
 ) -> None:
     """Get everything ready, then start the request; partitions that cannot be got ready in time are refused."""
     refused: dict[int, KafkaError] = {}
@@ -188,7 +189,7 @@ async def _start_later(
         partitions = []
     rest = iter(partitions)
     merged = [None if index in refused else next(rest) for index in range(len(produce.partitions))]
-    _start(broker, produce, merged, version, slot, session, refused)
+    _start(broker, produce, merged, version, slot, session, arrived, refused)
 
 
 async def _prepare(
@@ -231,6 +232,7 @@ def _start(
     version: int,
     slot: Slot,
     session: Connection,
+    arrived: float,
     refused: dict[int, KafkaError] | None = None,
 ) -> None:
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=len(produce.partitions) + 1)
@@ -242,16 +244,16 @@ def _start(
             if found is None:
                 error = (refused or {}).get(index)
                 raise error or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{part.topic} has no such partition")
-            if (
-                session.refusals is not None
-                and (shared := session.refusals.stands(part, found[1].producers, found[0].topic_id)) is not None
-            ):
-                raise shared
+            if session.refusals is not None:
+                topic, partition = found
+                shared = session.refusals.stands(part, partition.producers, topic.topic_id, arrived=arrived)
+                if shared is not None:
+                    pending.add(_refusal(part, shared, partition.log_start), settled=True)
+                    continue
             _append(pending, part, *found, now=now)
         except HeadraceError as error:
             log_start = found[1].log_start if found is not None else -1
-            topic = broker.topics.cached(part.topic)
-            pending.add(_refused(session, part, error, topic, log_start), settled=True)
+            pending.add(_refused(session, part, error, broker.topics.cached(part.topic), log_start), settled=True)
     broker.counters.produce_requests += 1
     pending.committed()
 
@@ -309,6 +311,10 @@ def _refused(
         log.warning(
             "a batch is out of order", topic=part.topic, partition=part.partition, peer=session.peer, reason=str(error)
         )
+    return _refusal(part, error, log_start)
+
+
+def _refusal(part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:
     return ProduceResult(
         topic=part.topic, partition=part.partition, error=error.code, log_start=log_start, message=str(error)
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -592,6 +592,38 @@ async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: lis
     for value, sequence, offset in ((b"a", 0, 1), (b"b", 1, 2), (b"c", 2, 3)):
         stored = await result(send(broker, connection, index, batch(value, producer=9, epoch=0, sequence=sequence)))
         assert (stored.error, stored.base_offset) == (0, offset)
+
+
+async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic could not be looked up for the first; for the second it took longer than the refusal is remembered."""
+    monkeypatch.setattr("headrace.broker.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    known = broker.topics.cached(topic)
+    resolve = broker.topics.resolve
+    fails = True
+
+    async def resolved(names: Sequence[str], *rest: Any, **more: Any) -> Any:
+        if fails:
+            raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "the catalog is away")
+        await asyncio.sleep(0.1)
+        return await resolve(names, *rest, **more)
+
+    monkeypatch.setattr(broker.topics, "resolve", resolved)
+    monkeypatch.setattr(broker.topics, "cached", lambda _name: None)
+    connection = session(broker)
+    first = await result(send(broker, connection, index, batch(b"a", producer=9, epoch=0, sequence=0)))
+    assert first.error == Code.LEADER_NOT_AVAILABLE
+    fails = False
+    waits = send(broker, connection, index, batch(b"b", producer=9, epoch=0, sequence=1))
+    await asyncio.sleep(0.05)
+    monkeypatch.setattr(broker.topics, "cached", lambda _name: known)
+    assert (await result(waits)).error == Code.LEADER_NOT_AVAILABLE  # on its own it would be stored
+    for value, sequence in ((b"a", 0), (b"b", 1)):
+        stored = await result(send(broker, connection, index, batch(value, producer=9, epoch=0, sequence=sequence)))
+        assert (stored.error, stored.base_offset) == (0, sequence)
 
 
 # --- placing

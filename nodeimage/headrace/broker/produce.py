@@ -138,10 +138,27 @@ def _ready(broker: "Broker", produce: ProduceRequest) -> list[tuple[Topic, Parti
         if broker.rolls.due(partition):
             return None
         found.append((topic, partition))
-    for container, length in _lengths(produce, found).items():
-        if not container.has_room(length):
-            return None
-    return found
+    return None if _without_room(produce, found) else found
+
+
+def _without_room(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | None]) -> list[Container]:
+    """The containers that have no room for what the request adds to them. What repeats a stored batch adds nothing."""
+    lacking = [container for container, length in _lengths(produce, found).items() if not container.has_room(length)]
+    if not lacking:
+        return lacking
+    new = [
+        None if one is None or one[1].container not in lacking or _is_stored(part, *one) else one
+        for part, one in zip(produce.partitions, found, strict=True)
+    ]
+    return [container for container, length in _lengths(produce, new).items() if not container.has_room(length)]
+
+
+def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bool:
+    try:
+        header = read_batch(part.records or b"", check_crc=False)
+        return partition.known(header, append_time=topic.policy.append_time) is not None
+    except HeadraceError:
+        return False  # it is refused where it is appended
 
 
 def _lengths(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | None]) -> dict[Container, int]:
@@ -215,13 +232,12 @@ async def _prepare(
             found[index] = (topic, partition)
         except HeadraceError as error:
             refused[index] = told(error)
-    for container, length in _lengths(produce, found).items():
+    for container in _without_room(produce, found):
         try:
-            if not container.has_room(length):
-                await container.make_room()
+            await container.make_room()
         except StorageFull as full:
-            for index, one in enumerate(found):
-                if one is not None and one[1].container is container:
+            for index, (part, one) in enumerate(zip(produce.partitions, found, strict=True)):
+                if one is not None and one[1].container is container and not _is_stored(part, *one):
                     refused[index] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(full))
 
 
@@ -278,10 +294,6 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
     if partition.seal is not None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
-    if container.refuses:
-        raise StorageFull(container.refuses)
-    if not container.has_room(len(batch)):
-        raise StorageFull("no chunk is ready for this batch")
     known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)
     if known is not None:
         # Invariant 11: the answer to a duplicate waits until the original is committed.
@@ -291,6 +303,10 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
         else:
             container.when_committed(Position(container.log.end), pending)
         return
+    if container.refuses:
+        raise StorageFull(container.refuses)
+    if not container.has_room(len(batch)):
+        raise StorageFull("no chunk is ready for this batch")
     if container.primary.stalled:  # invariant 6: it would wait until a follower comes back
         raise KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} has too few replicas in sync")
     append_time = now if topic.policy.append_time else None

@@ -14,6 +14,7 @@ buffer, or whose client does not read, is not read from, so that TCP pushes back
 
 import asyncio
 import inspect
+import itertools
 import mmap
 import struct
 from collections import deque
@@ -103,10 +104,14 @@ class Slot:
         return self._connection.slots[-1] is not self
 
 
+_numbers = itertools.count(1)
+
+
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one client's socket, and its session with the broker."""
 
     def __init__(self, handler: Handler) -> None:
+        self.number = next(_numbers)  # no other connection of this process has it
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None

@@ -23,6 +23,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told
 from headrace.broker.topics import Topic
 from headrace.container.container import Container
+from headrace.container.producers import SequenceGap
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
 from headrace.log.frames import HEADER_BYTES
@@ -115,7 +116,7 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
         return False
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=1)
     try:
-        _append(pending, part, topic, partition, now=int(time.time() * 1000))
+        _append(pending, part, topic, partition, now=int(time.time() * 1000), source=session.number)
     except HeadraceError as error:
         pending.add(_refused(session, part, error, topic, partition.log_start), settled=True)
     broker.counters.produce_requests += 1
@@ -266,7 +267,7 @@ def _start(
                 if shared is not None:
                     pending.add(_refusal(part, shared, partition.log_start), settled=True)
                     continue
-            _append(pending, part, *found, now=now)
+            _append(pending, part, *found, now=now, source=session.number)
         except HeadraceError as error:
             log_start = found[1].log_start if found is not None else -1
             pending.add(_refused(session, part, error, broker.topics.cached(part.topic), log_start), settled=True)
@@ -274,7 +275,9 @@ def _start(
     pending.committed()
 
 
-def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: Partition, *, now: int) -> None:
+def _append(
+    pending: Produce, part: PartitionRecords, topic: Topic, partition: Partition, *, now: int, source: int
+) -> None:
     batch = part.records
     if batch is None or len(batch) == 0:
         raise KafkaError(Code.INVALID_RECORD, "no record batch for this partition")
@@ -313,15 +316,21 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset
     pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
-    partition.append(batch, header, append_time=append_time, now=now, request=pending)
+    partition.append(batch, header, append_time=append_time, now=now, request=pending, source=source)
 
 
 def _refused(
     session: Connection, part: PartitionRecords, error: HeadraceError, topic: Topic | None, log_start: int
 ) -> ProduceResult:
+    if isinstance(error, SequenceGap) and error.source != session.number:
+        session.refusals = session.refusals or Refusals()
+        if session.refusals.is_early(part):
+            log.info(
+                "a batch is early", topic=part.topic, partition=part.partition, peer=session.peer, reason=str(error)
+            )
+            error = KafkaError(Code.LEADER_NOT_AVAILABLE, f"{error}; send it again")
     if error.code in FOR_THE_MOMENT:
-        if session.refusals is None:
-            session.refusals = Refusals()
+        session.refusals = session.refusals or Refusals()
         session.refusals.note(part, error, None if topic is None else topic.topic_id)
     elif error.code in OF_THE_ORDER:  # rare, and what came of it is hard to find out later
         log.warning(

@@ -626,6 +626,36 @@ async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
         assert (stored.error, stored.base_offset) == (0, sequence)
 
 
+async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As librdkafka sends them where a partition has just changed hands."""
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    old, new = session(broker), session(broker)
+
+    async def sent(connection: Connection, sequence: int) -> wire_produce.ProduceResult:
+        records = batch(b"%d" % sequence, producer=9, epoch=0, sequence=sequence)
+        return await result(send(broker, connection, index, records))
+
+    assert (await sent(old, 0)).error == 0
+    assert (await sent(old, 2)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER  # it knows what it has sent by this one
+    early = await sent(new, 2)
+    assert early.error == Code.LEADER_NOT_AVAILABLE
+    assert "1 comes next; send it again" in (early.message or "")
+    assert (await sent(new, 3)).error == Code.LEADER_NOT_AVAILABLE
+    for sequence in (1, 2, 3):
+        stored = await sent(new, sequence)
+        assert (stored.error, stored.base_offset) == (0, sequence)
+    assert (await sent(new, 5)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    third = session(broker)
+    assert (await sent(third, 5)).error == Code.LEADER_NOT_AVAILABLE
+    monkeypatch.setattr("headrace.broker.refusals.EARLY_S", 0.0)  # time goes by
+    assert (await sent(third, 5)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER, "what it follows has not come"
+    assert (await sent(third, 4)).error == 0
+
+
 # --- placing
 
 

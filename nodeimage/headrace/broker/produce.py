@@ -118,7 +118,7 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
     try:
         _append(pending, part, topic, partition, now=int(time.time() * 1000), source=session.number)
     except HeadraceError as error:
-        pending.add(_refused(session, part, error, topic, partition.log_start), settled=True)
+        pending.add(_refused(broker, session, part, error, topic, partition.log_start), settled=True)
     broker.counters.produce_requests += 1
     return True
 
@@ -270,7 +270,9 @@ def _start(
             _append(pending, part, *found, now=now, source=session.number)
         except HeadraceError as error:
             log_start = found[1].log_start if found is not None else -1
-            pending.add(_refused(session, part, error, broker.topics.cached(part.topic), log_start), settled=True)
+            pending.add(
+                _refused(broker, session, part, error, broker.topics.cached(part.topic), log_start), settled=True
+            )
     broker.counters.produce_requests += 1
     pending.committed()
 
@@ -299,6 +301,7 @@ def _append(
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
     known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)
     if known is not None:
+        partition.producers.heard(header.producer_id, source=source)
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         pending.add(_result(part, known.base_offset, -1, partition), settled=False)
         if partition.high_watermark > known.base_offset:
@@ -320,9 +323,14 @@ def _append(
 
 
 def _refused(
-    session: Connection, part: PartitionRecords, error: HeadraceError, topic: Topic | None, log_start: int
+    broker: "Broker",
+    session: Connection,
+    part: PartitionRecords,
+    error: HeadraceError,
+    topic: Topic | None,
+    log_start: int,
 ) -> ProduceResult:
-    if isinstance(error, SequenceGap) and error.source != session.number:
+    if isinstance(error, SequenceGap) and error.source != session.number and broker.node_count > 1:
         session.refusals = session.refusals or Refusals()
         if session.refusals.is_early(part):
             log.info(

@@ -25,7 +25,7 @@ class SequenceGap(KafkaError):
     """A batch comes before the one that it follows."""
 
     def __init__(self, message: str, *, source: int) -> None:
-        """`source`: where the producer's last batch came from; 0 if not from a connection of this process."""
+        """`source`: see `Producer.source`."""
         super().__init__(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
         self.source = source
 
@@ -53,7 +53,7 @@ class Producer:
         self.seen = seen
         self.torn = torn
         self.source = 0
-        """The number of the connection that the newest batch came by; 0 where it was read from the log."""
+        """The number of the connection that it was last heard by; 0 where its batches were read from the log."""
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
@@ -131,6 +131,12 @@ class Producers:
         raise SequenceGap(
             f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next", source=known.source
         )
+
+    def heard(self, producer_id: int, *, source: int) -> None:
+        """A batch that it repeats came by the connection `source`."""
+        known = self._known.get(producer_id)
+        if known is not None:
+            known.source = source
 
     def next_sequence(self, *, producer_id: int, epoch: int) -> int | None:
         """The sequence that this producer's next batch has; None if nothing is known of it in that epoch."""

@@ -31,7 +31,7 @@ from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, Storage
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.peer.messages import Follow, ReplicaState
-from headrace.store import records
+from headrace.store import container_records
 from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.records import ContainerRecord, NodeRecord
 
@@ -348,7 +348,7 @@ class Replicas:
         wanted = structs.replace(record, epoch=epoch)
         version = self._env.view.versions[record.container_id]
         try:
-            await self._env.store(lambda store: records.put_container(store, wanted, version))
+            await self._env.store(lambda store: container_records.put_container(store, wanted, version))
         except VersionConflict:
             pass
         self._env.view.refresh()

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from headrace.broker.roll_frames import Seal
 from headrace.catalog.rows import PartitionletRow
-from headrace.container.container import Container, Waiting
+from headrace.container.container import Container
 from headrace.container.producers import KnownBatch, Producers
+from headrace.container.waiting import Waiting
 from headrace.ids import PartitionletId
 from headrace.wire.batch import BatchHeader, stamp, stamp_append_time
 

@@ -5,11 +5,11 @@ cycle writes and syncs them, and the followers get them at the same time; `commi
 have them, and everybody who waited for a position below it is told, in order (invariants 1, 2; waiting.py).
 
 Knows nothing of topics, clients or the catalog's commands: partitionlets are numbers and payloads are bytes. All
-methods belong to the loop thread, unless marked [blocking].
+methods belong to the loop thread.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
@@ -17,10 +17,10 @@ from headrace.container.command_tail import CommandTail
 from headrace.container.cycle import Room, SyncCycle
 from headrace.container.replica import Member, Primary
 from headrace.container.waiting import CommitQueue, Waiting, WaitingFuture, not_leader
-from headrace.errors import CorruptLog, StorageFull
+from headrace.errors import StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
 from headrace.log.container_log import ContainerLog, WriteJob
-from headrace.log.frames import HEADER_BYTES, Frame, FrameType
+from headrace.log.frames import FrameType
 
 
 class Feed(Protocol):
@@ -362,18 +362,3 @@ def _copy(ended: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
         future.set_exception(error)
     else:
         future.set_result(ended.result())
-
-
-def commands_in(container_log: ContainerLog, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
-    """[blocking] The catalog commands behind `after` that end at or below `until`: (position after the frame, payload).
-
-    Raises `CorruptLog` where commands from there on have been trimmed: going on would leave some out.
-    """
-    if after < container_log.start:
-        raise CorruptLog(
-            f"{container_log.folder} starts at {container_log.start}; what was at {after} has been trimmed"
-        )
-    frames: Iterator[Frame] = container_log.control_frames(after, until)
-    for frame in frames:
-        if frame.type == FrameType.COMMAND:
-            yield Position(frame.position + HEADER_BYTES + len(frame.payload)), bytes(frame.payload)

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from headrace.container.container import Container, commands_in
+from headrace.container.catalog_log import commands_in
+from headrace.container.container import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.ids import ContainerId, NodeId, Position

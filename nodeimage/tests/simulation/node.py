@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.container import replica_folder
-from headrace.container.container import Container, commands_in
+from headrace.container.catalog_log import commands_in
+from headrace.container.container import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller

@@ -20,7 +20,8 @@ from headrace.broker.node_status import bytes_on_disk
 from headrace.broker.volume_admin import volume_shown
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
-from headrace.peer.messages import Probe, ProbeAnswer, ReplicaState
+from headrace.peer.messages import Probe, ProbeAnswer
+from headrace.peer.reports import ReplicaState
 from headrace.store import container_records, records
 from headrace.store.records import ContainerRecord, NodeRecord
 

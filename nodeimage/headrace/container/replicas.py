@@ -23,7 +23,8 @@ from headrace.container.local_replica import CATALOG, LocalReplica
 from headrace.errors import Code, CorruptLog, HeadraceError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
-from headrace.peer.messages import Follow, ReplicaState
+from headrace.peer.messages import Follow
+from headrace.peer.reports import ReplicaState
 from headrace.store.records import ContainerRecord
 
 if TYPE_CHECKING:

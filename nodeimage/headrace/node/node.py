@@ -35,7 +35,8 @@ from headrace.node.environment import NodeEnvironment
 from headrace.node.load import LoadMeter
 from headrace.node.options import Options
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, Submit
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, Submit
+from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
 from headrace.store import records

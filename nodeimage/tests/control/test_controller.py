@@ -17,16 +17,8 @@ from headrace.control.controller import Controller
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import (
-    NodeLoad,
-    Prepare,
-    Prepared,
-    Probe,
-    ProbeAnswer,
-    ReplicaState,
-    RollAway,
-    Rolled,
-)
+from headrace.peer.messages import Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.peer.server import PeerServer
 from headrace.peer.session import PeerUnreachable, Session
 from headrace.store import container_records, records

@@ -22,7 +22,8 @@ from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, Storage
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.log.container_log import LogOptions
 from headrace.log.scrub import Scrubbed, scrub
-from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.peer.reports import NodeLoad
 from headrace.store import records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.store.records import NodeRecord

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from headrace.broker.groups.group import Group, Shared
 from headrace.broker.groups.joining import join
+from headrace.broker.groups.leaving import leave
 from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.messages import (
     UNKNOWN_MEMBER,
@@ -110,7 +111,7 @@ class Coordinator:
         group = self._groups[group_id]
         if group.state is GroupState.DEAD:
             return [Code.COORDINATOR_NOT_AVAILABLE] * len(departures)
-        codes = [group.leave(departure, now) for departure in departures]
+        codes = [leave(group, departure, now=now) for departure in departures]
         self._settle(group)
         return codes
 

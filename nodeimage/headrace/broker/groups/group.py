@@ -6,7 +6,8 @@
 
 PreparingRebalance waits for every known member to join again, at most for the rebalance timeout. CompletingRebalance
 waits for the leader's assignments, which are stored before anybody gets one. Semantics are those of Apache Kafka 3.9
-(GroupCoordinator.scala); where a JoinGroup leads is decided in joining.py.
+(GroupCoordinator.scala); where a JoinGroup, SyncGroup or LeaveGroup leads is decided in joining.py, syncing.py and
+leaving.py.
 
 Knows nothing of the catalog, sockets or clocks: effects go to `shared.outbox`, `now` is monotonic milliseconds.
 
@@ -24,7 +25,6 @@ from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.members import Member, Members
 from headrace.broker.groups.messages import (
     Answer,
-    Departure,
     Effect,
     GroupState,
     Join,
@@ -133,7 +133,7 @@ class Group:
                 return Code.FENCED_INSTANCE_ID
         return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
-    # --- members come and go (joining.py decides)
+    # --- members come and go (joining.py and leaving.py decide)
 
     def admit(self, join: Join, *, member_id: str, token: Token, now: int) -> None:
         """A new member waits in JoinGroup, and a rebalance starts unless one is under way."""
@@ -212,20 +212,6 @@ class Group:
         self.shared.deadlines.cancel(member.session)
         self._unsynced.discard(member.member_id)
         self.members.remove(member.member_id)
-
-    def leave(self, departure: Departure, now: int) -> Code:
-        """One member of a LeaveGroup request."""
-        member_id = departure.member_id
-        if not member_id and departure.instance_id is not None:
-            member_id = self.members.member_id_of(departure.instance_id) or ""
-        elif self.forget_pending(member_id):
-            self.complete_join_if_all(now)
-            return Code.NONE
-        code = self.identify(member_id, departure.instance_id)
-        member = self.members.get(member_id)
-        if code is Code.NONE and member is not None:
-            self.remove(member, f"member {member_id} leaves: {departure.reason or 'no reason given'}", now)
-        return code
 
     def touch(self, member: Member, now: int) -> None:
         """The member lives; its session starts again."""

@@ -83,7 +83,7 @@ class Coordinator:
         group = self._groups[request.group_id]
         if not limits.min_session_timeout_ms <= request.session_timeout_ms <= limits.max_session_timeout_ms:
             group.answer(token, JoinResult(code=Code.INVALID_SESSION_TIMEOUT, member_id=request.member_id))
-        elif not group.exists and not group.members.pending and request.member_id != UNKNOWN_MEMBER:
+        elif not group.exists and not group.pending and request.member_id != UNKNOWN_MEMBER:
             group.answer(token, JoinResult(code=Code.UNKNOWN_MEMBER_ID, member_id=request.member_id))
         else:
             join(group, request, token=token, suffix=self._new_suffix(), now=now)
@@ -127,7 +127,7 @@ class Coordinator:
             return Code.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and group.state is GroupState.EMPTY:
             return Code.NONE
-        if not group.exists and not group.members.pending:
+        if not group.exists and not group.pending:
             return Code.ILLEGAL_GENERATION
         if generation < 0 and member_id == UNKNOWN_MEMBER and instance_id is None:
             return Code.UNKNOWN_MEMBER_ID
@@ -173,7 +173,7 @@ class Coordinator:
     def delete(self, group_id: str) -> Code:
         """NONE: the group takes no more requests; delete it from the catalog, then report `deleted`."""
         group = self._groups[group_id]
-        if group.state is GroupState.DEAD or not (group.exists or group.members.pending):
+        if group.state is GroupState.DEAD or not (group.exists or group.pending):
             return Code.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY:
             return Code.NON_EMPTY_GROUP

@@ -36,6 +36,7 @@ from headrace.broker.groups.messages import (
     Ticket,
     Token,
 )
+from headrace.broker.groups.pending import Pending
 from headrace.broker.groups.snapshot import GroupSnapshot, StoredMember
 from headrace.broker.groups.views import as_leader_sees, snapshot_of
 from headrace.errors import Code
@@ -67,6 +68,7 @@ class Group:
         "generation",
         "group_id",
         "members",
+        "pending",
         "protocol_name",
         "protocol_type",
         "shared",
@@ -83,6 +85,7 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.members = Members()
+        self.pending = Pending(shared.deadlines, owner=self, expired=self.complete_join_if_all)
         self.stored = False
         """Whether the catalog knows the group, by a generation or by a cursor."""
         self.stored_generation = 0
@@ -105,12 +108,7 @@ class Group:
     @property
     def idle(self) -> bool:
         """Whether nothing would be lost if the group were read from the catalog again."""
-        return (
-            self.state is GroupState.EMPTY
-            and not self.members.pending
-            and not self._outstanding
-            and self._phase.due is None
-        )
+        return self.state is GroupState.EMPTY and not self.pending and not self._outstanding and self._phase.due is None
 
     @property
     def exists(self) -> bool:
@@ -154,24 +152,11 @@ class Group:
             self.protocol_type = join.protocol_type
         if self.state is GroupState.PREPARING and self._remaining_ms is not None:
             self._newcomer = True
-        self.forget_pending(member_id)
+        self.pending.forget(member_id)
         self.members.add(member)
         self.members.wait_in_join(member, token)
         self.shared.deadlines.set(member.session, now + self.shared.limits.new_member_join_timeout_ms)
         self.rebalance_unless_preparing(f"member {member_id} joins: {join.reason or 'no reason given'}", now)
-
-    def expect(self, member_id: str, session_timeout_ms: int, now: int) -> None:
-        """An id was handed out; a rebalance waits for it to come back, for a session timeout."""
-        alarm = Alarm(self, partial(self._pending_expired, member_id))
-        self.members.pending[member_id] = alarm
-        self.shared.deadlines.set(alarm, now + session_timeout_ms)
-
-    def forget_pending(self, member_id: str) -> bool:
-        """The id is awaited no more; whether it was. The caller then lets the rebalance go on."""
-        alarm = self.members.pending.pop(member_id, None)
-        if alarm is not None:
-            self.shared.deadlines.cancel(alarm)
-        return alarm is not None
 
     def update(self, member: Member, join: Join, token: Token) -> None:
         """A member joins again, perhaps with other protocols and timeouts, and waits in JoinGroup."""
@@ -241,7 +226,9 @@ class Group:
 
     def complete_join_if_all(self, now: int) -> None:
         """End PreparingRebalance early, when nobody is missing and the initial delay is over."""
-        if self.state is GroupState.PREPARING and self._remaining_ms is None and self.members.all_joined():
+        if self.state is not GroupState.PREPARING or self._remaining_ms is not None:
+            return
+        if not self.pending and self.members.all_joined():
             self._complete_join(now)
 
     def _complete_join(self, now: int) -> None:
@@ -366,8 +353,7 @@ class Group:
     def kill(self) -> None:
         """The group is being deleted; it was Empty. What is asked of it from now on is refused."""
         assert self.state is GroupState.EMPTY
-        for member_id in list(self.members.pending):
-            self.forget_pending(member_id)
+        self.pending.forget_all()
         self.shared.deadlines.cancel(self._phase)
         self.state = GroupState.DEAD
 
@@ -394,10 +380,6 @@ class Group:
         if not member.is_new and (member.join_token is not None or member.sync_token is not None):
             return  # it waits for us; the session starts again with the answer
         self.remove(member, f"session of member {member.member_id} ended", now)
-
-    def _pending_expired(self, member_id: str, now: int) -> None:
-        self.members.pending.pop(member_id, None)
-        self.complete_join_if_all(now)
 
     # --- small steps
 

@@ -20,7 +20,7 @@ def join(group: Group, request: Join, *, token: Token, suffix: str, now: int) ->
         member = group.members.get(request.member_id)
         if member is not None:
             group.drop(member, now)
-        group.forget_pending(request.member_id)
+        group.pending.forget(request.member_id)
         _refuse(group, token, Code.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
     elif group.state is GroupState.DEAD:
         _refuse(group, token, Code.COORDINATOR_NOT_AVAILABLE, request.member_id)
@@ -30,7 +30,7 @@ def join(group: Group, request: Join, *, token: Token, suffix: str, now: int) ->
         _join_as_new_instance(group, request, token=token, suffix=suffix, now=now)
     elif unknown:
         _join_as_new(group, request, token=token, suffix=suffix, now=now)
-    elif request.member_id in group.members.pending and request.instance_id is None:
+    elif request.member_id in group.pending and request.instance_id is None:
         group.admit(request, member_id=request.member_id, token=token, now=now)
     else:
         _join_again(group, request, token=token, now=now)
@@ -54,10 +54,10 @@ def _join_as_new(group: Group, request: Join, *, token: Token, suffix: str, now:
     member_id = f"{request.client_id[:LONGEST_CLIENT_ID]}-{suffix}"
     if not request.requires_known_member:
         group.admit(request, member_id=member_id, token=token, now=now)
-    elif len(group.members.pending) >= group.shared.limits.max_size:
+    elif len(group.pending) >= group.shared.limits.max_size:
         _refuse(group, token, Code.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
     else:
-        group.expect(member_id, request.session_timeout_ms, now)
+        group.pending.expect(member_id, request.session_timeout_ms, now)
         _refuse(group, token, Code.MEMBER_ID_REQUIRED, member_id)
 
 

@@ -13,7 +13,7 @@ def leave(group: Group, departure: Departure, *, now: int) -> Code:
     member_id = departure.member_id
     if not member_id and departure.instance_id is not None:
         member_id = group.members.member_id_of(departure.instance_id) or ""
-    elif group.forget_pending(member_id):
+    elif group.pending.forget(member_id):
         group.complete_join_if_all(now)
         return Code.NONE
     code = group.identify(member_id, departure.instance_id)

@@ -1,4 +1,4 @@
-"""Who is in a group: members, static instances, pending members, the leader, and the votes for a protocol.
+"""Who is in a group: members, static instances, the leader, and the votes for a protocol.
 
 Holds no state of the rebalance and decides nothing about it; group.py does.
 
@@ -42,8 +42,6 @@ class Members:
     """The members of one group."""
 
     leader: str | None = None
-    pending: dict[str, Alarm] = field(default_factory=dict)
-    """Ids handed out with MEMBER_ID_REQUIRED that have not come back yet."""
     _by_id: dict[str, Member] = field(default_factory=dict)
     _by_instance: dict[str, str] = field(default_factory=dict)
     _votes: Counter[str] = field(default_factory=Counter)
@@ -73,8 +71,8 @@ class Members:
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=1)
 
     def all_joined(self) -> bool:
-        """Whether a rebalance has nobody to wait for."""
-        return not self.pending and self.joining == len(self._by_id)
+        """Whether all wait in JoinGroup."""
+        return self.joining == len(self._by_id)
 
     def wait_in_join(self, member: Member, token: Token) -> Token | None:
         """The member waits in JoinGroup under `token`; returns the token of an older wait that this one replaces."""

@@ -38,7 +38,7 @@ from headrace.broker.groups.messages import (
 )
 from headrace.broker.groups.pending import Pending
 from headrace.broker.groups.snapshot import GroupSnapshot, StoredMember
-from headrace.broker.groups.views import as_leader_sees, snapshot_of
+from headrace.broker.groups.views import as_assigned, as_joined, snapshot_of
 from headrace.errors import Code
 
 
@@ -253,21 +253,8 @@ class Group:
         for member in self.members:
             member.is_new = False
             self._unsynced.add(member.member_id)
-            self._end_join(member, self.joined(member))
+            self._end_join(member, as_joined(self, member))
             self.touch(member, now)
-
-    def joined(self, member: Member, *, skip_assignment: bool = False) -> JoinResult:
-        """The answer to a JoinGroup for the current generation."""
-        return JoinResult(
-            code=Code.NONE,
-            member_id=member.member_id,
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            leader=self.members.leader or "",
-            members=as_leader_sees(self) if member.member_id == self.members.leader else (),
-            skip_assignment=skip_assignment,
-        )
 
     def wait_for_assignments(self, member: Member, token: Token) -> None:
         """In CompletingRebalance: the member's SyncGroup waits for those of the leader to be stored."""
@@ -284,7 +271,7 @@ class Group:
 
     def answer_assigned(self, member: Member, token: Token, now: int) -> None:
         """In Stable: the member's SyncGroup gets its assignment."""
-        self.answer(token, self._assigned(member))
+        self.answer(token, as_assigned(self, member))
         self.touch(member, now)
         self._unsynced.discard(member.member_id)
         self._settle_syncs()
@@ -322,7 +309,7 @@ class Group:
         self._proposed = {}
         self.state = GroupState.STABLE
         for member in self.members:
-            self._end_sync(member, self._assigned(member), now)
+            self._end_sync(member, as_assigned(self, member), now)
         self._settle_syncs()
         self._note("group is stable", "")
 
@@ -398,14 +385,6 @@ class Group:
         )
         session.ring = partial(self._session_expired, member)
         return member
-
-    def _assigned(self, member: Member) -> SyncResult:
-        return SyncResult(
-            code=Code.NONE,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            assignment=member.assignment,
-        )
 
     def _settle_syncs(self) -> None:
         if not self._unsynced:

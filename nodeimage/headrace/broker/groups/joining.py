@@ -7,6 +7,7 @@ KIP-814 (static members that skip the assignment).
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.members import Member
 from headrace.broker.groups.messages import UNKNOWN_MEMBER, GroupState, Join, JoinResult, Token
+from headrace.broker.groups.views import as_joined
 from headrace.errors import Code
 
 LONGEST_CLIENT_ID = 255
@@ -72,7 +73,7 @@ def _join_as_new_instance(group: Group, request: Join, *, token: Token, suffix: 
     group.replace(member, member_id=member_id, now=now)
     group.update(member, request, token)
     if group.state is GroupState.STABLE and group.members.select_protocol() == group.protocol_name:
-        result = group.joined(member, skip_assignment=request.can_skip_assignment and _leads(group, member))
+        result = as_joined(group, member, skip_assignment=request.can_skip_assignment and _leads(group, member))
         if not request.can_skip_assignment:
             # The former id of the leader keeps an old client from assigning again in a group that is stable.
             result = JoinResult(
@@ -99,7 +100,7 @@ def _join_again(group: Group, request: Join, *, token: Token, now: int) -> None:
     # because it saw the topics change, so it forces a rebalance.
     current = group.state is GroupState.COMPLETING or (group.state is GroupState.STABLE and not _leads(group, member))
     if unchanged and current:
-        group.answer(token, group.joined(member))
+        group.answer(token, as_joined(group, member))
         return
     group.update(member, request, token)
     reason = f"member {member.member_id} joins again: {request.reason or 'no reason given'}"

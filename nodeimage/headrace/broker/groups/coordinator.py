@@ -12,7 +12,7 @@ Knows nothing of topics, cursors and the catalog.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from headrace.broker.groups.group import Group, Shared
+from headrace.broker.groups.group import Group
 from headrace.broker.groups.joining import join
 from headrace.broker.groups.leaving import leave
 from headrace.broker.groups.limits import GroupLimits
@@ -28,6 +28,7 @@ from headrace.broker.groups.messages import (
     Ticket,
     Token,
 )
+from headrace.broker.groups.shared import Shared
 from headrace.broker.groups.snapshot import GroupSnapshot
 from headrace.broker.groups.subscription import PROTOCOL_TYPE, subscribed_topics
 from headrace.broker.groups.syncing import sync

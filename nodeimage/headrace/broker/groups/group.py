@@ -15,41 +15,27 @@ Rules that the code relies on: every token is answered once; members that wait i
 expire, but for new ones; no assignment is answered that is not stored; the generation never goes back.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
-from itertools import count
 
-from headrace.broker.groups.deadlines import Alarm, Deadlines
-from headrace.broker.groups.limits import GroupLimits
+from headrace.broker.groups.deadlines import Alarm
 from headrace.broker.groups.members import Member, Members
 from headrace.broker.groups.messages import (
     Answer,
-    Effect,
     GroupState,
     Join,
     JoinResult,
     Note,
     Persist,
-    Protocol,
     SyncResult,
     Ticket,
     Token,
 )
 from headrace.broker.groups.pending import Pending
+from headrace.broker.groups.shared import Shared
 from headrace.broker.groups.snapshot import GroupSnapshot, StoredMember
 from headrace.broker.groups.views import as_assigned, as_joined, snapshot_of
 from headrace.errors import Code
-
-
-@dataclass(slots=True, kw_only=True)
-class Shared:
-    """What all groups of a coordinator have in common."""
-
-    limits: GroupLimits
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    outbox: list[Effect] = field(default_factory=list)
-    tickets: Iterator[int] = field(default_factory=lambda: count(1))
 
 
 class Group:
@@ -372,17 +358,7 @@ class Group:
 
     def _make_member(self, stored: StoredMember) -> Member:
         session = Alarm(self, _ring_nothing)
-        member = Member(
-            member_id=stored.member_id,
-            instance_id=stored.instance_id,
-            client_id=stored.client_id,
-            client_host=stored.client_host,
-            session_timeout_ms=stored.session_timeout_ms,
-            rebalance_timeout_ms=max(stored.rebalance_timeout_ms, 1),
-            protocols=tuple(Protocol(name, metadata) for name, metadata in stored.protocols),
-            session=session,
-            assignment=stored.assignment,
-        )
+        member = Member.of(stored, session)
         session.ring = partial(self._session_expired, member)
         return member
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace.broker.groups.deadlines import Alarm
 from headrace.broker.groups.messages import Protocol, Token
+from headrace.broker.groups.snapshot import StoredMember
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -31,6 +32,21 @@ class Member:
     sync_token: Token | None = None
     is_new: bool = False
     """Has not been in a generation yet; its JoinGroup expires, since it may not know its id and come again."""
+
+    @classmethod
+    def of(cls, stored: StoredMember, session: Alarm) -> "Member":
+        """A member as it is, or would be, stored; `session` rings when nothing was heard of it for too long."""
+        return cls(
+            member_id=stored.member_id,
+            instance_id=stored.instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            session_timeout_ms=stored.session_timeout_ms,
+            rebalance_timeout_ms=max(stored.rebalance_timeout_ms, 1),
+            protocols=tuple(Protocol(name, metadata) for name, metadata in stored.protocols),
+            session=session,
+            assignment=stored.assignment,
+        )
 
     def metadata(self, protocol: str) -> bytes:
         """What it said in this protocol; empty when it does not offer it."""

@@ -313,6 +313,8 @@ class Trouble:
             node.kill()
             for folder in sorted(node.folder.iterdir()):
                 if self._cluster.chance.random() < 0.5:
+                    if folder.name.isdigit():
+                        self._cluster.damaged.add(node.format_of(ContainerId(int(folder.name))))
                     self._cluster.trace(f"damage of {folder.name}: {damage(folder, self._cluster.chance)}")
             await self._down(fault)
             if not node.is_up:

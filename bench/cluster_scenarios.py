@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bench import java_tools, wire
@@ -149,6 +150,7 @@ def _joins(server: Server, sizes: Sizes) -> Figures:
     wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
     records = sizes.cluster_bytes // 1024
     java_tools.produce(server.bootstrap, topic="steady", records=records, size=1024, warm_up=0, limit_s=sizes.limit_s)
+    logs = {log.name for index in range(NODES) for log in server.node_folder(index).iterdir() if log.is_dir()}
     told: dict[str, Any] = {}
     mover: threading.Thread | None = None
     failed: list[BaseException] = []
@@ -175,17 +177,19 @@ def _joins(server: Server, sizes: Sizes) -> Figures:
                 raise TimeoutError(f"the new node led too little for {sizes.limit_s:.0f} s")
             time.sleep(0.1)
         seconds = time.monotonic() - began
-        stored = stored_bytes(server.node_folder(joined))
+        joined_logs = [log for log in server.node_folder(joined).iterdir() if log.is_dir()]
+        stored = {log.name: stored_bytes(log) for log in joined_logs}
         if mover is not None:
             mover.join()
     figures = {
         "seconds": seconds,
-        "stored_mib": stored / (1 << 20),
+        "stored_mib": sum(stored.values()) / (1 << 20),
+        "copied_mib": sum(octets for log, octets in stored.items() if log in logs) / (1 << 20),
         "written_before_mib": records * 1024 / (1 << 20),
         "written_meanwhile_mib": seconds * 3_000 * 2_000 / (1 << 20),
         "refused": told["refused"],
     }
-    return {"joined": figures, "stored": figures}
+    return {"joined": figures, "stored": figures, "copied": figures}
 
 
 def _led_by(server: Server, index: int) -> int:
@@ -235,6 +239,25 @@ def _million(server: Server, sizes: Sizes) -> Figures:
     return {"create": found, "memory": {"mib": resident_bytes(server.pids) / (1 << 20), "stored_gib": stored}}
 
 
+def _drain(server: Server, sizes: Sizes) -> Figures:
+    """A node that has replicas of many open partitionlets is emptied under load: of three quarters of all topics."""
+    topics = sizes.many_topics * (NODES + 1) // NODES
+    filled = client("fill", bootstrap=server.bootstrap, topics=topics, limit_s=sizes.fill_limit_s)
+    with wire.Client(server.bootstrap) as admin:
+        admin.create_topics(["steady"], partitions=PARTITIONS)
+    wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
+    told: dict[str, Any] = {}
+    with steady_writer(server, partitions=PARTITIONS, rate=2_000.0, size=100, told=told):
+        time.sleep(REST_S)
+        command = [Path(sys.executable).with_name("headrace"), "node", "drain", "1", "--bootstrap", server.bootstrap]
+        began = time.monotonic()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=sizes.limit_s)
+        seconds = time.monotonic() - began
+        time.sleep(REST_S)
+    pause = max((end - begin for _, begin, end in told["gaps"]), default=0.0)
+    return {"drain": {"seconds": seconds, "filled": filled}, "pause": {"pause_s": pause, "refused": told["refused"]}}
+
+
 CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
     _throughput("cluster-java-100", 100),
     _throughput("cluster-java-1024", 1024),
@@ -276,10 +299,29 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
         (
             Row("joined", "a node joins: it has a fifth of the writes after", "seconds", "s", more_is_better=False),
             Row("stored", "a node joins: stored on it by then", "stored_mib", "MiB", more_is_better=False),
+            Row("copied", "of that in logs which are older than it", "copied_mib", "MiB", more_is_better=False),
         ),
         _joins,
         runs_at_most=3,
         nodes=NODES,
+    ),
+    Scenario(
+        "cluster-drain",
+        (
+            Row(
+                "drain",
+                "a node with 100,000 open partitionlets is drained, of four",
+                "seconds",
+                "s",
+                more_is_better=False,
+                below=60.0,
+            ),
+            Row("pause", "longest time without an acknowledged write meanwhile", "pause_s", "s", more_is_better=False),
+        ),
+        _drain,
+        runs_at_most=3,
+        only=("headrace",),
+        nodes=NODES + 1,
     ),
     Scenario(
         "cluster-create",

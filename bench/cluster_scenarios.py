@@ -299,7 +299,13 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
         (
             Row("joined", "a node joins: it has a fifth of the writes after", "seconds", "s", more_is_better=False),
             Row("stored", "a node joins: stored on it by then", "stored_mib", "MiB", more_is_better=False),
-            Row("copied", "of that in logs which are older than it", "copied_mib", "MiB", more_is_better=False),
+            Row(
+                "copied",
+                "of that in logs older than it (Headrace: of the catalog)",
+                "copied_mib",
+                "MiB",
+                more_is_better=False,
+            ),
         ),
         _joins,
         runs_at_most=3,

@@ -106,6 +106,11 @@ class _Plan:
                     return self._hand_over(record, able[0], reason)
                 names = ", ".join(str(node) for node, _ in record.in_sync)
                 return Wait(record.container_id, f"{reason}, and none of those in sync (nodes {names}) can lead")
+        if has_another(observed, record, primary):
+            reason = f"node {primary} has lost the replica that was in sync"
+            if able:  # whoever it is: nobody can read until one leads, also where that node is drained or has just come
+                return self._hand_over(record, able[0], reason)
+            return Wait(record.container_id, f"{reason}, and no other that is in sync can lead")
         willing = [node for node in able if node != primary and observed.takes_roles(node, now)]
         registered = observed.nodes[primary]
         if registered.stopping or registered.draining:
@@ -114,11 +119,6 @@ class _Plan:
                 return self._hand_over(record, willing[0], f"node {primary} {what}")
             # A drained node's container needs another replica first; the replicas' turn sees to it.
             return None
-        if has_another(observed, record, primary):
-            reason = f"node {primary} has lost the replica that was in sync"
-            if willing:
-                return self._hand_over(record, willing[0], reason)
-            return Wait(record.container_id, f"{reason}, and no other that is in sync can lead")
         replica = observed.replica(primary, record.container_id)
         if replica is not None and replica.stalled:
             return self._relieve(record, willing)

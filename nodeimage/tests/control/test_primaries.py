@@ -191,6 +191,18 @@ def test_a_primary_that_lost_its_replica_is_replaced_and_leaves_the_in_sync_set(
     assert {node for node, _ in record.in_sync} == {1, 3}
 
 
+def test_where_a_primary_lost_its_replica_any_member_leads(three: World) -> None:
+    """Drained, or not here for long: nobody else has the records."""
+    three.replica(2, 3, format=str(uuid.uuid4()), role="none")
+    three.since.clear()
+    three.mark(1, draining=True)
+    assert three.put()[3].primary == 3
+    three.mark(3, draining=True)
+    assert three.put()[3].primary in (1, 3)
+    three.mark(2, draining=True)
+    assert three.put()[3].primary in (1, 3)
+
+
 def test_a_primary_that_does_not_take_its_role_up_is_replaced_after_a_while(three: World) -> None:
     three.replica(2, 3, role="none")
     assert three.plan() == []

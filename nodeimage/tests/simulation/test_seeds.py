@@ -15,6 +15,7 @@ FOUND = {
     1572: "the same as 216",
     1626: "a follower that a damaged primary could not feed came again and again, and held up all commits",
     1923: "a damaged primary could feed nobody what it alone had, not committed: none of them counted as able to lead",
+    18881: "a primary had lost its replica, the other member was being drained: it was not let lead",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

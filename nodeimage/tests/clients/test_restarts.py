@@ -50,8 +50,8 @@ class Feed:
         """Waits until all is acknowledged."""
         self._thread.join(60)
         assert not self._thread.is_alive()
-        assert not len(self._producer)
         assert not self.failed
+        assert len(self.acknowledged) == RECORDS
 
 
 class Reader:

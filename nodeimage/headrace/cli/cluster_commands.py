@@ -12,6 +12,7 @@ import typer
 
 from headrace.cli.options import DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json
+from headrace.cli.signals import handled
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -35,12 +36,8 @@ class _StopSignal:
 @contextmanager
 def _stop_signal() -> Iterator[_StopSignal]:
     stop = _StopSignal()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with handled(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def up(

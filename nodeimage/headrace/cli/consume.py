@@ -16,6 +16,7 @@ import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
 from headrace.cli.output import OutputFormat
+from headrace.cli.signals import handled
 
 BATCH = 500
 POLL_S = 0.2
@@ -80,12 +81,8 @@ class Interrupts:
     @contextmanager
     def caught(self) -> Iterator[None]:
         """While this lasts."""
-        before = {number: signal.signal(number, self._come) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handled(self._come, signal.SIGINT, signal.SIGTERM):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from headrace.cli.signals import handled
+
 
 @contextmanager
 def as_interrupt(*signals: signal.Signals) -> Iterator[None]:
@@ -13,21 +15,12 @@ def as_interrupt(*signals: signal.Signals) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in signals}
-    try:
+    with handled(interrupt, *signals):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def unbroken() -> Iterator[None]:
     """Within, no Ctrl-C interrupts the stopping of processes."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
+    with handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -116,7 +116,7 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
         return False
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=1)
     try:
-        _append(pending, part, topic, partition, now=int(time.time() * 1000), source=session.number)
+        _append(broker, session, pending, part, topic, partition, now=int(time.time() * 1000))
     except HeadraceError as error:
         pending.add(_refused(broker, session, part, error, topic, partition.log_start), settled=True)
     broker.counters.produce_requests += 1
@@ -267,7 +267,7 @@ def _start(
                 if shared is not None:
                     pending.add(_refusal(part, shared, partition.log_start), settled=True)
                     continue
-            _append(pending, part, *found, now=now, source=session.number)
+            _append(broker, session, pending, part, *found, now=now)
         except HeadraceError as error:
             log_start = found[1].log_start if found is not None else -1
             pending.add(
@@ -278,7 +278,14 @@ def _start(
 
 
 def _append(
-    pending: Produce, part: PartitionRecords, topic: Topic, partition: Partition, *, now: int, source: int
+    broker: "Broker",
+    session: Connection,
+    pending: Produce,
+    part: PartitionRecords,
+    topic: Topic,
+    partition: Partition,
+    *,
+    now: int,
 ) -> None:
     batch = part.records
     if batch is None or len(batch) == 0:
@@ -301,7 +308,7 @@ def _append(
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
     known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)
     if known is not None:
-        partition.producers.heard(header.producer_id, source=source)
+        partition.producers.heard(header.producer_id, source=session.number)
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         pending.add(_result(part, known.base_offset, -1, partition), settled=False)
         if partition.high_watermark > known.base_offset:
@@ -309,6 +316,11 @@ def _append(
         else:
             container.when_committed(Position(container.log.end), pending)
         return
+    producers = partition.producers
+    if producers.begins_late(producer_id=header.producer_id, base_sequence=header.base_sequence):
+        reason = f"producer {header.producer_id} is not known, and sequence {header.base_sequence} is not its first"
+        if (early := _early(broker, session, part, None, reason)) is not None:
+            raise early
     if container.refuses:
         raise StorageFull(container.refuses)
     if not container.has_room(len(batch)):
@@ -319,7 +331,7 @@ def _append(
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset
     pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
-    partition.append(batch, header, append_time=append_time, now=now, request=pending, source=source)
+    partition.append(batch, header, append_time=append_time, now=now, request=pending, source=session.number)
 
 
 def _refused(
@@ -330,13 +342,8 @@ def _refused(
     topic: Topic | None,
     log_start: int,
 ) -> ProduceResult:
-    if isinstance(error, SequenceGap) and error.source != session.number and broker.node_count > 1:
-        session.refusals = session.refusals or Refusals()
-        if session.refusals.is_early(part):
-            log.info(
-                "a batch is early", topic=part.topic, partition=part.partition, peer=session.peer, reason=str(error)
-            )
-            error = KafkaError(Code.LEADER_NOT_AVAILABLE, f"{error}; send it again")
+    if isinstance(error, SequenceGap) and error.source != session.number:
+        error = _early(broker, session, part, error.expected, str(error)) or error
     if error.code in FOR_THE_MOMENT:
         session.refusals = session.refusals or Refusals()
         session.refusals.note(part, error, None if topic is None else topic.topic_id)
@@ -345,6 +352,19 @@ def _refused(
             "a batch is out of order", topic=part.topic, partition=part.partition, peer=session.peer, reason=str(error)
         )
     return _refusal(part, error, log_start)
+
+
+def _early(
+    broker: "Broker", session: Connection, part: PartitionRecords, expected: int | None, reason: str
+) -> KafkaError | None:
+    """The refusal of a batch whose predecessor, of the sequence `expected`, may still come; None: it will not."""
+    if broker.node_count == 1:  # nobody else may hold the one, or be sent it
+        return None
+    session.refusals = session.refusals or Refusals()
+    if not session.refusals.is_early(part, expected):
+        return None
+    log.info("a batch is early", topic=part.topic, partition=part.partition, peer=session.peer, reason=reason)
+    return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{reason}; send it again")
 
 
 def _refusal(part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:

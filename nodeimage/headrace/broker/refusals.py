@@ -17,7 +17,9 @@ counts is when a request arrived: it may have waited for longer than that until 
 A batch that comes by a new connection *before* the one that it follows is refused for the moment too, for a second, and
 only then as OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka does that when a partition changes hands: the thread of the old
 leader's connection counts a refused batch as no longer under way before it has put it back into the queue
-(rd_kafka_msgbatch_handle_Produce_result), so that of the new leader may take those behind it first.
+(rd_kafka_msgbatch_handle_Produce_result), so that of the new leader may take those behind it first. Where nothing is
+known of a producer, a batch that is not its first is early in the same way, and stored only after that second: once a
+batch is acknowledged, librdkafka takes all before it for stored (rd_kafka_dr_implicit_ack), and drops them.
 
 Also responsible for what producers are told of faults that are not theirs to understand: the catalog's.
 """
@@ -86,6 +88,14 @@ class _Refused(NamedTuple):
         return now < self.since + (REMEMBERED_S if same_life else REMEMBERED_OF_ANOTHER_LIFE_S)
 
 
+class _Early(NamedTuple):
+    """A batch came before that with the sequence `expected` (None: nothing is known of its producer)."""
+
+    epoch: int
+    expected: int | None
+    since: float
+
+
 Key = tuple[str, int, int]
 """Topic as the client calls it, partition, producer id."""
 
@@ -97,8 +107,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self._refused: dict[Key, _Refused] = {}
-        self._early: dict[Key, tuple[int, float]] = {}
-        """The epoch in which a producer's batch came too early, and since when."""
+        self._early: dict[Key, _Early] = {}
 
     def __bool__(self) -> bool:
         return bool(self._refused or self._early)
@@ -107,7 +116,7 @@ class Refusals:
         """Forget what has been remembered for long enough."""
         now = time.monotonic()
         self._refused = {key: each for key, each in self._refused.items() if each.holds(each.topic_id, now)}
-        self._early = {key: each for key, each in self._early.items() if now < each[1] + REMEMBERED_S}
+        self._early = {key: each for key, each in self._early.items() if now < each.since + REMEMBERED_S}
 
     def note(self, part: PartitionRecords, error: HeadraceError, topic_id: bytes | None) -> None:
         """This batch was refused, and not because it shares a refusal: else one would last as long as the client tries.
@@ -125,16 +134,19 @@ class Refusals:
         else:
             self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), topic_id, now)
 
-    def is_early(self, part: PartitionRecords) -> bool:
-        """Of a batch that comes before the one that it follows: whether that one may still come."""
+    def is_early(self, part: PartitionRecords, expected: int | None) -> bool:
+        """Of a batch that comes before the one that it follows: whether that one may still come.
+
+        `expected`: that one's sequence; None where nothing is known of the producer, so it may be any before this one.
+        """
         if (batch := _idempotent(part)) is None:
             return False
         key, epoch, _ = batch
         now = time.monotonic()
         known = self._early.get(key)
-        if known is None or known[0] != epoch:
-            known = self._early[key] = (epoch, now)
-        return now < known[1] + EARLY_S
+        if known is None or known[:2] != (epoch, expected):
+            known = self._early[key] = _Early(epoch, expected, now)
+        return now < known.since + EARLY_S
 
     def stands(
         self, part: PartitionRecords, producers: Producers, topic_id: bytes | None, *, arrived: float

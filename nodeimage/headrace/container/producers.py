@@ -24,10 +24,11 @@ _SEQUENCES = 1 << 31
 class SequenceGap(KafkaError):
     """A batch comes before the one that it follows."""
 
-    def __init__(self, message: str, *, source: int) -> None:
-        """`source`: see `Producer.source`."""
+    def __init__(self, message: str, *, source: int, expected: int) -> None:
+        """`source`: see `Producer.source`. `expected`: the sequence that comes next."""
         super().__init__(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
         self.source = source
+        self.expected = expected
 
 
 class KnownBatch(NamedTuple):
@@ -96,8 +97,8 @@ class Producers:
             raise KafkaError(Code.INVALID_RECORD, f"producer {producer_id} sent sequence {base_sequence}")
         if known is None:
             # Wherever it begins, as Kafka does since KIP-360: it was idle for a day, or its topic was deleted and made
-            # again. A client counts on, and librdkafka takes UNKNOWN_PRODUCER_ID for the end of its producer. What was
-            # refused a moment ago is not forgotten in this way: broker/refusals.py keeps the order on a connection.
+            # again. A client counts on, and librdkafka takes UNKNOWN_PRODUCER_ID for the end of its producer. That its
+            # first batch is not still to come is for broker/refusals.py, which keeps the order on a connection.
             return None
         if epoch < known.epoch:
             raise KafkaError(
@@ -105,9 +106,10 @@ class Producers:
             )
         if epoch > known.epoch:
             if base_sequence != 0:
-                raise KafkaError(
-                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                raise SequenceGap(
                     f"producer {producer_id} must start epoch {epoch} at sequence 0, not {base_sequence}",
+                    source=known.source,
+                    expected=0,
                 )
             return None
         last_sequence = (base_sequence + records - 1) % _SEQUENCES
@@ -129,8 +131,14 @@ class Producers:
         if known.torn:
             return None
         raise SequenceGap(
-            f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next", source=known.source
+            f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
+            source=known.source,
+            expected=expected,
         )
+
+    def begins_late(self, *, producer_id: int, base_sequence: int) -> bool:
+        """Whether nothing is known of this producer, and yet it does not begin with its first batch."""
+        return base_sequence > 0 and producer_id >= 0 and producer_id not in self._known
 
     def heard(self, producer_id: int, *, source: int) -> None:
         """A batch that it repeats came by the connection `source`."""

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from headrace.broker import refusals as refusals_module
-from headrace.broker.refusals import REMEMBERED_OF_ANOTHER_LIFE_S, REMEMBERED_S, Refusals, told
+from headrace.broker.refusals import EARLY_S, REMEMBERED_OF_ANOTHER_LIFE_S, REMEMBERED_S, Refusals, told
 from headrace.container.producers import Producers
 from headrace.errors import Code, KafkaError
 from headrace.wire.batch import build_batch
@@ -184,3 +184,16 @@ def test_the_catalogs_faults_are_told_as_a_leader_that_is_missing(code: Code) ->
 
 def test_other_faults_are_told_as_they_are() -> None:
     assert told(KafkaError(Code.KAFKA_STORAGE_ERROR)).code is Code.KAFKA_STORAGE_ERROR
+
+
+def test_each_batch_that_is_waited_for_has_a_second_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(refusals_module.time, "monotonic", lambda: now)
+    refusals = Refusals()
+    assert refusals.is_early(part(15), 10)
+    assert refusals.is_early(part(15, partition=1), None)
+    now += EARLY_S
+    assert not refusals.is_early(part(20), 10)
+    assert not refusals.is_early(part(15, partition=1), None), "nothing came before it"
+    assert refusals.is_early(part(30), 25), "the partition has changed hands once more, and batches were stored between"
+    assert refusals.is_early(part(15, epoch=1), 0)

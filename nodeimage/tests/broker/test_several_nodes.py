@@ -656,6 +656,38 @@ async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
     assert (await sent(third, 4)).error == 0
 
 
+async def test_a_producer_that_is_not_known_begins_late_only_after_a_while(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All before its batch would count as stored: its first may be on its way from the partition's last leader."""
+    monkeypatch.setattr("headrace.broker.refusals.EARLY_S", 60.0)
+    broker = brokers[0]
+    index, other, *_ = await led_by(broker)
+    connection = session(broker)
+
+    async def sent(partition: int, sequence: int, epoch: int = 0) -> wire_produce.ProduceResult:
+        records = batch(b"%d" % sequence, producer=9, epoch=epoch, sequence=sequence)
+        return await result(send(broker, connection, partition, records))
+
+    early = await sent(index, 1)
+    assert early.error == Code.LEADER_NOT_AVAILABLE
+    assert "sequence 1 is not its first; send it again" in (early.message or "")
+    assert (await sent(index, 2)).error == Code.LEADER_NOT_AVAILABLE
+    for sequence in (0, 1, 2):
+        stored = await sent(index, sequence)
+        assert (stored.error, stored.base_offset) == (0, sequence)
+
+    connection = session(broker)
+    assert (await sent(index, 1, epoch=1)).error == Code.LEADER_NOT_AVAILABLE, "so does its first of a new epoch"
+    assert (await sent(index, 0, epoch=1)).base_offset == 3
+    assert (await sent(index, 1, epoch=1)).base_offset == 4
+
+    assert (await sent(other, 7)).error == Code.LEADER_NOT_AVAILABLE
+    monkeypatch.setattr("headrace.broker.refusals.EARLY_S", 0.0)  # time goes by
+    assert (await sent(other, 7)).base_offset == 0, "it was forgotten, or its topic is a new one"
+    assert (await sent(other, 8)).base_offset == 1
+
+
 # --- placing
 
 

@@ -9,7 +9,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_D
 PACE_S = 0.004
 WATCH_S = 0.2
 COMMIT_EACH_S = 0.5
+REFUSE_EACH_S = 0.5
+TOPIC_TAKES_BYTES = 250_000
+"""The largest batch for topics of a load: more than a writer gathers while a node is replaced."""
 CALL_S = 10.0
 GO_ON_S = 10.0
 """Writes to every partition go on so soon after a fault."""
@@ -34,6 +38,21 @@ REBALANCED = {
     KafkaError._ASSIGNMENT_LOST,
     KafkaError._NO_OFFSET,
 }
+REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+}
+"""Answers to what a record is: it was stored by no attempt. All others are in doubt once a record is queued.
+
+librdkafka tells only the answer to its last attempt, so an error that another moment would not have met (who leads,
+which topics there are, who may write, whether there is room) says nothing of an earlier attempt whose answer was lost;
+nor does giving up (timed out, purged, a fatal error). INVALID_MSG is a batch that was damaged on its way.
+"""
 
 _serial = itertools.count(1)
 
@@ -69,20 +88,31 @@ class Client(threading.Thread):
 
 
 class Writer(Client):
-    """An idempotent producer with acks=all that writes to each partition in turn, at a steady pace."""
+    """A producer with acks=all that writes to each partition in turn, at a steady pace."""
 
-    def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
+    def __init__(
+        self,
+        name: str,
+        history: History,
+        bootstrap: str,
+        places: Iterable[Where],
+        *,
+        idempotent: bool = True,
+        filling: int = 200,
+    ) -> None:
         super().__init__(name, history)
         self.places = list(places)
         self.writes: list[Write] = []
         self.refusals: list[str] = []
         """Errors that are not faults, where `forgives` says so."""
         self.forgives: Callable[[KafkaError], bool] = lambda _: False
-        self._producer = Producer({**at(bootstrap), "enable.idempotence": True, "acks": "all", "linger.ms": 5, **DEBUG})
+        self._filling = b"." * filling
+        config = {"enable.idempotence": idempotent, "acks": "all", "linger.ms": 5}
+        self._producer = Producer({**at(bootstrap), **config, **DEBUG})
 
     def step(self) -> None:
         where = self.places[len(self.writes) % len(self.places)]
-        write = Write(self.name, where, f"{self.name}/{len(self.writes)}/".encode() + b"." * 200, time.monotonic())
+        write = Write(self.name, where, f"{self.name}/{len(self.writes)}/".encode() + self._filling, time.monotonic())
         self.writes.append(write)
         try:
             self._producer.produce(
@@ -95,6 +125,7 @@ class Writer(Client):
             if not self.forgives(refused.args[0]):
                 raise
             self._delivered(write, refused.args[0], None)
+            write.outcome = Outcome.FAILED  # it was never queued
         self._producer.poll(PACE_S)
 
     def end(self) -> None:
@@ -110,10 +141,31 @@ class Writer(Client):
             self.history.wrote(write, message.offset())
             return
         assert error is not None
-        write.outcome, write.returned = Outcome.FAILED, time.monotonic()
+        write.outcome = Outcome.FAILED if error.code() in REFUSED else Outcome.UNKNOWN
+        write.returned = time.monotonic()
         told = f"{self.name} at {write.returned:.3f}, called at {write.called:.3f}, {write.where}: {error}"
         given_up = self.abandoned.is_set()  # what is under way when a program gives up has no answer
         (self.refusals if given_up or self.forgives(error) else self.history.errors).append(told)
+
+
+class Refused(Writer):
+    """A producer all of whose records are larger than the topics take: none may be found anywhere.
+
+    It is not idempotent: librdkafka's would begin a new epoch after each refusal, and hardly do anything else.
+    """
+
+    def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
+        super().__init__(name, history, bootstrap, places, idempotent=False, filling=TOPIC_TAKES_BYTES)
+        self.forgives = lambda error: error.code() in REFUSED
+
+    def step(self) -> None:
+        super().step()
+        self.stopping.wait(REFUSE_EACH_S)
+
+    def end(self) -> None:
+        super().end()
+        taken = [write for write in self.writes if write.outcome is Outcome.OK]
+        self.history.errors.extend(f"{self.name}: {write.where} took {write.value[:40]!r}" for write in taken)
 
 
 class Member(Client):
@@ -228,10 +280,11 @@ class Load:
         self.history = History()
         self.group = f"{self.name}-group"
         self.topics = [f"{self.name}-{number}" for number in range(topics)]
-        make_topics(cluster, self.topics, partitions)
+        make_topics(cluster, self.topics, partitions, {"max.message.bytes": str(TOPIC_TAKES_BYTES)})
         self.places = [Where(topic, number) for number in range(partitions) for topic in self.topics]
         to = cluster.bootstrap
         self.writers = [Writer(f"w{number}", self.history, to, self.places) for number in range(writers)]
+        self.writers.append(Refused("refused", self.history, to, self.places))
         self.members = [Member(f"m{number}", self.history, to, self.group, self.topics) for number in range(members)]
         self.watcher = Watcher("watcher", self.history, to, self.group, self.places)
         self.began = time.monotonic()
@@ -316,8 +369,9 @@ class Load:
             pytest.fail("\n".join([*faults, self.cluster.events()]))
         assert len(self.history.times) > len(self.places)
         print(
-            f"{len(self.history.times)} writes acknowledged, {len(self.history.reads)} records given to members, "
-            f"{sum(each.outcome is Outcome.OK for each in self.history.commits)} cursors committed, "
+            f"{len(self.history.times)} writes acknowledged, {_count(self.history.writes, Outcome.FAILED)} refused, "
+            f"{len(self.history.reads)} records given to members, "
+            f"{_count(self.history.commits, Outcome.OK)} cursors committed, "
             f"{len(self.history.ends)} ends and {len(self.history.cursors)} cursors asked for"
         )
         return self.history
@@ -341,10 +395,17 @@ class Load:
             time.sleep(0.05)
 
 
-def make_topics(cluster: Cluster, names: list[str], partitions: int) -> None:
+def _count(operations: Iterable[Write | Commit], outcome: Outcome) -> int:
+    return sum(each.outcome is outcome for each in operations)
+
+
+def make_topics(
+    cluster: Cluster, names: list[str], partitions: int, configs: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """New topics; fails when they cannot be made in a minute."""
     admin = AdminClient(at(cluster.bootstrap))
-    for future in admin.create_topics([NewTopic(name, partitions) for name in names], operation_timeout=60).values():
+    wanted = [NewTopic(name, partitions, config=dict(configs)) for name in names]
+    for future in admin.create_topics(wanted, operation_timeout=60).values():
         future.result(60)
 
 

@@ -4,6 +4,7 @@ Clients write down calls and answers here, from any thread; `faults_of(history, 
 thing that no log may do, however its nodes failed:
 
 - an acknowledged record that is not at its offset, or nowhere;
+- a record that was refused for good and is there all the same, or was given to anybody (aborted reads);
 - a record of an idempotent producer that is there twice, or records of one that changed their order;
 - a gap between offsets, or records that no member of a group was given though its cursor went past them;
 - an offset that means one record here and another there, and one that was read but never was (uncommitted reads);
@@ -37,7 +38,7 @@ class Where(NamedTuple):
 
 
 class Outcome(Enum):
-    """What the caller of an operation knows of it."""
+    """What the caller of an operation knows of it. FAILED: it did not take place, and never will; not: no answer."""
 
     OK = "ok"
     FAILED = "failed"
@@ -142,6 +143,7 @@ def faults_of(history: History, final: Mapping[Where, Log]) -> list[str]:
         found["error"].append(error)
     places = _final_places(final, found)
     _check_writes(history, final, places, found)
+    _check_refused(history, final, found)
     _check_meaning(history, final, found)
     _check_ends(history, found)
     _check_cursors(history, found)
@@ -194,6 +196,21 @@ def _check_writes(
                 f"{write.where}: {write.value!r} at {at[0]} lies before {before[1]!r} at {before[0]}"
             )
         last[write.producer, write.where] = (at[0], write.value)
+
+
+def _check_refused(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
+    """What was refused is nowhere, in no incarnation: it was never stored, not even for a while."""
+    refused = {write.value: write for write in history.writes if write.outcome is Outcome.FAILED}
+    if not refused:
+        return
+    seen = [(where, offset, value, "is there at the end") for where, log in final.items() for offset, value in log]
+    seen += [(read.where, read.offset, read.value, f"was given to {read.member}") for read in history.reads]
+    for where, offset, value, how in seen:
+        if value in refused:
+            write = refused[value]
+            found["aborted"].append(
+                f"{where}: {value[:40]!r} of {write.producer}, refused at {write.returned:.3f}, {how}, at {offset}"
+            )
 
 
 def _check_meaning(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:

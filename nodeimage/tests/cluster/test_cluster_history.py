@@ -78,6 +78,16 @@ def acknowledged_elsewhere_in_a_deleted_topic(history: History, final: Final) ->
     history.writes.append(Write("a", gone, b"y", 0.5, Outcome.OK, 0.7, 0))
 
 
+def refused_and_there(history: History, final: Final) -> None:
+    history.writes.append(Write("c", HERE, b"c-0", 20.0, Outcome.FAILED, 20.1))
+    final[HERE] = [*final[HERE], (6, b"c-0")]
+
+
+def refused_and_read_before_the_topic_was_made_again(history: History, final: Final) -> None:
+    history.writes.append(Write("c", HERE, b"c-0", 20.0, Outcome.FAILED, 20.1))
+    history.reads.append(Read("m1", HERE._replace(incarnation="first"), 0, b"c-0", 21.0))
+
+
 def uncommitted(history: History, final: Final) -> None:
     history.reads.append(Read("m1", HERE, 6, b"a-3", 11.0))
 
@@ -118,6 +128,8 @@ def error(history: History, final: Final) -> None:
         (meaning, "meaning"),
         (meaning_in_a_deleted_topic, "meaning"),
         (acknowledged_elsewhere_in_a_deleted_topic, "meaning"),
+        (refused_and_there, "aborted"),
+        (refused_and_read_before_the_topic_was_made_again, "aborted"),
         (uncommitted, "uncommitted"),
         (cursor_back, "cursor"),
         (cursor_gone, "cursor"),

@@ -1,4 +1,5 @@
-"""Stock clients under faults: idempotent producers, a group's members, and watchers, that write down what they see.
+"""Stock clients under faults: idempotent producers, a group's members, watchers, and a maker of topics, that write down
+what they see.
 
 `Load` runs them over topics of its own, and at the end reads everything back and asks the checker. All clients have
 librdkafka's defaults but for what a test needs to be quick (linger, when to commit). An error that reaches a program
@@ -7,6 +8,7 @@ is a fault, except for what a rebalance does to a commit.
 
 import itertools
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,10 +16,28 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from cluster_history import Commit, CursorSeen, EndSeen, History, Log, Outcome, Read, Where, Write, faults_of
-from cluster_nodes import Cluster, until
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from cluster_history import (
+    Commit,
+    CursorSeen,
+    EndSeen,
+    History,
+    Listed,
+    Log,
+    Making,
+    Outcome,
+    Read,
+    Where,
+    Write,
+    faults_of,
+    topic_faults_of,
+)
+from cluster_nodes import HOST, POLL_S, Cluster, until
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.wire import metadata
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.client import BrokerConnection
 
 DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_DEBUG" in os.environ else {}
 """What librdkafka logs of its producers, such as "eos,msg"; nothing by default."""
@@ -25,6 +45,12 @@ PACE_S = 0.004
 WATCH_S = 0.2
 COMMIT_EACH_S = 0.5
 REFUSE_EACH_S = 0.5
+MAKE_EACH_S = 0.5
+MAKE_S = 5.0
+AGAIN_S = 0.1
+HEARD_S = 10.0
+"""Every node knows of a topic so soon after it is made."""
+METADATA_VERSION = 12
 TOPIC_TAKES_BYTES = 250_000
 """The largest batch for topics of a load: more than a writer gathers while a node is replaced."""
 CALL_S = 10.0
@@ -53,6 +79,13 @@ librdkafka tells only the answer to its last attempt, so an error that another m
 which topics there are, who may write, whether there is room) says nothing of an earlier attempt whose answer was lost;
 nor does giving up (timed out, purged, a fatal error). INVALID_MSG is a batch that was damaged on its way.
 """
+IN_DOUBT = {
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_CONTROLLER,
+}
+"""Answers to an admin call that say nothing: it is asked again, as an operator would."""
 
 _serial = itertools.count(1)
 
@@ -232,6 +265,56 @@ class Member(Client):
         self._next.clear()
 
 
+class Maker(Client):
+    """Makes topics, each fourth with a setting that is none. What is in doubt is asked for until it is known."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, prefix: str) -> None:
+        super().__init__(name, history)
+        self._prefix = prefix
+        self._serial = itertools.count(1)
+        self._admin = AdminClient(at(bootstrap))
+
+    def step(self) -> None:
+        number = next(self._serial)
+        valid = number % 4 != 0
+        made = Making(f"{self._prefix}-topic-{number}", 1 + number % 3, time.monotonic())
+        self.history.topics.append(made)
+        while made.outcome is Outcome.UNKNOWN and not self.stopping.is_set():
+            self._make(made, {} if valid else {"cleanup.policy": "none-such"})
+            if made.outcome is Outcome.UNKNOWN:
+                self.stopping.wait(AGAIN_S)
+        if made.outcome is (Outcome.FAILED if valid else Outcome.OK):
+            self.history.errors.append(f"{self.name}: {made} ended as {made.outcome}")
+        self.stopping.wait(MAKE_EACH_S)
+
+    def _make(self, made: Making, configs: dict[str, str]) -> None:
+        wanted = NewTopic(made.topic, made.partitions, config=configs)
+        try:
+            self._admin.create_topics([wanted], operation_timeout=MAKE_S, request_timeout=MAKE_S)[made.topic].result()
+            outcome = Outcome.OK
+        except KafkaException as error:
+            match error.args[0].code():
+                case KafkaError.TOPIC_ALREADY_EXISTS:  # by an attempt whose answer was lost
+                    outcome = Outcome.OK
+                case KafkaError.INVALID_CONFIG:  # of the request itself, whatever became of other attempts
+                    outcome = Outcome.FAILED
+                case code:
+                    if code not in IN_DOUBT:
+                        self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {made.topic}: {error}")
+                    return
+        made.incarnation = self._incarnation(made.topic) if outcome is Outcome.OK else ""
+        made.returned = time.monotonic()
+        made.outcome = outcome
+
+    def _incarnation(self, topic: str) -> str:
+        try:
+            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=MAKE_S)
+            found = asked[topic].result().topic_id
+            return struct.pack(">qq", found.get_most_significant_bits(), found.get_least_significant_bits()).hex()
+        except KafkaException:  # the node that was asked is away, or has not heard of it
+            return ""
+
+
 class Watcher(Client):
     """Asks for latest offsets and cursors all the time. A question without an answer says nothing."""
 
@@ -287,6 +370,8 @@ class Load:
         self.writers.append(Refused("refused", self.history, to, self.places))
         self.members = [Member(f"m{number}", self.history, to, self.group, self.topics) for number in range(members)]
         self.watcher = Watcher("watcher", self.history, to, self.group, self.places)
+        self.maker = Maker("maker", self.history, to, self.name)
+        self.history.topics += [Making(topic, partitions, 0.0, Outcome.OK, 0.0) for topic in self.topics]
         self.began = time.monotonic()
         cluster.on_close.append(self.abandon)
         for each in self.clients():
@@ -296,7 +381,7 @@ class Load:
 
     def clients(self) -> list[Client]:
         """All of them."""
-        return [*self.writers, *self.members, self.watcher]
+        return [*self.writers, *self.members, self.watcher, self.maker]
 
     def abandon(self) -> None:
         """Let the clients end, whatever they have under way."""
@@ -321,6 +406,19 @@ class Load:
         self.fail_on_errors()
         print(f"writes went on after {time.monotonic() - since:.2f} s")
         return time.monotonic() - since
+
+    def await_topics(self, since: float, *, within_s: float = GO_ON_S) -> None:
+        """Until a topic is made that was asked for after `since`."""
+        until(
+            "a topic is made",
+            lambda: (
+                self.history.errors
+                or any(each.called > since and each.outcome is Outcome.OK for each in list(self.history.topics))
+            ),
+            timeout_s=since + within_s - time.monotonic(),
+        )
+        self.fail_on_errors()
+        print(f"a topic was made after {time.monotonic() - since:.2f} s")
 
     def fresh_writes_go_on(self, *, within_s: float = GO_ON_S) -> None:
         """A program that starts now can write to each partition.
@@ -349,11 +447,11 @@ class Load:
 
     def finish(self) -> History:
         """End the clients, read everything back, and fail on what is wrong."""
-        for writer in self.writers:
-            writer.stopping.set()
         began = time.monotonic()
-        for writer in self.writers:
-            writer.join(END_S + 10)
+        for client in (*self.writers, self.maker):
+            client.stopping.set()
+        for client in (*self.writers, self.maker):
+            client.join(END_S + 10)
         print(f"writers ended after {time.monotonic() - began:.1f} s")
         final = read_back(self.cluster, self.places)
         try:
@@ -364,6 +462,7 @@ class Load:
             for client in (*self.members, self.watcher):
                 client.join(END_S)
         print(f"clients ended after {time.monotonic() - began:.1f} s")
+        self._ask_for_topics()
         faults = faults_of(self.history, final)
         if faults:
             pytest.fail("\n".join([*faults, self.cluster.events()]))
@@ -372,9 +471,20 @@ class Load:
             f"{len(self.history.times)} writes acknowledged, {_count(self.history.writes, Outcome.FAILED)} refused, "
             f"{len(self.history.reads)} records given to members, "
             f"{_count(self.history.commits, Outcome.OK)} cursors committed, "
-            f"{len(self.history.ends)} ends and {len(self.history.cursors)} cursors asked for"
+            f"{len(self.history.ends)} ends and {len(self.history.cursors)} cursors asked for, "
+            f"{_count(self.history.topics, Outcome.OK)} topics made"
         )
         return self.history
+
+    def _ask_for_topics(self) -> None:
+        """Of each node, until there is nothing wrong, or for as long as a node may take to hear of a topic."""
+        names = sorted({each.topic for each in self.history.topics})
+        deadline = time.monotonic() + HEARD_S
+        while True:
+            self.history.listings = listings(self.cluster, names)
+            if not topic_faults_of(self.history) or time.monotonic() > deadline:
+                return
+            time.sleep(POLL_S)
 
     def _await_members(self, final: dict[Where, Log]) -> None:
         wanted = {(where, offset) for where, log in final.items() for offset, _ in log}
@@ -395,7 +505,7 @@ class Load:
             time.sleep(0.05)
 
 
-def _count(operations: Iterable[Write | Commit], outcome: Outcome) -> int:
+def _count(operations: Iterable[Write | Commit | Making], outcome: Outcome) -> int:
     return sum(each.outcome is outcome for each in operations)
 
 
@@ -407,6 +517,25 @@ def make_topics(
     wanted = [NewTopic(name, partitions, config=dict(configs)) for name in names]
     for future in admin.create_topics(wanted, operation_timeout=60).values():
         future.result(60)
+
+
+def listings(cluster: Cluster, names: Iterable[str]) -> dict[str, Mapping[str, Listed]]:
+    """What each node that serves has of topics, by node."""
+    asked = metadata.MetadataRequest([(name, None) for name in names], allow_auto_create=False)
+    request = metadata.encode_request(METADATA_VERSION, asked)
+    found: dict[str, Mapping[str, Listed]] = {}
+    for number, node in cluster.nodes.items():
+        if node.is_up and not node.stopped:
+            with BrokerConnection(HOST, node.port, "test", CALL_S) as connection:
+                body = connection.call(ApiKey.METADATA, METADATA_VERSION, request)
+            topics = metadata.decode_response(body, 0, METADATA_VERSION).topics
+            found[f"node {number}"] = {str(each.name): _listed(each) for each in topics if each.error == 0}
+    return found
+
+
+def _listed(topic: metadata.TopicMeta) -> Listed:
+    led = sum(each.error == 0 and each.leader >= 0 for each in topic.partitions)
+    return Listed(led, topic.topic_id.hex())
 
 
 def read_back(cluster: Cluster, places: Iterable[Where]) -> dict[Where, Log]:

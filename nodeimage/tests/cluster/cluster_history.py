@@ -10,6 +10,8 @@ thing that no log may do, however its nodes failed:
 - an offset that means one record here and another there, and one that was read but never was (uncommitted reads);
 - a cursor that goes back, or that nobody committed;
 - a latest offset below what was acknowledged before it was asked for;
+- a topic whose making was acknowledged that a node does not have as it was made; one that was refused or is deleted,
+  and that a node has; one that nodes have differently;
 - an error that reached a program.
 
 A partition is known by its `Where`: a topic that was deleted and made again has another incarnation. `final` is all of
@@ -100,6 +102,28 @@ class EndSeen(NamedTuple):
 
 
 @dataclass(slots=True)
+class Making:
+    """A topic that a program asked for, under a name that no other has before that one is deleted."""
+
+    topic: str
+    partitions: int
+    called: float
+    outcome: Outcome = Outcome.UNKNOWN
+    returned: float = float("inf")
+    incarnation: str = ""
+    """As a client was told once it was made; "": it was not told."""
+    deleted: Outcome | None = None
+    """What came of deleting it; None: nobody asked for that."""
+
+
+class Listed(NamedTuple):
+    """A topic as a node has it: how many partitions have somebody who leads them, and the incarnation."""
+
+    partitions: int
+    incarnation: str
+
+
+@dataclass(slots=True)
 class History:
     """Everything that clients did. Lists are appended to by many threads, and read once these have ended."""
 
@@ -108,6 +132,9 @@ class History:
     commits: list[Commit] = field(default_factory=list)
     cursors: list[CursorSeen] = field(default_factory=list)
     ends: list[EndSeen] = field(default_factory=list)
+    topics: list[Making] = field(default_factory=list)
+    listings: dict[str, Mapping[str, Listed]] = field(default_factory=dict)
+    """By node, the topics that it has, asked for when everything was quiet."""
     errors: list[str] = field(default_factory=list)
     """What reached a program and should not have."""
     acknowledged: threading.Condition = field(default_factory=threading.Condition)
@@ -148,6 +175,18 @@ def faults_of(history: History, final: Mapping[Where, Log]) -> list[str]:
     _check_ends(history, found)
     _check_cursors(history, found)
     _check_groups(history, final, found)
+    _check_topics(history, found)
+    return _report(found)
+
+
+def topic_faults_of(history: History) -> list[str]:
+    """What is wrong with the topics alone: a node may still have to hear of the last ones."""
+    found: dict[str, list[str]] = defaultdict(list)
+    _check_topics(history, found)
+    return _report(found)
+
+
+def _report(found: Mapping[str, list[str]]) -> list[str]:
     return [line for kind in found for line in _told(kind, found[kind])]
 
 
@@ -301,4 +340,41 @@ def _check_groups(history: History, final: Mapping[Where, Log], found: dict[str,
             )
 
 
-__all__ = ["Commit", "CursorSeen", "EndSeen", "History", "Log", "Outcome", "Read", "Where", "Write", "faults_of"]
+def _check_topics(history: History, found: dict[str, list[str]]) -> None:
+    wanted = {made.topic for made in history.topics if made.outcome is not Outcome.FAILED}
+    for node, listing in history.listings.items():
+        for made in history.topics:
+            there = listing.get(made.topic)
+            told = f"{made.topic}: {made.partitions} partitions, {made.incarnation or 'no incarnation told'}"
+            match made.outcome, made.deleted:
+                case Outcome.OK, None:
+                    incarnation = made.incarnation or (there and there.incarnation)
+                    if there != (made.partitions, incarnation):
+                        found["topic"].append(f"{told}, made at {made.returned:.3f}; {node} has {there or 'nothing'}")
+                case Outcome.OK, Outcome.OK:
+                    if there is not None and there.incarnation == made.incarnation:
+                        found["topic"].append(f"{told}, is deleted, and {node} has it")
+                case Outcome.FAILED, _:
+                    if there is not None and made.topic not in wanted:
+                        found["topic"].append(f"{told}, refused at {made.returned:.3f}; {node} has {there}")
+    for topic in sorted(wanted):
+        views = {node: listing.get(topic) for node, listing in history.listings.items()}
+        if len(set(views.values())) > 1:
+            found["topic"].append(f"{topic}: nodes have {views}")
+
+
+__all__ = [
+    "Commit",
+    "CursorSeen",
+    "EndSeen",
+    "History",
+    "Listed",
+    "Log",
+    "Making",
+    "Outcome",
+    "Read",
+    "Where",
+    "Write",
+    "faults_of",
+    "topic_faults_of",
+]

@@ -7,14 +7,27 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_history import Commit, CursorSeen, EndSeen, History, Log, Outcome, Read, Where, Write, faults_of
+from cluster_history import (
+    Commit,
+    CursorSeen,
+    EndSeen,
+    History,
+    Listed,
+    Log,
+    Making,
+    Outcome,
+    Read,
+    Where,
+    Write,
+    faults_of,
+)
 
 HERE = Where("/default:orders", 0)
 Final = dict[Where, Log]
 
 
 def sound() -> tuple[History, Final]:
-    """Two producers, six records, a group that has read four of them."""
+    """Two producers, six records, a group that has read four of them; topics, as two nodes have them."""
     history = History()
     final = [(offset, b"%s-%d" % (b"ab"[offset % 2 : offset % 2 + 1], offset // 2)) for offset in range(6)]
     for offset, value in final:
@@ -28,6 +41,14 @@ def sound() -> tuple[History, Final]:
     history.commits.append(Commit("g", HERE, 4, 9.0, Outcome.OK, 9.5))
     history.cursors.append(CursorSeen("g", HERE, 2, 4.0, 4.5))
     history.cursors.append(CursorSeen("g", HERE, 4, 10.0, 10.5))
+    history.topics.append(Making(HERE.topic, 1, 0.0, Outcome.OK, 0.1, "one"))
+    history.topics.append(Making("told-nothing", 2, 0.0, Outcome.OK, 0.1))
+    history.topics.append(Making("refused", 1, 0.0, Outcome.FAILED, 0.1))
+    history.topics.append(Making("in-doubt", 1, 0.0))
+    history.topics.append(Making("again", 3, 0.0, Outcome.OK, 0.1, "first", deleted=Outcome.OK))
+    history.topics.append(Making("again", 3, 1.0, Outcome.OK, 1.1, "second"))
+    listing = {HERE.topic: Listed(1, "one"), "told-nothing": Listed(2, "two"), "again": Listed(3, "second")}
+    history.listings = {"node 1": dict(listing), "node 2": dict(listing)}
     return history, {HERE: final}
 
 
@@ -112,6 +133,53 @@ def skipped(history: History, final: Final) -> None:
     del history.reads[1]
 
 
+def on_node_2(history: History, topic: str, listed: Listed | None) -> None:
+    listing = dict(history.listings["node 2"])
+    if listed is None:
+        del listing[topic]
+    else:
+        listing[topic] = listed
+    history.listings = {"node 1": history.listings["node 1"], "node 2": listing}
+
+
+def everywhere(history: History, topic: str, listed: Listed | None) -> None:
+    on_node_2(history, topic, listed)
+    history.listings["node 1"] = history.listings["node 2"]
+
+
+def topic_lost(history: History, final: Final) -> None:
+    everywhere(history, HERE.topic, None)
+
+
+def topic_lost_without_an_incarnation(history: History, final: Final) -> None:
+    everywhere(history, "told-nothing", None)
+
+
+def topic_of_another_incarnation(history: History, final: Final) -> None:
+    everywhere(history, HERE.topic, Listed(1, "two"))
+
+
+def topic_with_fewer_partitions(history: History, final: Final) -> None:
+    everywhere(history, "told-nothing", Listed(1, "two"))
+
+
+def topic_refused_and_there(history: History, final: Final) -> None:
+    everywhere(history, "refused", Listed(1, "two"))
+
+
+def topic_deleted_and_there(history: History, final: Final) -> None:
+    del history.topics[-1]
+    everywhere(history, "again", Listed(3, "first"))
+
+
+def topic_on_one_node_alone(history: History, final: Final) -> None:
+    on_node_2(history, HERE.topic, None)
+
+
+def topic_in_doubt_on_one_node_alone(history: History, final: Final) -> None:
+    on_node_2(history, "in-doubt", Listed(1, "two"))
+
+
 def error(history: History, final: Final) -> None:
     history.errors.append("producer a: message timed out")
 
@@ -136,6 +204,14 @@ def error(history: History, final: Final) -> None:
         (cursor_of_nobody, "cursor"),
         (latest_back, "latest"),
         (skipped, "skipped"),
+        (topic_lost, "topic"),
+        (topic_lost_without_an_incarnation, "topic"),
+        (topic_of_another_incarnation, "topic"),
+        (topic_with_fewer_partitions, "topic"),
+        (topic_refused_and_there, "topic"),
+        (topic_deleted_and_there, "topic"),
+        (topic_on_one_node_alone, "topic"),
+        (topic_in_doubt_on_one_node_alone, "topic"),
         (error, "error"),
     ],
 )
@@ -154,6 +230,12 @@ def test_a_write_of_unknown_outcome_may_be_there_or_not() -> None:
     history.writes.append(Write("c", HERE, b"c-0", 20.0))
     assert faults_of(history, final) == []
     final[HERE] = [*final[HERE], (6, b"c-0")]
+    assert faults_of(history, final) == []
+
+
+def test_a_topic_in_doubt_may_be_there_or_not() -> None:
+    history, final = sound()
+    everywhere(history, "in-doubt", Listed(1, "three"))
     assert faults_of(history, final) == []
 
 

@@ -265,6 +265,52 @@ class Member(Client):
         self._next.clear()
 
 
+class Reader(Client):
+    """Reads partitions of one incarnation from their first offsets on."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
+        super().__init__(name, history)
+        self._places = {(where.topic, where.partition): where for where in places}
+        self._consumer = Consumer({**at(bootstrap), "group.id": name, "enable.auto.commit": False})
+        self._consumer.assign([TopicPartition(*place, 0) for place in self._places])
+        self.given: set[Where] = set()
+        """Where it was given something."""
+
+    def step(self) -> None:
+        for message in self._consumer.consume(100, 0.1):
+            if error := message.error():
+                self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {error}")
+                continue
+            where = self._places[message.topic(), message.partition()]
+            self.history.reads.append(Read(self.name, where, message.offset(), message.value(), time.monotonic()))
+            self.given.add(where)
+
+    def end(self) -> None:
+        self._consumer.close()
+
+
+class Follower(Client):
+    """A member of a group that stays while its topic is deleted and made again."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, topic: str) -> None:
+        super().__init__(name, history)
+        self.forgives: Callable[[KafkaError], bool] = lambda _: False
+        self._consumer = Consumer({**at(bootstrap), "group.id": name, "auto.offset.reset": "earliest"})
+        self._consumer.subscribe([topic])
+
+    def step(self) -> None:
+        for message in self._consumer.consume(100, 0.1):
+            if error := message.error():
+                if not self.forgives(error):
+                    self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {error}")
+                continue
+            where = Where(message.topic(), message.partition())
+            self.history.across.append(Read(self.name, where, message.offset(), message.value(), time.monotonic()))
+
+    def end(self) -> None:
+        self._consumer.close()
+
+
 class Maker(Client):
     """Makes topics, each fourth with a setting that is none. What is in doubt is asked for until it is known."""
 
@@ -302,17 +348,9 @@ class Maker(Client):
                     if code not in IN_DOUBT:
                         self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {made.topic}: {error}")
                     return
-        made.incarnation = self._incarnation(made.topic) if outcome is Outcome.OK else ""
+        made.incarnation = incarnation_of(self._admin, made.topic) if outcome is Outcome.OK else ""
         made.returned = time.monotonic()
         made.outcome = outcome
-
-    def _incarnation(self, topic: str) -> str:
-        try:
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=MAKE_S)
-            found = asked[topic].result().topic_id
-            return struct.pack(">qq", found.get_most_significant_bits(), found.get_least_significant_bits()).hex()
-        except KafkaException:  # the node that was asked is away, or has not heard of it
-            return ""
 
 
 class Watcher(Client):
@@ -517,6 +555,15 @@ def make_topics(
     wanted = [NewTopic(name, partitions, config=dict(configs)) for name in names]
     for future in admin.create_topics(wanted, operation_timeout=60).values():
         future.result(60)
+
+
+def incarnation_of(admin: AdminClient, topic: str) -> str:
+    """As the client is told; "" where it is not, since the node that it asks is away or has not heard of the topic."""
+    try:
+        found = admin.describe_topics(TopicCollection([topic]), request_timeout=MAKE_S)[topic].result().topic_id
+    except KafkaException:
+        return ""
+    return struct.pack(">qq", found.get_most_significant_bits(), found.get_least_significant_bits()).hex()
 
 
 def listings(cluster: Cluster, names: Iterable[str]) -> dict[str, Mapping[str, Listed]]:

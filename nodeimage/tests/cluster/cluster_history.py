@@ -9,6 +9,7 @@ thing that no log may do, however its nodes failed:
 - a gap between offsets, or records that no member of a group was given though its cursor went past them;
 - an offset that means one record here and another there, and one that was read but never was (uncommitted reads);
 - a cursor that goes back, or that nobody committed;
+- a record that was acknowledged before a topic was deleted and made again, and is in what was made;
 - a latest offset below what was acknowledged before it was asked for;
 - a topic whose making was acknowledged that a node does not have as it was made; one that was refused or is deleted,
   and that a node has; one that nodes have differently;
@@ -132,6 +133,8 @@ class History:
     commits: list[Commit] = field(default_factory=list)
     cursors: list[CursorSeen] = field(default_factory=list)
     ends: list[EndSeen] = field(default_factory=list)
+    across: list[Read] = field(default_factory=list)
+    """What consumers were given that outlive topics: of which incarnation, they do not know."""
     topics: list[Making] = field(default_factory=list)
     listings: dict[str, Mapping[str, Listed]] = field(default_factory=dict)
     """By node, the topics that it has, asked for when everything was quiet."""
@@ -172,6 +175,7 @@ def faults_of(history: History, final: Mapping[Where, Log]) -> list[str]:
     _check_writes(history, final, places, found)
     _check_refused(history, final, found)
     _check_meaning(history, final, found)
+    _check_lives(history, final, found)
     _check_ends(history, found)
     _check_cursors(history, found)
     _check_groups(history, final, found)
@@ -243,7 +247,8 @@ def _check_refused(history: History, final: Mapping[Where, Log], found: dict[str
     if not refused:
         return
     seen = [(where, offset, value, "is there at the end") for where, log in final.items() for offset, value in log]
-    seen += [(read.where, read.offset, read.value, f"was given to {read.member}") for read in history.reads]
+    given = itertools.chain(history.reads, history.across)
+    seen += [(read.where, read.offset, read.value, f"was given to {read.member}") for read in given]
     for where, offset, value, how in seen:
         if value in refused:
             write = refused[value]
@@ -273,6 +278,41 @@ def _check_meaning(history: History, final: Mapping[Where, Log], found: dict[str
             found["meaning"].append(
                 f"{write.where}: {write.value!r} was acknowledged at {write.offset}, which is {value!r} to {who}"
             )
+
+
+def _check_lives(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
+    """What was acknowledged before an incarnation was asked for is not in it, and no consumer goes back to that."""
+    lives: dict[str, list[Making]] = defaultdict(list)
+    for made in history.topics:
+        if made.outcome is Outcome.OK:
+            lives[made.topic].append(made)
+    lives = {topic: sorted(each, key=lambda made: made.called) for topic, each in lives.items() if len(each) > 1}
+    writes = {
+        write.value: write for write in history.writes if write.outcome is Outcome.OK and write.where.topic in lives
+    }
+    seen = [(where, offset, value, "the end") for where, log in final.items() for offset, value in log]
+    seen += [(read.where, read.offset, read.value, read.member) for read in history.reads]
+    began = {(made.topic, made.incarnation): made.called for each in lives.values() for made in each}
+    for where, offset, value, who in seen:
+        write = writes.get(value)
+        if write is not None and write.returned < began.get((where.topic, where.incarnation), 0.0):
+            found["life"].append(
+                f"{where}: {offset} is {value[:40]!r} to {who}, which was acknowledged at {write.returned:.3f}, before "
+                f"that was made"
+            )
+    newest: dict[tuple[str, Where], int] = defaultdict(int)
+    for read in history.across:
+        write = writes.get(read.value)
+        if write is None:
+            continue
+        made_by_then = sum(made.called < write.returned for made in lives[read.where.topic])
+        if made_by_then < newest[read.member, read.where]:
+            found["life"].append(
+                f"{read.where}: {read.member} was given {read.value[:40]!r}, of life {made_by_then} at most, after a "
+                f"record of life {newest[read.member, read.where]}"
+            )
+        made_before = sum(made.returned < write.called for made in lives[read.where.topic])
+        newest[read.member, read.where] = max(made_before, newest[read.member, read.where])
 
 
 def _check_ends(history: History, found: dict[str, list[str]]) -> None:

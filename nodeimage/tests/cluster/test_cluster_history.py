@@ -49,6 +49,11 @@ def sound() -> tuple[History, Final]:
     history.topics.append(Making("again", 3, 1.0, Outcome.OK, 1.1, "second"))
     listing = {HERE.topic: Listed(1, "one"), "told-nothing": Listed(2, "two"), "again": Listed(3, "second")}
     history.listings = {"node 1": dict(listing), "node 2": dict(listing)}
+    for life, incarnation in enumerate(("first", "second")):
+        where, value = Where("again", 0, incarnation), b"c-%d" % life
+        history.writes.append(Write("c", where, value, life + 0.2, Outcome.OK, life + 0.3, 0))
+        history.reads.append(Read("m3", where, 0, value, life + 0.4))
+        history.across.append(Read("m4", Where("again", 0), 0, value, life + 0.4))
     return history, {HERE: final}
 
 
@@ -123,6 +128,18 @@ def cursor_gone(history: History, final: Final) -> None:
 
 def cursor_of_nobody(history: History, final: Final) -> None:
     history.cursors.append(CursorSeen("g", HERE, 5, 11.0, 11.5))
+
+
+def acknowledged_in_an_earlier_life(history: History, final: Final) -> None:
+    history.reads.append(Read("m3", Where("again", 0, "second"), 1, b"c-0", 1.5))
+
+
+def acknowledged_in_an_earlier_life_and_there(history: History, final: Final) -> None:
+    final[Where("again", 0, "second")] = [(0, b"c-1"), (1, b"c-0")]
+
+
+def back_to_an_earlier_life(history: History, final: Final) -> None:
+    history.across.append(Read("m4", Where("again", 0), 0, b"c-0", 1.5))
 
 
 def latest_back(history: History, final: Final) -> None:
@@ -202,6 +219,9 @@ def error(history: History, final: Final) -> None:
         (cursor_back, "cursor"),
         (cursor_gone, "cursor"),
         (cursor_of_nobody, "cursor"),
+        (acknowledged_in_an_earlier_life, "life"),
+        (acknowledged_in_an_earlier_life_and_there, "life"),
+        (back_to_an_earlier_life, "life"),
         (latest_back, "latest"),
         (skipped, "skipped"),
         (topic_lost, "topic"),

@@ -374,20 +374,29 @@ class Watcher(Client):
                 self.history.ends.append(EndSeen(where, found[1], called, time.monotonic()))
         except KafkaException:
             pass
-        called = time.monotonic()
-        try:
-            asked = [TopicPartition(each.topic, each.partition) for each in self.places]
-            for each in self._consumer.committed(asked, timeout=CALL_S):
-                if each.error is None:
-                    offset = each.offset if each.offset >= 0 else -1
-                    seen = CursorSeen(self.group, Where(each.topic, each.partition), offset, called, time.monotonic())
-                    self.history.cursors.append(seen)
-        except KafkaException:
-            pass
+        self._see_cursors()
         self.stopping.wait(WATCH_S)
 
     def end(self) -> None:
+        """Once more, of all partitions: what was acknowledged last has been seen by nobody yet."""
+        deadline = time.monotonic() + END_S
+        while not self._see_cursors() and time.monotonic() < deadline and not self.abandoned.is_set():
+            self.abandoned.wait(AGAIN_S)
         self._consumer.close()
+
+    def _see_cursors(self) -> bool:
+        """Whether all were told."""
+        called = time.monotonic()
+        asked = [TopicPartition(each.topic, each.partition) for each in self.places]
+        try:
+            found = [each for each in self._consumer.committed(asked, timeout=CALL_S) if each.error is None]
+        except KafkaException:
+            return False
+        for each in found:
+            offset = each.offset if each.offset >= 0 else -1
+            seen = CursorSeen(self.group, Where(each.topic, each.partition), offset, called, time.monotonic())
+            self.history.cursors.append(seen)
+        return len(found) == len(asked)
 
 
 class Load:
@@ -495,12 +504,17 @@ class Load:
         try:
             self._await_members(final)
         finally:
-            for client in (*self.members, self.watcher):
-                client.stopping.set()
-            for client in (*self.members, self.watcher):
-                client.join(END_S)
+            for member in self.members:
+                member.stopping.set()
+            for member in self.members:
+                member.join(END_S)
+            members_ended = time.monotonic()
+            self.watcher.stopping.set()
+            self.watcher.join(END_S + CALL_S)
         print(f"clients ended after {time.monotonic() - began:.1f} s")
         self._ask_for_topics()
+        last = {each.where for each in self.history.cursors if each.called > members_ended}
+        assert last == set(self.places), f"nobody was told the cursors of {set(self.places) - last} in the end"
         faults = faults_of(self.history, final)
         if faults:
             pytest.fail("\n".join([*faults, self.cluster.events()]))

@@ -234,5 +234,6 @@ def test_topics_deleted_and_made_again_under_live_clients_keep_their_lives_apart
             client.abandoned.set()
         for client in (writer, follower):
             client.join(CALL_S)
-    assert faults_of(history, lives.final) == []
+    faults = faults_of(history, lives.final)
+    assert not faults, "\n".join(faults)
     assert len({each.where.incarnation for each in history.reads}) == LIVES

@@ -122,6 +122,11 @@ def cursor_back(history: History, final: Final) -> None:
     history.cursors.append(CursorSeen("g", HERE, 2, 11.0, 11.5))
 
 
+def cursor_undone_before_anybody_saw_it(history: History, final: Final) -> None:
+    """As by the death of a coordinator that has acknowledged it."""
+    history.cursors[1] = history.cursors[1]._replace(offset=2)
+
+
 def cursor_gone(history: History, final: Final) -> None:
     history.cursors.append(CursorSeen("g", HERE, -1, 11.0, 11.5))
 
@@ -217,6 +222,7 @@ def error(history: History, final: Final) -> None:
         (refused_and_read_before_the_topic_was_made_again, "aborted"),
         (uncommitted, "uncommitted"),
         (cursor_back, "cursor"),
+        (cursor_undone_before_anybody_saw_it, "cursor"),
         (cursor_gone, "cursor"),
         (cursor_of_nobody, "cursor"),
         (acknowledged_in_an_earlier_life, "life"),

@@ -307,6 +307,13 @@ def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_anothe
     assert "What may be lost" in asked.err
     recovered = hr("recover-unclean", str(number), "--yes", "-o", "json").json
     assert (recovered["node"], recovered["in_sync"], recovered["done"]) == (other, [primary], True)
+    logs = [path.read_text() for path in (three.folder / "logs").glob("node-*.log")]
+    told = [line for log in logs for line in log.splitlines() if 'event="unclean recovery"' in line]
+    (line,) = [each for each in told if f" container={number} " in each]
+    assert "level=warning" in line
+    assert f" node={other} " in line
+    assert recovered["loss"] in line
+    assert f"node {primary} had" in recovered["loss"]
     assert container()["recovered"] == 1
     assert hr("status", "--wait").code == 0
     assert hr("produce", "/risky:topic", stdin="and on\n").code == 0

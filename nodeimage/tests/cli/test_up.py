@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from headrace.local.processes import free_port
 
 Headrace = Callable[..., Any]
 Process = Callable[..., "subprocess.Popen[str]"]
+
+READY_S = 3.0
 
 
 @pytest.fixture
@@ -45,6 +48,22 @@ def test_up_detached_answers_until_down(headrace: Headrace, folder: Path) -> Non
     again = headrace("up", "--data", str(folder), "-d")
     assert again.out == f"127.0.0.1:{port}\n"
     assert headrace("consume", "words", "--from-beginning", "--data", str(folder)).out == "kept\n"
+
+
+@pytest.mark.alone
+def test_three_nodes_are_ready_within_3_s(headrace_process: Process, folder: Path) -> None:
+    """From the shell's prompt to the next one. A record is acknowledged then."""
+    began = time.monotonic()
+    up = headrace_process("up", "--nodes", "3", "--data", str(folder), "--port", "0", "--detach", "--output", "json")
+    out, err = up.communicate(timeout=60)
+    took = time.monotonic() - began
+    assert up.returncode == 0, err
+    ready = json.loads(out)
+    assert len(ready["nodes"]) == 3
+    produced = headrace_process("produce", "words", "-v", "first", "--data", str(folder))
+    assert produced.wait(timeout=60) == 0
+    print(f"ready after {took:.2f} s, a record acknowledged after {time.monotonic() - began:.2f} s")
+    assert took < READY_S, err
 
 
 def begun(headrace_process: Process, folder: Path) -> tuple["subprocess.Popen[str]", int]:

@@ -1,4 +1,5 @@
-"""Stock clients under faults: idempotent producers, a group's members, and watchers, that write down what they see.
+"""Stock clients under faults: idempotent producers, a group's members, watchers, and a maker of topics, that write down
+what they see.
 
 `Load` runs them over topics of its own, and at the end reads everything back and asks the checker. All clients have
 librdkafka's defaults but for what a test needs to be quick (linger, when to commit). An error that reaches a program
@@ -7,22 +8,51 @@ is a fault, except for what a rebalance does to a commit.
 
 import itertools
 import os
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
-from cluster_history import Commit, CursorSeen, EndSeen, History, Log, Outcome, Read, Where, Write, faults_of
-from cluster_nodes import Cluster, until
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from cluster_history import (
+    Commit,
+    CursorSeen,
+    EndSeen,
+    History,
+    Listed,
+    Log,
+    Making,
+    Outcome,
+    Read,
+    Where,
+    Write,
+    faults_of,
+    topic_faults_of,
+)
+from cluster_nodes import HOST, POLL_S, Cluster, until
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.wire import metadata
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.client import BrokerConnection
 
 DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_DEBUG" in os.environ else {}
 """What librdkafka logs of its producers, such as "eos,msg"; nothing by default."""
 PACE_S = 0.004
 WATCH_S = 0.2
 COMMIT_EACH_S = 0.5
+REFUSE_EACH_S = 0.5
+MAKE_EACH_S = 0.5
+MAKE_S = 5.0
+AGAIN_S = 0.1
+HEARD_S = 10.0
+"""Every node knows of a topic so soon after it is made."""
+METADATA_VERSION = 12
+TOPIC_TAKES_BYTES = 250_000
+"""The largest batch for topics of a load: more than a writer gathers while a node is replaced."""
 CALL_S = 10.0
 GO_ON_S = 10.0
 """Writes to every partition go on so soon after a fault."""
@@ -34,6 +64,28 @@ REBALANCED = {
     KafkaError._ASSIGNMENT_LOST,
     KafkaError._NO_OFFSET,
 }
+REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+}
+"""Answers to what a record is: it was stored by no attempt. All others are in doubt once a record is queued.
+
+librdkafka tells only the answer to its last attempt, so an error that another moment would not have met (who leads,
+which topics there are, who may write, whether there is room) says nothing of an earlier attempt whose answer was lost;
+nor does giving up (timed out, purged, a fatal error). INVALID_MSG is a batch that was damaged on its way.
+"""
+IN_DOUBT = {
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_CONTROLLER,
+}
+"""Answers to an admin call that say nothing: it is asked again, as an operator would."""
 
 _serial = itertools.count(1)
 
@@ -69,20 +121,31 @@ class Client(threading.Thread):
 
 
 class Writer(Client):
-    """An idempotent producer with acks=all that writes to each partition in turn, at a steady pace."""
+    """A producer with acks=all that writes to each partition in turn, at a steady pace."""
 
-    def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
+    def __init__(
+        self,
+        name: str,
+        history: History,
+        bootstrap: str,
+        places: Iterable[Where],
+        *,
+        idempotent: bool = True,
+        filling: int = 200,
+    ) -> None:
         super().__init__(name, history)
         self.places = list(places)
         self.writes: list[Write] = []
         self.refusals: list[str] = []
         """Errors that are not faults, where `forgives` says so."""
         self.forgives: Callable[[KafkaError], bool] = lambda _: False
-        self._producer = Producer({**at(bootstrap), "enable.idempotence": True, "acks": "all", "linger.ms": 5, **DEBUG})
+        self._filling = b"." * filling
+        config = {"enable.idempotence": idempotent, "acks": "all", "linger.ms": 5}
+        self._producer = Producer({**at(bootstrap), **config, **DEBUG})
 
     def step(self) -> None:
         where = self.places[len(self.writes) % len(self.places)]
-        write = Write(self.name, where, f"{self.name}/{len(self.writes)}/".encode() + b"." * 200, time.monotonic())
+        write = Write(self.name, where, f"{self.name}/{len(self.writes)}/".encode() + self._filling, time.monotonic())
         self.writes.append(write)
         try:
             self._producer.produce(
@@ -95,6 +158,7 @@ class Writer(Client):
             if not self.forgives(refused.args[0]):
                 raise
             self._delivered(write, refused.args[0], None)
+            write.outcome = Outcome.FAILED  # it was never queued
         self._producer.poll(PACE_S)
 
     def end(self) -> None:
@@ -110,10 +174,31 @@ class Writer(Client):
             self.history.wrote(write, message.offset())
             return
         assert error is not None
-        write.outcome, write.returned = Outcome.FAILED, time.monotonic()
+        write.outcome = Outcome.FAILED if error.code() in REFUSED else Outcome.UNKNOWN
+        write.returned = time.monotonic()
         told = f"{self.name} at {write.returned:.3f}, called at {write.called:.3f}, {write.where}: {error}"
         given_up = self.abandoned.is_set()  # what is under way when a program gives up has no answer
         (self.refusals if given_up or self.forgives(error) else self.history.errors).append(told)
+
+
+class Refused(Writer):
+    """A producer all of whose records are larger than the topics take: none may be found anywhere.
+
+    It is not idempotent: librdkafka's would begin a new epoch after each refusal, and hardly do anything else.
+    """
+
+    def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
+        super().__init__(name, history, bootstrap, places, idempotent=False, filling=TOPIC_TAKES_BYTES)
+        self.forgives = lambda error: error.code() in REFUSED
+
+    def step(self) -> None:
+        super().step()
+        self.stopping.wait(REFUSE_EACH_S)
+
+    def end(self) -> None:
+        super().end()
+        taken = [write for write in self.writes if write.outcome is Outcome.OK]
+        self.history.errors.extend(f"{self.name}: {write.where} took {write.value[:40]!r}" for write in taken)
 
 
 class Member(Client):
@@ -180,6 +265,94 @@ class Member(Client):
         self._next.clear()
 
 
+class Reader(Client):
+    """Reads partitions of one incarnation from their first offsets on."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, places: Iterable[Where]) -> None:
+        super().__init__(name, history)
+        self._places = {(where.topic, where.partition): where for where in places}
+        self._consumer = Consumer({**at(bootstrap), "group.id": name, "enable.auto.commit": False})
+        self._consumer.assign([TopicPartition(*place, 0) for place in self._places])
+        self.given: set[Where] = set()
+        """Where it was given something."""
+
+    def step(self) -> None:
+        for message in self._consumer.consume(100, 0.1):
+            if error := message.error():
+                self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {error}")
+                continue
+            where = self._places[message.topic(), message.partition()]
+            self.history.reads.append(Read(self.name, where, message.offset(), message.value(), time.monotonic()))
+            self.given.add(where)
+
+    def end(self) -> None:
+        self._consumer.close()
+
+
+class Follower(Client):
+    """A member of a group that stays while its topic is deleted and made again."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, topic: str) -> None:
+        super().__init__(name, history)
+        self.forgives: Callable[[KafkaError], bool] = lambda _: False
+        self._consumer = Consumer({**at(bootstrap), "group.id": name, "auto.offset.reset": "earliest"})
+        self._consumer.subscribe([topic])
+
+    def step(self) -> None:
+        for message in self._consumer.consume(100, 0.1):
+            if error := message.error():
+                if not self.forgives(error):
+                    self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {error}")
+                continue
+            where = Where(message.topic(), message.partition())
+            self.history.across.append(Read(self.name, where, message.offset(), message.value(), time.monotonic()))
+
+    def end(self) -> None:
+        self._consumer.close()
+
+
+class Maker(Client):
+    """Makes topics, each fourth with a setting that is none. What is in doubt is asked for until it is known."""
+
+    def __init__(self, name: str, history: History, bootstrap: str, prefix: str) -> None:
+        super().__init__(name, history)
+        self._prefix = prefix
+        self._serial = itertools.count(1)
+        self._admin = AdminClient(at(bootstrap))
+
+    def step(self) -> None:
+        number = next(self._serial)
+        valid = number % 4 != 0
+        made = Making(f"{self._prefix}-topic-{number}", 1 + number % 3, time.monotonic())
+        self.history.topics.append(made)
+        while made.outcome is Outcome.UNKNOWN and not self.stopping.is_set():
+            self._make(made, {} if valid else {"cleanup.policy": "none-such"})
+            if made.outcome is Outcome.UNKNOWN:
+                self.stopping.wait(AGAIN_S)
+        if made.outcome is (Outcome.FAILED if valid else Outcome.OK):
+            self.history.errors.append(f"{self.name}: {made} ended as {made.outcome}")
+        self.stopping.wait(MAKE_EACH_S)
+
+    def _make(self, made: Making, configs: dict[str, str]) -> None:
+        wanted = NewTopic(made.topic, made.partitions, config=configs)
+        try:
+            self._admin.create_topics([wanted], operation_timeout=MAKE_S, request_timeout=MAKE_S)[made.topic].result()
+            outcome = Outcome.OK
+        except KafkaException as error:
+            match error.args[0].code():
+                case KafkaError.TOPIC_ALREADY_EXISTS:  # by an attempt whose answer was lost
+                    outcome = Outcome.OK
+                case KafkaError.INVALID_CONFIG:  # of the request itself, whatever became of other attempts
+                    outcome = Outcome.FAILED
+                case code:
+                    if code not in IN_DOUBT:
+                        self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {made.topic}: {error}")
+                    return
+        made.incarnation = incarnation_of(self._admin, made.topic) if outcome is Outcome.OK else ""
+        made.returned = time.monotonic()
+        made.outcome = outcome
+
+
 class Watcher(Client):
     """Asks for latest offsets and cursors all the time. A question without an answer says nothing."""
 
@@ -201,20 +374,29 @@ class Watcher(Client):
                 self.history.ends.append(EndSeen(where, found[1], called, time.monotonic()))
         except KafkaException:
             pass
-        called = time.monotonic()
-        try:
-            asked = [TopicPartition(each.topic, each.partition) for each in self.places]
-            for each in self._consumer.committed(asked, timeout=CALL_S):
-                if each.error is None:
-                    offset = each.offset if each.offset >= 0 else -1
-                    seen = CursorSeen(self.group, Where(each.topic, each.partition), offset, called, time.monotonic())
-                    self.history.cursors.append(seen)
-        except KafkaException:
-            pass
+        self._see_cursors()
         self.stopping.wait(WATCH_S)
 
     def end(self) -> None:
+        """Once more, of all partitions: what was acknowledged last has been seen by nobody yet."""
+        deadline = time.monotonic() + END_S
+        while not self._see_cursors() and time.monotonic() < deadline and not self.abandoned.is_set():
+            self.abandoned.wait(AGAIN_S)
         self._consumer.close()
+
+    def _see_cursors(self) -> bool:
+        """Whether all were told."""
+        called = time.monotonic()
+        asked = [TopicPartition(each.topic, each.partition) for each in self.places]
+        try:
+            found = [each for each in self._consumer.committed(asked, timeout=CALL_S) if each.error is None]
+        except KafkaException:
+            return False
+        for each in found:
+            offset = each.offset if each.offset >= 0 else -1
+            seen = CursorSeen(self.group, Where(each.topic, each.partition), offset, called, time.monotonic())
+            self.history.cursors.append(seen)
+        return len(found) == len(asked)
 
 
 class Load:
@@ -228,12 +410,15 @@ class Load:
         self.history = History()
         self.group = f"{self.name}-group"
         self.topics = [f"{self.name}-{number}" for number in range(topics)]
-        make_topics(cluster, self.topics, partitions)
+        make_topics(cluster, self.topics, partitions, {"max.message.bytes": str(TOPIC_TAKES_BYTES)})
         self.places = [Where(topic, number) for number in range(partitions) for topic in self.topics]
         to = cluster.bootstrap
         self.writers = [Writer(f"w{number}", self.history, to, self.places) for number in range(writers)]
+        self.writers.append(Refused("refused", self.history, to, self.places))
         self.members = [Member(f"m{number}", self.history, to, self.group, self.topics) for number in range(members)]
         self.watcher = Watcher("watcher", self.history, to, self.group, self.places)
+        self.maker = Maker("maker", self.history, to, self.name)
+        self.history.topics += [Making(topic, partitions, 0.0, Outcome.OK, 0.0) for topic in self.topics]
         self.began = time.monotonic()
         cluster.on_close.append(self.abandon)
         for each in self.clients():
@@ -243,7 +428,7 @@ class Load:
 
     def clients(self) -> list[Client]:
         """All of them."""
-        return [*self.writers, *self.members, self.watcher]
+        return [*self.writers, *self.members, self.watcher, self.maker]
 
     def abandon(self) -> None:
         """Let the clients end, whatever they have under way."""
@@ -268,6 +453,19 @@ class Load:
         self.fail_on_errors()
         print(f"writes went on after {time.monotonic() - since:.2f} s")
         return time.monotonic() - since
+
+    def await_topics(self, since: float, *, within_s: float = GO_ON_S) -> None:
+        """Until a topic is made that was asked for after `since`."""
+        until(
+            "a topic is made",
+            lambda: (
+                self.history.errors
+                or any(each.called > since and each.outcome is Outcome.OK for each in list(self.history.topics))
+            ),
+            timeout_s=since + within_s - time.monotonic(),
+        )
+        self.fail_on_errors()
+        print(f"a topic was made after {time.monotonic() - since:.2f} s")
 
     def fresh_writes_go_on(self, *, within_s: float = GO_ON_S) -> None:
         """A program that starts now can write to each partition.
@@ -296,31 +494,49 @@ class Load:
 
     def finish(self) -> History:
         """End the clients, read everything back, and fail on what is wrong."""
-        for writer in self.writers:
-            writer.stopping.set()
         began = time.monotonic()
-        for writer in self.writers:
-            writer.join(END_S + 10)
+        for client in (*self.writers, self.maker):
+            client.stopping.set()
+        for client in (*self.writers, self.maker):
+            client.join(END_S + 10)
         print(f"writers ended after {time.monotonic() - began:.1f} s")
         final = read_back(self.cluster, self.places)
         try:
             self._await_members(final)
         finally:
-            for client in (*self.members, self.watcher):
-                client.stopping.set()
-            for client in (*self.members, self.watcher):
-                client.join(END_S)
+            for member in self.members:
+                member.stopping.set()
+            for member in self.members:
+                member.join(END_S)
+            members_ended = time.monotonic()
+            self.watcher.stopping.set()
+            self.watcher.join(END_S + CALL_S)
         print(f"clients ended after {time.monotonic() - began:.1f} s")
+        self._ask_for_topics()
+        last = {each.where for each in self.history.cursors if each.called > members_ended}
+        assert last == set(self.places), f"nobody was told the cursors of {set(self.places) - last} in the end"
         faults = faults_of(self.history, final)
         if faults:
             pytest.fail("\n".join([*faults, self.cluster.events()]))
         assert len(self.history.times) > len(self.places)
         print(
-            f"{len(self.history.times)} writes acknowledged, {len(self.history.reads)} records given to members, "
-            f"{sum(each.outcome is Outcome.OK for each in self.history.commits)} cursors committed, "
-            f"{len(self.history.ends)} ends and {len(self.history.cursors)} cursors asked for"
+            f"{len(self.history.times)} writes acknowledged, {_count(self.history.writes, Outcome.FAILED)} refused, "
+            f"{len(self.history.reads)} records given to members, "
+            f"{_count(self.history.commits, Outcome.OK)} cursors committed, "
+            f"{len(self.history.ends)} ends and {len(self.history.cursors)} cursors asked for, "
+            f"{_count(self.history.topics, Outcome.OK)} topics made"
         )
         return self.history
+
+    def _ask_for_topics(self) -> None:
+        """Of each node, until there is nothing wrong, or for as long as a node may take to hear of a topic."""
+        names = sorted({each.topic for each in self.history.topics})
+        deadline = time.monotonic() + HEARD_S
+        while True:
+            self.history.listings = listings(self.cluster, names)
+            if not topic_faults_of(self.history) or time.monotonic() > deadline:
+                return
+            time.sleep(POLL_S)
 
     def _await_members(self, final: dict[Where, Log]) -> None:
         wanted = {(where, offset) for where, log in final.items() for offset, _ in log}
@@ -341,11 +557,46 @@ class Load:
             time.sleep(0.05)
 
 
-def make_topics(cluster: Cluster, names: list[str], partitions: int) -> None:
+def _count(operations: Iterable[Write | Commit | Making], outcome: Outcome) -> int:
+    return sum(each.outcome is outcome for each in operations)
+
+
+def make_topics(
+    cluster: Cluster, names: list[str], partitions: int, configs: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """New topics; fails when they cannot be made in a minute."""
     admin = AdminClient(at(cluster.bootstrap))
-    for future in admin.create_topics([NewTopic(name, partitions) for name in names], operation_timeout=60).values():
+    wanted = [NewTopic(name, partitions, config=dict(configs)) for name in names]
+    for future in admin.create_topics(wanted, operation_timeout=60).values():
         future.result(60)
+
+
+def incarnation_of(admin: AdminClient, topic: str) -> str:
+    """As the client is told; "" where it is not, since the node that it asks is away or has not heard of the topic."""
+    try:
+        found = admin.describe_topics(TopicCollection([topic]), request_timeout=MAKE_S)[topic].result().topic_id
+    except KafkaException:
+        return ""
+    return struct.pack(">qq", found.get_most_significant_bits(), found.get_least_significant_bits()).hex()
+
+
+def listings(cluster: Cluster, names: Iterable[str]) -> dict[str, Mapping[str, Listed]]:
+    """What each node that serves has of topics, by node."""
+    asked = metadata.MetadataRequest([(name, None) for name in names], allow_auto_create=False)
+    request = metadata.encode_request(METADATA_VERSION, asked)
+    found: dict[str, Mapping[str, Listed]] = {}
+    for number, node in cluster.nodes.items():
+        if node.is_up and not node.stopped:
+            with BrokerConnection(HOST, node.port, "test", CALL_S) as connection:
+                body = connection.call(ApiKey.METADATA, METADATA_VERSION, request)
+            topics = metadata.decode_response(body, 0, METADATA_VERSION).topics
+            found[f"node {number}"] = {str(each.name): _listed(each) for each in topics if each.error == 0}
+    return found
+
+
+def _listed(topic: metadata.TopicMeta) -> Listed:
+    led = sum(each.error == 0 and each.leader >= 0 for each in topic.partitions)
+    return Listed(led, topic.topic_id.hex())
 
 
 def read_back(cluster: Cluster, places: Iterable[Where]) -> dict[Where, Log]:

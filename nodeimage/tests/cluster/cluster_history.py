@@ -4,11 +4,15 @@ Clients write down calls and answers here, from any thread; `faults_of(history, 
 thing that no log may do, however its nodes failed:
 
 - an acknowledged record that is not at its offset, or nowhere;
+- a record that was refused for good and is there all the same, or was given to anybody (aborted reads);
 - a record of an idempotent producer that is there twice, or records of one that changed their order;
 - a gap between offsets, or records that no member of a group was given though its cursor went past them;
 - an offset that means one record here and another there, and one that was read but never was (uncommitted reads);
 - a cursor that goes back, or that nobody committed;
+- a record that was acknowledged before a topic was deleted and made again, and is in what was made;
 - a latest offset below what was acknowledged before it was asked for;
+- a topic whose making was acknowledged that a node does not have as it was made; one that was refused or is deleted,
+  and that a node has; one that nodes have differently;
 - an error that reached a program.
 
 A partition is known by its `Where`: a topic that was deleted and made again has another incarnation. `final` is all of
@@ -37,7 +41,7 @@ class Where(NamedTuple):
 
 
 class Outcome(Enum):
-    """What the caller of an operation knows of it."""
+    """What the caller of an operation knows of it. FAILED: it did not take place, and never will; not: no answer."""
 
     OK = "ok"
     FAILED = "failed"
@@ -99,6 +103,28 @@ class EndSeen(NamedTuple):
 
 
 @dataclass(slots=True)
+class Making:
+    """A topic that a program asked for, under a name that no other has before that one is deleted."""
+
+    topic: str
+    partitions: int
+    called: float
+    outcome: Outcome = Outcome.UNKNOWN
+    returned: float = float("inf")
+    incarnation: str = ""
+    """As a client was told once it was made; "": it was not told."""
+    deleted: Outcome | None = None
+    """What came of deleting it; None: nobody asked for that."""
+
+
+class Listed(NamedTuple):
+    """A topic as a node has it: how many partitions have somebody who leads them, and the incarnation."""
+
+    partitions: int
+    incarnation: str
+
+
+@dataclass(slots=True)
 class History:
     """Everything that clients did. Lists are appended to by many threads, and read once these have ended."""
 
@@ -107,6 +133,11 @@ class History:
     commits: list[Commit] = field(default_factory=list)
     cursors: list[CursorSeen] = field(default_factory=list)
     ends: list[EndSeen] = field(default_factory=list)
+    across: list[Read] = field(default_factory=list)
+    """What consumers were given that outlive topics: of which incarnation, they do not know."""
+    topics: list[Making] = field(default_factory=list)
+    listings: dict[str, Mapping[str, Listed]] = field(default_factory=dict)
+    """By node, the topics that it has, asked for when everything was quiet."""
     errors: list[str] = field(default_factory=list)
     """What reached a program and should not have."""
     acknowledged: threading.Condition = field(default_factory=threading.Condition)
@@ -142,10 +173,24 @@ def faults_of(history: History, final: Mapping[Where, Log]) -> list[str]:
         found["error"].append(error)
     places = _final_places(final, found)
     _check_writes(history, final, places, found)
+    _check_refused(history, final, found)
     _check_meaning(history, final, found)
+    _check_lives(history, final, found)
     _check_ends(history, found)
     _check_cursors(history, found)
     _check_groups(history, final, found)
+    _check_topics(history, found)
+    return _report(found)
+
+
+def topic_faults_of(history: History) -> list[str]:
+    """What is wrong with the topics alone: a node may still have to hear of the last ones."""
+    found: dict[str, list[str]] = defaultdict(list)
+    _check_topics(history, found)
+    return _report(found)
+
+
+def _report(found: Mapping[str, list[str]]) -> list[str]:
     return [line for kind in found for line in _told(kind, found[kind])]
 
 
@@ -196,6 +241,22 @@ def _check_writes(
         last[write.producer, write.where] = (at[0], write.value)
 
 
+def _check_refused(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
+    """What was refused is nowhere, in no incarnation: it was never stored, not even for a while."""
+    refused = {write.value: write for write in history.writes if write.outcome is Outcome.FAILED}
+    if not refused:
+        return
+    seen = [(where, offset, value, "is there at the end") for where, log in final.items() for offset, value in log]
+    given = itertools.chain(history.reads, history.across)
+    seen += [(read.where, read.offset, read.value, f"was given to {read.member}") for read in given]
+    for where, offset, value, how in seen:
+        if value in refused:
+            write = refused[value]
+            found["aborted"].append(
+                f"{where}: {value[:40]!r} of {write.producer}, refused at {write.returned:.3f}, {how}, at {offset}"
+            )
+
+
 def _check_meaning(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
     meaning = {(where, offset): (value, "the end") for where, log in final.items() for offset, value in log}
     ends = {where: log[-1][0] + 1 if log else 0 for where, log in final.items()}
@@ -217,6 +278,41 @@ def _check_meaning(history: History, final: Mapping[Where, Log], found: dict[str
             found["meaning"].append(
                 f"{write.where}: {write.value!r} was acknowledged at {write.offset}, which is {value!r} to {who}"
             )
+
+
+def _check_lives(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
+    """What was acknowledged before an incarnation was asked for is not in it, and no consumer goes back to that."""
+    lives: dict[str, list[Making]] = defaultdict(list)
+    for made in history.topics:
+        if made.outcome is Outcome.OK:
+            lives[made.topic].append(made)
+    lives = {topic: sorted(each, key=lambda made: made.called) for topic, each in lives.items() if len(each) > 1}
+    writes = {
+        write.value: write for write in history.writes if write.outcome is Outcome.OK and write.where.topic in lives
+    }
+    seen = [(where, offset, value, "the end") for where, log in final.items() for offset, value in log]
+    seen += [(read.where, read.offset, read.value, read.member) for read in history.reads]
+    began = {(made.topic, made.incarnation): made.called for each in lives.values() for made in each}
+    for where, offset, value, who in seen:
+        write = writes.get(value)
+        if write is not None and write.returned < began.get((where.topic, where.incarnation), 0.0):
+            found["life"].append(
+                f"{where}: {offset} is {value[:40]!r} to {who}, which was acknowledged at {write.returned:.3f}, before "
+                f"that was made"
+            )
+    newest: dict[tuple[str, Where], int] = defaultdict(int)
+    for read in history.across:
+        write = writes.get(read.value)
+        if write is None:
+            continue
+        made_by_then = sum(made.called < write.returned for made in lives[read.where.topic])
+        if made_by_then < newest[read.member, read.where]:
+            found["life"].append(
+                f"{read.where}: {read.member} was given {read.value[:40]!r}, of life {made_by_then} at most, after a "
+                f"record of life {newest[read.member, read.where]}"
+            )
+        made_before = sum(made.returned < write.called for made in lives[read.where.topic])
+        newest[read.member, read.where] = max(made_before, newest[read.member, read.where])
 
 
 def _check_ends(history: History, found: dict[str, list[str]]) -> None:
@@ -284,4 +380,41 @@ def _check_groups(history: History, final: Mapping[Where, Log], found: dict[str,
             )
 
 
-__all__ = ["Commit", "CursorSeen", "EndSeen", "History", "Log", "Outcome", "Read", "Where", "Write", "faults_of"]
+def _check_topics(history: History, found: dict[str, list[str]]) -> None:
+    wanted = {made.topic for made in history.topics if made.outcome is not Outcome.FAILED}
+    for node, listing in history.listings.items():
+        for made in history.topics:
+            there = listing.get(made.topic)
+            told = f"{made.topic}: {made.partitions} partitions, {made.incarnation or 'no incarnation told'}"
+            match made.outcome, made.deleted:
+                case Outcome.OK, None:
+                    incarnation = made.incarnation or (there and there.incarnation)
+                    if there != (made.partitions, incarnation):
+                        found["topic"].append(f"{told}, made at {made.returned:.3f}; {node} has {there or 'nothing'}")
+                case Outcome.OK, Outcome.OK:
+                    if there is not None and there.incarnation == made.incarnation:
+                        found["topic"].append(f"{told}, is deleted, and {node} has it")
+                case Outcome.FAILED, _:
+                    if there is not None and made.topic not in wanted:
+                        found["topic"].append(f"{told}, refused at {made.returned:.3f}; {node} has {there}")
+    for topic in sorted(wanted):
+        views = {node: listing.get(topic) for node, listing in history.listings.items()}
+        if len(set(views.values())) > 1:
+            found["topic"].append(f"{topic}: nodes have {views}")
+
+
+__all__ = [
+    "Commit",
+    "CursorSeen",
+    "EndSeen",
+    "History",
+    "Listed",
+    "Log",
+    "Making",
+    "Outcome",
+    "Read",
+    "Where",
+    "Write",
+    "faults_of",
+    "topic_faults_of",
+]

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import CALL_S, Load, Writer, at, make_topics, read_back
-from cluster_history import History, Where, faults_of
+from cluster_clients import CALL_S, Follower, Load, Reader, Writer, at, incarnation_of, make_topics, read_back
+from cluster_history import Commit, CursorSeen, History, Log, Making, Outcome, Where, faults_of
 from cluster_nodes import Cluster, until
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LIVES = 5
+LIFE_PARTITIONS = 3
+PARKED = "parked"
 PARTITIONS = 24
 JOINED_S = 10.0
 
@@ -126,36 +128,112 @@ def test_a_node_that_joins_carries_its_share_of_the_writes_and_no_byte_is_copied
     assert not pressure.refused, pressure.refused[:3]
 
 
-def test_topics_deleted_and_made_again_under_a_live_producer_keep_their_lives_apart(three: Cluster) -> None:
+class Lives:
+    """A topic that is deleted and made again, and its readers. A history of its incarnations."""
+
+    def __init__(self, cluster: Cluster, topic: str, history: History) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._history = history
+        self._admin = AdminClient(at(cluster.bootstrap))
+        self._parked = Consumer({**at(cluster.bootstrap), "group.id": PARKED, "enable.auto.commit": False})
+        self.final: dict[Where, Log] = {}
+
+    def make(self) -> Making:
+        """Another life, of which a group knows nothing."""
+        made = Making(self._topic, LIFE_PARTITIONS, time.monotonic())
+        self._history.topics.append(made)
+        make_topics(self._cluster, [self._topic], LIFE_PARTITIONS)
+        made.outcome, made.returned = Outcome.OK, time.monotonic()
+        earlier = {each.incarnation for each in self._history.topics if each is not made}
+        told = until("its id is told", lambda: {incarnation_of(self._admin, self._topic)} - {"", *earlier})
+        (made.incarnation,) = told
+        self._see_cursors(made)
+        return made
+
+    def read(self, made: Making, writer: Writer) -> None:
+        """Let it be written to and read; then all of it. What was written in this life alone is known by it."""
+        places = [Where(self._topic, number, made.incarnation) for number in range(LIFE_PARTITIONS)]
+        reader = Reader(f"reader-{made.incarnation}", self._history, self._cluster.bootstrap, places)
+        reader.start()
+        newest = self._history.newest
+        written = [each._replace(incarnation="") for each in places]
+        until(
+            "each partition is written to and read",
+            lambda: (
+                self._history.errors
+                or (all(newest.get(each, 0.0) > made.returned for each in written) and reader.given == set(places))
+            ),
+        )
+        known = time.monotonic()
+        reader.stopping.set()
+        reader.join(CALL_S)
+        self.final |= read_back(self._cluster, places)
+        mine = [each for each in list(writer.writes) if each.called > made.returned and each.returned < known]
+        for write in mine:
+            write.where = write.where._replace(incarnation=made.incarnation)
+        assert any(each.outcome is Outcome.OK for each in mine)
+        self._park(places)
+        self._see_cursors(made)
+
+    def delete(self, made: Making) -> None:
+        """Its end."""
+        made.deleted = Outcome.UNKNOWN
+        self._admin.delete_topics([self._topic], operation_timeout=CALL_S)[self._topic].result(60)
+        made.deleted = Outcome.OK
+
+    def close(self) -> None:
+        """The group's consumer."""
+        self._parked.close()
+
+    def _park(self, places: list[Where]) -> None:
+        commits = [Commit(PARKED, where, 1, time.monotonic()) for where in places]
+        self._history.commits += commits
+        self._parked.commit(
+            offsets=[TopicPartition(each.topic, each.partition, 1) for each in places], asynchronous=False
+        )
+        for each in commits:
+            each.outcome, each.returned = Outcome.OK, time.monotonic()
+
+    def _see_cursors(self, made: Making) -> None:
+        called = time.monotonic()
+        asked = [TopicPartition(self._topic, number) for number in range(LIFE_PARTITIONS)]
+        for each in self._parked.committed(asked, timeout=CALL_S):
+            where, offset = Where(self._topic, each.partition, made.incarnation), max(each.offset, -1)
+            self._history.cursors.append(CursorSeen(PARKED, where, offset, called, time.monotonic()))
+
+
+def test_topics_deleted_and_made_again_under_live_clients_keep_their_lives_apart(three: Cluster) -> None:
+    """Records, cursors and offsets of one are never seen in the next, by readers that are new or have stayed."""
     three.admin("stream.create", {"path": "/churn", "policy": {"auto_create": False}})
     topic = "/churn:again"
-    admin = AdminClient(at(three.bootstrap))
-    make_topics(three, [topic], 3)
-    places = [Where(topic, number) for number in range(3)]
     history = History()
-    writer = Writer("churner", history, three.bootstrap, places)
+    lives = Lives(three, topic, history)
+    made = lives.make()
+    writer = Writer("churner", history, three.bootstrap, [Where(topic, number) for number in range(LIFE_PARTITIONS)])
+    follower = Follower("follower", history, three.bootstrap, topic)
     gone = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-    writer.forgives = lambda error: error.code() in gone
+    writer.forgives = follower.forgives = lambda error: error.code() in gone
     writer.start()
+    follower.start()
     try:
-        for life in range(LIVES):
-            began = time.monotonic()
-            until(
-                "each partition is written to",
-                lambda began=began: history.errors or all(history.newest.get(each, 0.0) > began for each in places),
-            )
-            assert not history.errors, history.errors[:5]
-            known = time.monotonic()
-            final = read_back(three, places)
-            one = History()
-            one.writes = [each for each in list(writer.writes) if each.called > began and each.returned < known]
-            assert one.writes
-            assert faults_of(one, final) == []
-            if life < LIVES - 1:
-                admin.delete_topics([topic], operation_timeout=CALL_S)[topic].result(60)
-                make_topics(three, [topic], 3)
+        lives.read(made, writer)
+        for _ in range(LIVES - 1):
+            lives.delete(made)
+            made = lives.make()
+            lives.read(made, writer)
+        mine = {each.value for each in writer.writes if each.where.incarnation == made.incarnation}
+        until(
+            "the consumer that has stayed reads the last life",
+            lambda: history.errors or any(each.value in mine for each in list(history.across)),
+        )
     finally:
-        writer.stopping.set()
-        writer.abandoned.set()
-        writer.join(CALL_S)
-    assert not history.errors, history.errors[:5]
+        lives.close()
+        for client in (writer, follower):
+            client.stopping.set()
+            client.abandoned.set()
+        for client in (writer, follower):
+            client.join(CALL_S)
+    faults = faults_of(history, lives.final)
+    assert not faults, "\n".join(faults)
+    assert len({each.where.incarnation for each in history.reads}) == LIVES

@@ -18,8 +18,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 def test_a_node_that_is_killed_takes_nothing_with_it(three: Cluster, target: Target) -> None:
     load = Load(three)
     victim = target(three, load)
+    killed = time.monotonic()
     three.kill(victim)
     load.await_writes(time.monotonic())
+    load.await_topics(killed)
     three.start(victim)
     three.await_ready(victim)
     three.await_whole()

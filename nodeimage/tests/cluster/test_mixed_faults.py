@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load, make_topics
-from cluster_nodes import Cluster, Node
+from cluster_clients import Load, listings, make_topics
+from cluster_nodes import Cluster, Node, until
 from confluent_kafka import KafkaException
 
 SECONDS = float(os.environ.get("HEADRACE_FAULT_SECONDS", "30"))
@@ -184,3 +184,4 @@ def make_topics_again(cluster: Cluster, name: str) -> None:
     except KafkaException as error:
         if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
             raise
+    until(f"every node has {name}", lambda: all(name in listing for listing in listings(cluster, [name]).values()))

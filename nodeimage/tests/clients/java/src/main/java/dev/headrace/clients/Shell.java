@@ -29,6 +29,7 @@ public final class Shell {
         Map<String, Command> commands = new LinkedHashMap<>();
         Producing.addTo(commands);
         Consuming.addTo(commands);
+        Feeds.addTo(commands);
         Members.addTo(commands);
         Administration.addTo(commands);
         GroupAdministration.addTo(commands);
@@ -38,6 +39,7 @@ public final class Shell {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             out.println(JSON.writeValueAsString(answer(commands, JSON.readTree(line))));
         }
+        Feeds.stopAll();
         Members.stopAll();
     }
 

@@ -25,6 +25,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member, Primary
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
+from headrace.control.clocks import Clocks
 from headrace.ids import Position
 from headrace.log import frames
 from headrace.node.catalog import NodeCatalog
@@ -180,6 +181,11 @@ def waits_for_a_target_that_is_deleted() -> Any:
     return mock.patch.object(RollSteps, "_target_now", planted)
 
 
+def expires_by_its_own_clock() -> Any:
+    """A node whose wall clock is ahead drops what others would keep."""
+    return mock.patch.object(Clocks, "agreed", Clocks.own)
+
+
 @pytest.mark.parametrize(
     ("planted", "seeds"),
     [
@@ -210,6 +216,7 @@ def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:
         (takes_what_it_does_not_know_for_dead, 0),
         (deletes_what_is_needed, 400),
         (waits_for_a_target_that_is_deleted, 0),
+        (expires_by_its_own_clock, 0),
     ],
 )
 def test_a_fault_planted_in_topics_is_found(planted: Planted, first: int) -> None:

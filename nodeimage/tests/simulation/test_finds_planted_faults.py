@@ -66,6 +66,18 @@ def finds_the_match_point_by_position_alone() -> Any:
     return mock.patch.object(feed, "match_point", planted)
 
 
+def acknowledges_before_it_cut() -> Any:
+    """Invariant 7: what a follower has beyond the match point, however it came there, is no copy of the primary's."""
+    take_up = Follower._take_up
+
+    async def planted(follower: Follower, following: Any) -> None:
+        follower._following = True
+        follower._acknowledge()
+        await take_up(follower, following)
+
+    return mock.patch.object(Follower, "_take_up", planted)
+
+
 def goes_on_in_the_epoch_of_its_last_run() -> Any:
     return mock.patch.object(LocalReplica, "led", property(lambda replica: 0))
 
@@ -192,6 +204,7 @@ def expires_by_its_own_clock() -> Any:
         (commits_without_one_follower, 40),
         (acknowledges_before_it_wrote, 40),
         (finds_the_match_point_by_position_alone, 40),
+        (acknowledges_before_it_cut, 40),
         (goes_on_in_the_epoch_of_its_last_run, 40),
         (commits_by_the_proposed_set_alone, 40),
         (makes_every_folder_with_the_same_format, 40),

@@ -176,6 +176,25 @@ async def test_a_replica_that_is_added_gets_all(three: Several) -> None:
     assert three.payloads(2, container_id) == expected
 
 
+async def test_a_node_that_reads_along_becomes_a_replica(three: Several) -> None:
+    """Every node follows the catalog; one that did so as an observer begins to count when it is named."""
+    container_id = await three.create(replicas=2, min_in_sync=1, kind="catalog")
+    container = await three.led(container_id)
+    end = await container.append_command(b"one")
+    await three.same(container_id, [2], end=end)
+    third = three.nodes[2].node_id
+    assert third not in {member.node for member in container.primary.waits_for}
+    await three.change(container_id, lambda record: structs.replace(record, replicas=(*record.replicas, third)))
+    await until(lambda: third in {member.node for member in container.primary.in_sync} or None)
+
+
+async def test_a_primary_that_hands_over_is_out_of_touch_at_once(three: Several) -> None:
+    container = await three.led(await three.create(replicas=3, min_in_sync=2))
+    await until(lambda: container.in_touch or None)
+    container.handing_over = True
+    assert not container.in_touch
+
+
 async def last_word(nodes: Several, container_id: ContainerId) -> Position:
     """A command that is committed by whoever leads in the end."""
     while True:

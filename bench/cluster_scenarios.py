@@ -342,7 +342,7 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
             Row("few", "server CPU of a request, 100 topics", "cpu_us", "us", more_is_better=False),
             Row(
                 "many",
-                "server CPU of a request (Headrace 100,000, Kafka 10,000 topics)",
+                "server CPU of a request, 100,000 topics",
                 "cpu_us",
                 "us",
                 more_is_better=False,
@@ -358,7 +358,7 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
         (
             Row(
                 "p50",
-                "kill -9 among 100,000 topics (Kafka 10,000), p50",
+                "kill -9 among 100,000 topics, p50",
                 "p50_s",
                 "s",
                 more_is_better=False,
@@ -366,7 +366,7 @@ CLUSTER_SCENARIOS: tuple[Scenario, ...] = (
             ),
             Row(
                 "worst",
-                "kill -9 among 100,000 topics (Kafka 10,000), worst",
+                "kill -9 among 100,000 topics, worst",
                 "worst_s",
                 "s",
                 more_is_better=False,

@@ -137,14 +137,34 @@ def test_every_link_leads_to_a_file() -> None:
 
 
 def test_every_test_that_is_named_exists() -> None:
-    tests = {path.name: path.read_text() for path in ROOT.rglob("test_*.py") if ".venv" not in path.parts}
+    files = [path for path in ROOT.rglob("test_*.py") if ".venv" not in path.parts]
+    tests = {path.name for path in files} | {  # files of one name lie in several folders
+        name for path in files for name in re.findall(r"def (test_\w+)\(", path.read_text())
+    }
     named = {(path.name, name) for path in DOCUMENTS for name in re.findall(r"\btest_\w+(?:\.py)?", path.read_text())}
     assert len(named) > 15
-    assert [
-        (document, name)
-        for document, name in sorted(named)
-        if name not in tests and not any(f"def {name}(" in source for source in tests.values())
-    ] == []
+    assert [(document, name) for document, name in sorted(named) if name not in tests] == []
+
+
+def test_every_folder_and_file_of_tests_that_is_named_exists() -> None:
+    named = {name for path in DOCUMENTS for name in re.findall(r"`(tests/[\w/.]+)`", path.read_text())}
+    assert len(named) > 5
+    assert sorted(name for name in named if not (ROOT / "nodeimage" / name).exists()) == []
+
+
+def test_every_fault_found_has_a_test_or_says_what_covers_it() -> None:
+    """A row that cites the simulator's seeds names those of its fault, and every seed that is kept has a row."""
+    source = (ROOT / "nodeimage/tests/simulation/test_seeds.py").read_text()
+    kept = set(re.findall(r"^    (\d+): ", source, re.MULTILINE))
+    told: set[str] = set()
+    for row in table(section((ROOT / "docs/reliability.md").read_text(), "Faults found")):
+        tests = row[-1]
+        assert len(row) == 4, row
+        assert re.search(r"`(test_\w+|test_\w+\.py)`", tests) or tests.startswith("none of its own: "), row
+        seeds = {seed for found in re.findall(r"\(seeds? ([\d, ]+)\)", " ".join(row)) for seed in found.split(", ")}
+        assert bool(seeds) == ("`test_what_a_seed_found_is_mended`" in tests), row
+        told |= seeds
+    assert told == kept
 
 
 def test_every_module_that_is_named_exists() -> None:

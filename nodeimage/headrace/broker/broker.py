@@ -9,7 +9,6 @@ of clients. What changes in the cluster comes in by `container_led`, `container_
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -114,6 +113,7 @@ class Broker:
         self.producer_block = producer_block
         self.store = store
         self.controller = controller
+        self.clocks = controller.clocks
         self.redundancy = Redundancy(cluster.view)
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
@@ -296,8 +296,8 @@ class Broker:
         return self.coordinator == self.node_id
 
     def now(self) -> int:
-        """Milliseconds since 1970."""
-        return int(time.time() * 1000)
+        """The cluster's time, in milliseconds since 1970; this node's own where it does not know that."""
+        return self.clocks.now()
 
     def monotonic_ms(self) -> int:
         """The loop's clock, in milliseconds."""

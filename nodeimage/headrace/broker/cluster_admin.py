@@ -166,6 +166,7 @@ def _node_shown(broker: "Broker", node: NodeRecord, answer: ProbeAnswer | None) 
     roles = ["controller"] if _controller(broker) == node.node_id else []
     roles += ["catalog" for each in held if each.kind == "catalog" and each.primary == node.node_id]
     load = answer.load if answer is not None else None
+    off_s = broker.controller.clocks_off().get(node.node_id)
     return {
         "node": node.node_id,
         "address": f"{node.host}:{node.port}",
@@ -182,6 +183,7 @@ def _node_shown(broker: "Broker", node: NodeRecord, answer: ProbeAnswer | None) 
         "requests_per_second": None if load is None else round(load.requests_per_s),
         "disk_used_bytes": None if load is None else load.disk_used,
         "disk_total_bytes": None if load is None else load.disk_total,
+        "clock_off_ms": None if off_s is None else round(off_s * 1000),
     }
 
 

@@ -4,7 +4,7 @@ The records come from the view of the cluster store, so what is said here may be
 again, and refuses what it does not lead. Knows nothing of Kafka's APIs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.container.container import Container
@@ -42,11 +42,27 @@ class Event(Protocol):
     def container(self) -> ContainerId | None: ...
 
 
+class ClusterTime(Protocol):
+    """What time it is, whatever one node's clock shows (control.clocks.Clocks)."""
+
+    def now(self) -> Millis:
+        """The cluster's time, or this node's own."""
+
+    def agreed(self) -> Millis | None:
+        """The cluster's time; None: it is not known."""
+
+
 class ControllerLink(Protocol):
     """This node's part in deciding (control.controller.Controller)."""
 
     @property
     def events(self) -> Iterable[Event]: ...
+
+    @property
+    def clocks(self) -> ClusterTime: ...
+
+    def clocks_off(self) -> Mapping[NodeId, float]:
+        """By how many seconds clocks are ahead of the cluster's time, of those that are off."""
 
     async def create(self, *, first: NodeId, volume: VolumeRecord) -> ContainerRecord:
         """Make a container now."""

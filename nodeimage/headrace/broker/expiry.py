@@ -3,6 +3,9 @@
 Only leaders expire, each what lies in its own containers. Chunks of which nothing can have expired are not read. A size
 limit counts what other nodes lead of the partition too; they are asked now and then, and count as empty where they do
 not answer: that keeps more than the limit, never less. Cursors of groups that have been empty for long go as well.
+
+Age is counted by the cluster's time (control.clocks), so that no node drops anything early whose own clock is ahead.
+While that is not known, since too few nodes have been heard, nothing is too old.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 COMMANDS_AT_ONCE: Final = 10_000
 CURSORS_KEPT_S: Final = 7 * 24 * 3600
 CURSORS_EVERY_S: Final = 3600.0
+NEVER: Final = Millis(-(1 << 62))
+"""When all is younger than any time to live."""
 ELSEWHERE_EVERY_S: Final = 30.0
 """How often other nodes are asked how much they hold of partitions with a size limit."""
 
@@ -56,7 +61,9 @@ class Expiry:
         if not streams:
             return
         rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
-        now = self._broker.now()
+        now = self._broker.clocks.agreed()
+        if now is None:
+            now = NEVER
         touched: set[StreamNumber] = set()
         shares: list[Share] = []
         for held, chunk, found in oldest:
@@ -110,8 +117,9 @@ class Expiry:
         if now < self._cursors_due:
             return
         self._cursors_due = now + CURSORS_EVERY_S
-        if self._upkeep.catalog_id in self._broker.containers:  # one node is enough
-            await self._broker.catalog.submit(ExpireCursors(before=Millis(self._broker.now() - CURSORS_KEPT_S * 1000)))
+        agreed = self._broker.clocks.agreed()
+        if agreed is not None and self._upkeep.catalog_id in self._broker.containers:  # one node is enough
+            await self._broker.catalog.submit(ExpireCursors(before=Millis(agreed - CURSORS_KEPT_S * 1000)))
 
 
 def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNumber, oldest: int, now: int) -> bool:

@@ -39,7 +39,7 @@ class NodeIdentity:
     port: int
     settings: NodeSettings
     rack: str | None = None
-    started_at: float = field(default_factory=time.time)
+    started_at: float = field(default_factory=time.monotonic)
 
 
 class Address(NamedTuple):

@@ -36,7 +36,7 @@ async def node_status(broker: "Broker") -> dict[str, object]:
     streams, topics, partitions = await broker.catalog.query(lambda reader: reader.totals())
     replicas = broker.cluster.replicas.all()
     disk = await _measured(broker)
-    uptime_s = max(time.time() - broker.node.started_at, 0.001)
+    uptime_s = max(time.monotonic() - broker.node.started_at, 0.001)
     counters = broker.counters
     return {
         "node": broker.node.node_id,

@@ -3,6 +3,10 @@
 The frame may be asked for twice, by two drivers at once, or late, when the partitionlet has gone on elsewhere: it is
 written once, and never behind its seal. What tells is the container's log, which has all that any primary before wrote
 once this one serves (invariant 8); of this node's own frames that are not written yet, `_under_way` tells.
+
+One that arrives after another target was chosen finds its container deleted: that alone lets a roll choose another. A
+node that has not heard of the deletion writes the frame in vain, since the catalog records no partitionlet but the one
+that is intended.
 """
 
 import asyncio

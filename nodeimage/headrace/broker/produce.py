@@ -116,7 +116,7 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
         return False
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=1)
     try:
-        _append(broker, session, pending, part, topic, partition, now=int(time.time() * 1000))
+        _append(broker, session, pending, part, topic, partition, now=broker.now())
     except HeadraceError as error:
         pending.add(_refused(broker, session, part, error, topic, partition.log_start), settled=True)
     broker.counters.produce_requests += 1
@@ -253,7 +253,7 @@ def _start(
     refused: dict[int, KafkaError] | None = None,
 ) -> None:
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=len(produce.partitions) + 1)
-    now = int(time.time() * 1000)
+    now = broker.now()
     for index, (part, found) in enumerate(zip(produce.partitions, partitions, strict=True)):
         try:
             if produce.acks not in (-1, 0, 1):

@@ -1,8 +1,9 @@
 """Since when each container has all the replicas in sync that its volume asks for, by the records alone.
 
 Every node keeps this for itself, so it is known whichever node dies, the controller's too. Times are wall clock, for
-people. A replica that died while the in-sync set was at its minimum stays in the set (invariant 6), and is not missed
-here; `cluster_rules.lacks`, which asks the nodes, does miss it.
+people; how long something lasted goes by a clock that does not jump. A replica that died while the in-sync set was at
+its minimum stays in the set (invariant 6), and is not missed here; `cluster_rules.lacks`, which asks the nodes, does
+miss it.
 """
 
 import time
@@ -37,6 +38,7 @@ class Redundancy:
     def __init__(self, view: ClusterView) -> None:
         self.whole = True
         self.since: Millis | None = None
+        self._turned_at: float | None = None
         self._view = view
         self._turns: deque[Turn] = deque(maxlen=KEPT)
         self._lacked: set[ContainerId] = set()
@@ -50,17 +52,17 @@ class Redundancy:
 
     def _changed(self, changed: Changed) -> None:
         if changed.containers:
-            self.see(self._view.containers.values(), now=_now())
+            self.see(self._view.containers.values(), now=_now(), at=time.monotonic())
 
-    def see(self, containers: Iterable[ContainerRecord], *, now: Millis) -> None:
-        """The records, as they are at `now`."""
+    def see(self, containers: Iterable[ContainerRecord], *, now: Millis, at: float) -> None:
+        """The records, as they are at `now`, which is at `at` seconds of a monotonic clock."""
         kept = [each for each in containers if each.state != "deleted"]
         lacking = _lacking(kept)
         self._lacked.update(lacking)
         if self.whole == (not lacking):
             return
-        lasted = None if self.since is None else (now - self.since) / 1000
-        self.whole, self.since = not lacking, now
+        lasted = None if self._turned_at is None else at - self._turned_at
+        self.whole, self.since, self._turned_at = not lacking, now, at
         if lacking:
             have = "containers have" if len(lacking) > 1 else "container has"
             reason = f"{len(lacking)} {have} fewer replicas in sync than asked for (such as container {lacking[0]})"

@@ -9,8 +9,9 @@ Whoever dies when: before the seal is committed nothing has happened to the part
 next roll takes it up. From then on the partitionlet takes no batch, and its end stands in the log, so that whoever
 drives the roll opens the next one at the same offset: this node, until it is through, even when it leads the source no
 more, and the source's next primary. Each step may be repeated: a partitionlet is opened once (opening.py), and recorded
-once (the catalog compares ids). A target that cannot be reached is waited for. Only where its container is deleted, so
-that nothing can ever open there, is another one intended.
+once (the catalog compares ids). A target that cannot be reached is waited for. Another one is intended only where the
+container of the first is deleted: what opens there, late, counts for nothing. (DESIGN section 5 asks for a seal in the
+first target instead, which a container that is gone cannot commit; targets that could are never left.)
 """
 
 import asyncio
@@ -189,7 +190,11 @@ class RollSteps:
         return None
 
     async def _target_now(self, target: PartitionletRow) -> PartitionletRow | None:
-        """The partitionlet to open, or another in place of one whose container is deleted; None: the roll is over."""
+        """The partitionlet to open, or another in place of one whose container is deleted; None: the roll is over.
+
+        Never one in place of a target that merely does not answer: an `open` that is under way there may arrive after
+        another was chosen, and then both would be open. In a deleted container nothing that it does counts.
+        """
         record = self._broker.cluster.record(target.container)
         if record is None or record.state != "deleted":
             return target

@@ -51,7 +51,7 @@ class Scrub:
     def start(self) -> None:
         """Begin, unless one is under way."""
         if self._task is None or self._task.done():
-            self._state, self._began, self._took = "running", time.time(), 0.0
+            self._state, self._began, self._took = "running", time.monotonic(), 0.0
             self._done = self._frames = self._bytes = 0
             self._findings = []
             self._task = self._broker.spawn(self._run())
@@ -78,7 +78,7 @@ class Scrub:
             "frames": self._frames,
             "bytes": self._bytes,
             "findings": list(self._findings),
-            "seconds": round(time.time() - self._began if self.running else self._took, 3),
+            "seconds": round(time.monotonic() - self._began if self.running else self._took, 3),
         }
 
     async def close(self) -> None:
@@ -95,7 +95,7 @@ class Scrub:
                 await self._one(replica)
                 self._done += 1
         finally:
-            self._took = time.time() - self._began
+            self._took = time.monotonic() - self._began
             self._state = "ended" if self._done == len(replicas) else "broken off"
         log.info("scrub ended", findings=len(self._findings), bytes=self._bytes, seconds=round(self._took, 1))
 

@@ -77,7 +77,9 @@ def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTa
         if intended.container == item.container:
             return RollOutcome(Code.NONE, "", intended)
         return RollOutcome(
-            Code.INVALID_REQUEST, "another roll is intended; its target must commit a seal first", intended
+            Code.INVALID_REQUEST,
+            "another roll is intended; its target stands, unless its container is deleted",
+            intended,
         )
     if retired:
         return RollOutcome(Code.LEADER_NOT_AVAILABLE, taken_out(item.container))

@@ -149,8 +149,9 @@ class RetireContainer(_Command, frozen=True):
 class RollTarget(_Item, frozen=True):
     """A partition to go on in `container`. `expected_open` fences: it must be the open partitionlet still.
 
-    `abandoned` is the partitionlet that an earlier intent chose and whose container has committed a seal of it, so that
-    it can never open (DESIGN section 5); 0 if there was none.
+    `abandoned` is the partitionlet that an earlier intent chose and whose container is deleted since; 0 if there was
+    none. Should it be opened there, late, its RollDone is refused. (DESIGN section 5 asks for a seal of it in its
+    container; no roll leaves a target that could commit one.)
     """
 
     topic_id: bytes

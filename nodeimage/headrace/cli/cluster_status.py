@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
-from headrace.cli.units import show_size
+from headrace.cli.units import show_duration, show_size
 from headrace.cli.words import described, in_words, rows_of
 from headrace.errors import HeadraceError
 
@@ -135,6 +135,16 @@ def controller_in_words(controller: int | None, nodes: Iterable[Mapping[str, Any
     return f"node {controller}" if answers else f"node {controller}, which does not answer"
 
 
+def clocks_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
+    """Whose clock is off, and by how much; "": nobody's that is known."""
+    return "; ".join(
+        f"node {each['node']}'s clock is {show_duration(abs(round(off_ms, -3)))}"
+        f" {'ahead of' if off_ms > 0 else 'behind'} the cluster's time"
+        for each in nodes
+        if (off_ms := each.get("clock_off_ms"))
+    )
+
+
 def told_node(node: Mapping[str, Any]) -> dict[str, Any]:
     """A node as a table shows it: nothing where it has no role, whole seconds of its time up."""
     uptime_ms = node.get("uptime_ms")
@@ -151,6 +161,8 @@ def _print(shown: dict[str, Any]) -> None:
     heading |= {name: shown[name] for name in ("streams", "topics", "partitions")}
     heading |= {f"volume {each['volume']}": volume_in_words(each) for each in shown["volumes"]}
     heading["redundancy"] = redundancy_in_words(shown["redundancy"])
+    if clocks := clocks_in_words(shown["nodes"]):
+        heading["clocks"] = clocks
     print_fields(described(heading))
     _print_things("nodes", [told_node(each) for each in shown["nodes"]], NODE_COLUMNS)
     _print_things("not whole", shown["lacking"], LACKING_COLUMNS)

@@ -176,6 +176,8 @@ class Follower:
             return False
         if not isinstance(first, Following) or first.epoch != self.epoch:
             return False
+        # Nothing is acknowledged before what diverges is cut (invariant 7): a position in the log of an earlier primary
+        # would count as a copy of what this one has there (KIP-101).
         await self._take_up(first)
         self._following = True
         self._acknowledge()

@@ -193,7 +193,12 @@ class Primary:
 
     @property
     def serves(self) -> bool:
-        """Latest offsets, reads and cursors wait until `committed` reaches the start of the epoch (invariant 8)."""
+        """Latest offsets, reads and cursors wait until `committed` reaches the start of the epoch (invariant 8).
+
+        By then every member has followed in this epoch, and takes nothing from a primary of before (invariant 4): what
+        the next primary finds is fenced before it is told. BookKeeper lost entries where the reads of a ledger's
+        recovery did not fence: one that they had not found could still be acknowledged.
+        """
         return self.committed >= self.epoch_start
 
     @property
@@ -233,7 +238,11 @@ class Primary:
         return peer.position < self.end and now - peer.moved >= STUCK_S
 
     def _may_join(self, member: Member, peer: _Peer, now: float) -> bool:
-        """Invariant 5: at or above `committed`, having spoken in this epoch; a named replica, and alive."""
+        """Invariant 5: at or above `committed`, having spoken in this epoch; a named replica, and alive.
+
+        A follower that was taken away and given back while its node was down comes with its former data, and format.
+        It counts by what matches in this epoch alone, as Redpanda's stale followers, removed and added again, did not.
+        """
         return (
             peer.connected
             and member.node in self._replicas

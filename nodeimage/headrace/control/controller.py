@@ -18,6 +18,7 @@ import structlog
 
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
+from headrace.control.clocks import Clocks
 from headrace.control.creation import Peers, create
 from headrace.control.events import Events, Status
 from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
@@ -75,6 +76,8 @@ class Controller:
         self._wake = asyncio.Event()
         self._since: dict[Condition, float] = {}
         self._lives: dict[NodeId, Life] = {}
+        self._clocks_off: set[NodeId] = set()
+        """Of which an event told."""
         self._waits: dict[ContainerId, str] = {}
         self._unsure: dict[ContainerId, PutContainer] = {}
         self._creating: set[_Creation] = set()
@@ -120,6 +123,16 @@ class Controller:
     def in_office(self) -> bool:
         """Whether this node is the controller."""
         return self._office.is_held()
+
+    @property
+    def clocks(self) -> Clocks:
+        """What time it is, and whose clock is off."""
+        return self._prober.clocks
+
+    def clocks_off(self) -> dict[NodeId, float]:
+        """By how many seconds clocks are ahead of the cluster's time (or behind, below 0), of nodes that answer."""
+        heard = {self._own} | self._prober.heard()
+        return {node: ahead_s for node, ahead_s in self.clocks.off().items() if node in heard}
 
     def heard(self) -> set[NodeId]:
         """The nodes that answered this one's probes within 2 s: part of what a probe's answer tells."""
@@ -190,6 +203,7 @@ class Controller:
     def _office_changed(self, held: bool) -> None:
         self._since.clear()
         self._lives.clear()
+        self._clocks_off.clear()
         self._waits.clear()
         self._unsure.clear()
         self._balance = BalanceState()
@@ -227,6 +241,7 @@ class Controller:
         now = self._loop.time()
         observed = self._observe(now)
         self._tell_lives(observed, now)
+        self._tell_clocks()
         why = cut_off(observed, now) or ("" if observed.reaches_store(self._own) else "does not reach the store")
         if not why:
             self._yielded = False
@@ -278,6 +293,19 @@ class Controller:
             node: self._lives.get(node, life) if life is Life.DOUBT and self._lives.get(node) is Life.DEAD else life
             for node, life in lives.items()
         }
+
+    def _tell_clocks(self) -> None:
+        off = self.clocks_off()
+        for node, ahead_s in off.items():
+            if node not in self._clocks_off:
+                where = "ahead of" if ahead_s > 0 else "behind"
+                self.events.add(
+                    "clock", f"node {node}'s clock is {abs(ahead_s):.0f} s {where} the cluster's time", node=node
+                )
+        for node in self._clocks_off & ({self._own} | self._prober.heard()) - off.keys():
+            self.events.add("clock", f"node {node}'s clock is right again", node=node)
+            self._clocks_off.discard(node)
+        self._clocks_off |= off.keys()
 
     def _tell_waits(self, changes: Iterable[Change]) -> None:
         waits = {each.container: each.reason for each in changes if isinstance(each, Wait)}

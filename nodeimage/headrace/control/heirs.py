@@ -1,7 +1,8 @@
 """Who may lead a container, and with which in-sync set. Pure.
 
 Only a member of the in-sync set leads: the node and the format of its replica, as the node itself reports it. The set
-never falls below the minimum: dead members stay in it then, and commits wait for them.
+never falls below the minimum: dead members stay in it then, and commits wait for them. So there is no last replica
+standing (KIP-966): one that was left alone in the set, lost what nobody else had, and led the others with what it kept.
 """
 
 from collections.abc import Callable
@@ -76,7 +77,8 @@ def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason:
     assert is_in_sync(observed, record, heir), "only a member of the in-sync set may lead"
     pairs = [pair for pair in record.in_sync if pair[0] == heir and str(pair[1]) == replica.format]
     pairs += [pair for pair in record.in_sync if pair[0] != heir and stays(pair[0])]
-    # Invariant 6. Those that stop come back soonest, then those that are dead.
+    # Invariant 6, against the last replica standing (KIP-966). Those that stop come back soonest, then those that are
+    # dead.
     absent = [pair for pair in record.in_sync if pair not in pairs and pair[0] != heir]
     absent.sort(key=lambda pair: (observed.life(pair[0], now) is Life.DEAD, has_another(observed, record, pair[0])))
     pairs += absent[: max(record.min_in_sync - len(pairs), 0)]

@@ -4,6 +4,8 @@ Every node probes, whoever is the controller: so a new controller knows at once 
 whom they hear. Probes of healthy nodes go out together, so that a cut of the network shows for all at the same time.
 What was seen belongs to one run of a node; another run begins unseen.
 
+Answers tell what the nodes' clocks show, too (control.clocks).
+
 A loop that stood still concludes nothing: the silence of others begins anew then, since their answers may be waiting.
 """
 
@@ -15,6 +17,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from headrace.control.clocks import Clocks
 from headrace.control.creation import Peers
 from headrace.control.observed import Sight
 from headrace.errors import HeadraceError
@@ -56,6 +59,7 @@ class Prober:
         self._peers = peers
         self._changed = changed
         self._loop = asyncio.get_running_loop()
+        self.clocks = Clocks(own=own, monotonic=self._loop.time)
         self._origin = self._beat_at = self._loop.time()
         self._counted_from = float("-inf")
         self._sights: dict[NodeId, Sight] = {}
@@ -78,9 +82,12 @@ class Prober:
                 for task in watched.tasks():
                     task.cancel()
                 del self._watched[node], self._sights[node]
+                if record is None:
+                    self.clocks.forget(node)
         for node, record in self._view.nodes.items():
             if node != self._own and node not in self._watched and record.peer_port:  # it has been up, that is
                 self._sights[node] = Sight()
+                self.clocks.expect(node)
                 watched = self._watched[node] = _Watched(record)
                 watched.ticker = self._loop.create_task(self._watch(watched), name=f"probe node {node}")
 
@@ -151,12 +158,14 @@ class Prober:
             log.warning("a node cannot say how it is", node=node, reason=str(error))
             return
         if self._watched.get(node) is watched and answer.node == node and answer.run == watched.run:
-            self._answered(watched, answer)
+            self._answered(watched, answer, asked_at)
 
-    def _answered(self, watched: "_Watched", answer: ProbeAnswer) -> None:
+    def _answered(self, watched: "_Watched", answer: ProbeAnswer, asked_at: float) -> None:
         before = self._sights[watched.node]
         watched.refusals = watched.failures = 0
-        self._sights[watched.node] = Sight(answer, self._loop.time())
+        self._sights[watched.node] = Sight(answer, now := self._loop.time())
+        if now - asked_at <= PROBE_S:  # else this process stood still, and the answer waited
+            self.clocks.told(watched.node, answer.clock)
         if before.answer is None or before.refused_twice or _essence(before.answer) != _essence(answer):
             self._changed()
 
@@ -178,6 +187,7 @@ class Prober:
         while True:
             self.counted_from()
             self._beat_at = self._loop.time()
+            self.clocks.look()
             await asyncio.sleep(BEAT_S)
 
 

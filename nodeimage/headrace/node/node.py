@@ -272,6 +272,7 @@ class Node:
             reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
             ready=self._ready,
             heard=sorted(self.controller.heard()),
+            clock=self.controller.clocks.own(),
         )
 
     async def _tell_full(self, full: bool) -> None:

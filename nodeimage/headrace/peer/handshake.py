@@ -29,7 +29,7 @@ import hashlib
 import hmac
 import secrets
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -64,6 +64,8 @@ class Identity:
     secret: str
     node: NodeId
     run: uuid.UUID
+    versions: tuple[int, int] = field(default_factory=lambda: (LEAST_VERSION, PEER_VERSION))
+    """(oldest, newest) that it speaks."""
 
     def __post_init__(self) -> None:
         if not self.secret:
@@ -114,7 +116,7 @@ class ClientHandshake:
             cluster_id=identity.cluster_id,
             node=identity.node,
             run=identity.run,
-            versions=(LEAST_VERSION, PEER_VERSION),
+            versions=identity.versions,
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
         self._server: Met | None = None
@@ -143,7 +145,8 @@ class ClientHandshake:
         raise HandshakeFailed(f"{type(message).__name__} is not a step of the handshake")
 
     def _prove(self, challenge: Challenge) -> Message:
-        if len(challenge.nonce) != NONCE_BYTES or not LEAST_VERSION <= challenge.version <= PEER_VERSION:
+        oldest, newest = self._identity.versions
+        if len(challenge.nonce) != NONCE_BYTES or not oldest <= challenge.version <= newest:
             raise HandshakeFailed("the other side's Challenge makes no sense")
         expected = _proof(self._identity, "server", self._hello, challenge)
         if not hmac.compare_digest(expected, challenge.proof):
@@ -190,11 +193,12 @@ class ServerHandshake:
                 f" node {mine.node} to {mine.cluster_id!r}"
             )
         oldest, newest = hello.versions
-        version = min(newest, PEER_VERSION)
-        if version < max(oldest, LEAST_VERSION):
+        my_oldest, my_newest = mine.versions
+        version = min(newest, my_newest)
+        if version < max(oldest, my_oldest):
             raise _refuse(
                 f"no common version: node {hello.node} speaks {oldest} to {newest},"
-                f" node {mine.node} {LEAST_VERSION} to {PEER_VERSION}",
+                f" node {mine.node} {my_oldest} to {my_newest}",
                 Code.UNSUPPORTED_VERSION,
             )
         if len(hello.nonce) != NONCE_BYTES:

@@ -114,6 +114,8 @@ class ProbeAnswer(Message, frozen=True):
     heard: list[NodeId] = []
     """The nodes that answered its own probes within 2 s: those that hear it and that it hears. (A stream proves one of
     the two: a follower goes on hearing a primary to which nothing gets through.)"""
+    clock: Millis = Millis(0)
+    """What its wall clock shows. 0: it does not tell."""
 
 
 class Probe(Request[ProbeAnswer], frozen=True):

@@ -3,7 +3,13 @@ from typing import Any
 import pytest
 
 from headrace.cli.balancing import moves
-from headrace.cli.cluster_status import controller_in_words, newest_events, redundancy_in_words, volume_in_words
+from headrace.cli.cluster_status import (
+    clocks_in_words,
+    controller_in_words,
+    newest_events,
+    redundancy_in_words,
+    volume_in_words,
+)
 from headrace.cli.containers import with_bytes
 from headrace.cli.storage import merged
 
@@ -99,3 +105,10 @@ def test_the_scrubs_of_all_nodes_are_shown_as_one() -> None:
     assert both["errors"] == ["node 2: bad frame"]
     assert merged({1: scrub(errors=["bad frame"])})["errors"] == ["bad frame"]
     assert merged({1: scrub(), 2: None})["errors"] == ["node 2 does not answer"]
+
+
+def test_a_clock_that_is_off_is_told_in_one_line_and_others_not_at_all() -> None:
+    nodes: list[dict[str, Any]] = [{"node": 1, "clock_off_ms": None}, {"node": 2, "clock_off_ms": 180_000}]
+    assert clocks_in_words(nodes) == "node 2's clock is 3min ahead of the cluster's time"
+    assert "node 3's clock is 2min behind" in clocks_in_words([*nodes, {"node": 3, "clock_off_ms": -120_000}])
+    assert clocks_in_words(nodes[:1]) == ""

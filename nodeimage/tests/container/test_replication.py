@@ -11,6 +11,7 @@ from msgspec import structs
 from several import Several, until
 
 from headrace.container import replica_folder
+from headrace.container.replica import Member
 from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch, Position
 from headrace.store.records import ContainerRecord
@@ -175,6 +176,25 @@ async def test_a_replica_that_is_added_gets_all(three: Several) -> None:
     assert three.payloads(2, container_id) == expected
 
 
+async def test_a_node_that_reads_along_becomes_a_replica(three: Several) -> None:
+    """Every node follows the catalog; one that did so as an observer begins to count when it is named."""
+    container_id = await three.create(replicas=2, min_in_sync=1, kind="catalog")
+    container = await three.led(container_id)
+    end = await container.append_command(b"one")
+    await three.same(container_id, [2], end=end)
+    third = three.nodes[2].node_id
+    assert third not in {member.node for member in container.primary.waits_for}
+    await three.change(container_id, lambda record: structs.replace(record, replicas=(*record.replicas, third)))
+    await until(lambda: third in {member.node for member in container.primary.in_sync} or None)
+
+
+async def test_a_primary_that_hands_over_is_out_of_touch_at_once(three: Several) -> None:
+    container = await three.led(await three.create(replicas=3, min_in_sync=2))
+    await until(lambda: container.in_touch or None)
+    container.handing_over = True
+    assert not container.in_touch
+
+
 async def last_word(nodes: Several, container_id: ContainerId) -> Position:
     """A command that is committed by whoever leads in the end."""
     while True:
@@ -243,6 +263,57 @@ async def test_a_replica_that_others_got_while_its_node_was_down_goes_when_it_is
     await until(lambda: not folder.exists() or None)
     await until(lambda: down.replicas.replica(kept))
     assert (down.folder / "99").exists(), "of what the store does not know nothing goes"
+
+
+@pytest.mark.parametrize("alone", [0, 10])
+async def test_a_replica_taken_away_and_given_back_while_its_node_was_down_counts_once_it_has_what_others_have(
+    three: Several, alone: int
+) -> None:
+    """A follower that was removed and added again comes back with its former data, some of which others never had."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"committed")
+    if alone:
+        await three.nodes[1].stop()
+        await three.nodes[2].stop()
+    waiting = [container.append_command(b"alone") for _ in range(alone)]
+    await three.replica(0, container_id).cycle.flush()
+    former = three.replica(0, container_id).format
+    end = three.replica(0, container_id).log.synced
+    down = three.nodes[0]
+    await down.stop()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for node in three.nodes[1:]:
+        if not node.running:
+            await node.start()
+    await three.change(
+        container_id,
+        lambda record: structs.replace(
+            handed_to(1, three, without=(0,))(record),  # type: ignore[operator]
+            replicas=tuple(each for each in record.replicas if each != down.node_id),
+        ),
+    )
+    second = await three.led(container_id, by=three.nodes[1])
+    expected = [b"committed"]
+    while second.log.end <= end:  # where the former data end, these logs have something else
+        expected.append(b"of the others %d" % len(expected))
+        await second.append_command(expected[-1])
+    await three.change(container_id, lambda record: structs.replace(record, replicas=(*record.replicas, down.node_id)))
+    await down.start()
+    back = Member(down.node_id, former)
+
+    def is_in_sync() -> bool | None:
+        if back not in second.primary.waits_for:
+            return None
+        assert second.primary.positions()[back] <= three.replica(0, container_id).log.synced
+        return True
+
+    await until(is_in_sync)
+    expected.append(b"all three")
+    await second.append_command(b"all three")
+    for number in range(3):
+        assert three.payloads(number, container_id) == expected
+    assert three.replica(0, container_id).format == former
 
 
 async def test_a_member_that_the_record_left_out_for_a_moment_is_named_again(three: Several) -> None:

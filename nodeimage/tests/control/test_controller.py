@@ -116,6 +116,7 @@ class Member:
             reaches_store=True,
             ready=True,
             heard=sorted(self.controller.heard()),
+            clock=self.controller.clocks.own(),
         )
 
     async def _probed(self, message: Probe, payload: memoryview, session: Session) -> ProbeAnswer:

@@ -1,5 +1,6 @@
 """Each side proves that it knows the secret, for this session and in this role."""
 
+import dataclasses
 import uuid
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from headrace.errors import Code
 from headrace.ids import NodeId
 from headrace.peer.handshake import ClientHandshake, HandshakeFailed, Identity, ServerHandshake
-from headrace.peer.messages import PEER_VERSION, Challenge, Hello, Message, Proof, Refused, Welcome
+from headrace.peer.messages import LEAST_VERSION, PEER_VERSION, Challenge, Hello, Message, Proof, Refused, Welcome
 
 
 def identity(node: int, secret: str = "secret", cluster_id: str = "c") -> Identity:
@@ -165,3 +166,27 @@ def test_without_a_secret_nobody_is_let_in() -> None:
 
 def test_the_secret_is_not_shown() -> None:
     assert "hush" not in repr(identity(1, secret="hush"))
+
+
+@pytest.mark.parametrize(("client", "server"), [((1, 2), (1, 1)), ((1, 1), (1, 2)), ((1, 2), (1, 3))])
+def test_a_node_of_the_next_version_speaks_that_of_one_of_before(
+    client: tuple[int, int], server: tuple[int, int]
+) -> None:
+    mine, theirs, _, challenge = begun(
+        dataclasses.replace(identity(2), versions=client), dataclasses.replace(identity(1), versions=server)
+    )
+    assert challenge.version == min(client[1], server[1])
+    proof = mine.receive(challenge)
+    assert proof is not None
+    welcome = theirs.receive(proof)
+    assert welcome is not None
+    mine.receive(welcome)
+    assert mine.met is not None
+    assert theirs.met is not None
+    assert mine.met.version == theirs.met.version == min(client[1], server[1])
+
+
+def test_this_version_is_spoken_with_that_of_before() -> None:
+    """Nodes are upgraded one after the other, so two versions in succession form a cluster."""
+    assert identity(1).versions == (LEAST_VERSION, PEER_VERSION)
+    assert max(PEER_VERSION - 1, 1) >= LEAST_VERSION

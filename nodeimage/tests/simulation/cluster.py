@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.control.clocks import OFF_S
 from headrace.ids import ContainerId, NodeId
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord, decode_container
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
-from simulation.faults import Fault, Trouble, draw, draw_flips, draw_rolls
+from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_rolls
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
 from simulation.node import Node
@@ -33,6 +34,7 @@ GO_ON_S = 20.0
 """After the last fault every container takes writes again within so long."""
 SHAPE = 1_000_000_007
 EXTRA = 2_000_000_139
+CLOCKS = 3_000_000_019
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -67,7 +69,7 @@ class Outcome:
     problem: str = ""
     digest: int = 0
     """Of everything that happened: the same seed gives the same."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Fault | Jump] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     shape: Shape | None = None
     simulated_s: float = 0.0
@@ -110,6 +112,10 @@ class Cluster:
             rolls = draw_rolls(random.Random(seed + EXTRA + 1), begin=2.5, length=self.shape.faults_s)
             self.faults = sorted(self.faults + rolls, key=lambda fault: fault.at)
 
+        self.clocks_ahead, self.jumps = draw_clocks(
+            random.Random(seed + CLOCKS), nodes=self.shape.nodes, begin=2.5, end=max(each.at for each in self.faults)
+        )
+
     def trace(self, line: str) -> None:
         """One thing that happened."""
         line = f"{self.loop.now:.6f} {line}"
@@ -141,6 +147,10 @@ class Cluster:
 
     def missing(self) -> str:
         """What is not whole."""
+        off = {node.node_id for node in self.nodes if abs(node.wall_ahead) > OFF_S}
+        for node in self.nodes:
+            if node.controller is None or node.controller.clocks_off().keys() != off:
+                return f"node {node.number} does not see that the clocks of nodes {sorted(off)} are off"
         for container_id in self.containers():
             why = self.checks.quiet(container_id) or self._lags(container_id)
             if why:
@@ -238,6 +248,9 @@ class Cluster:
             for number in range(self.shape.topics and self.shape.topics + 1)
         ]
         writing = [self.loop.create_task(writer.run()) for writer in writers]
+        for jump in self.jumps:  # by the loop's timers: a task more would give those that come later another order
+            self.loop.call_later(jump.at, self._jumps, jump, jump.by)
+            self.loop.call_later(jump.at + jump.lasts, self._jumps, jump, -jump.by)
         trouble = Trouble(self)
         await asyncio.gather(*(trouble.apply(fault) for fault in self.faults))
         self.trace("no more faults")
@@ -260,6 +273,10 @@ class Cluster:
             self.checks.scrubbed(container_id)
         if self.shape.topics:
             self.topics.at_the_end()
+
+    def _jumps(self, jump: Jump, by: float) -> None:
+        self.trace(f"FAULT clock of node {jump.node} jumps by {by:.0f} s")
+        self.nodes[jump.node - 1].wall_ahead += by
 
     async def _look(self) -> None:
         while True:
@@ -314,7 +331,7 @@ class Cluster:
             seed=self.seed,
             problem=problem,
             digest=self._digest,
-            faults=self.faults,
+            faults=[*self.faults, *self.jumps],
             trace=list(self._lines),
             shape=self.shape,
             simulated_s=self.loop.now,

@@ -77,6 +77,36 @@ def draw_flips(chance: random.Random, *, begin: float, length: float) -> list[Fa
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A node's wall clock jumps by `by` seconds at `at`, and back after `lasts`; what it counts seconds by does not."""
+
+    at: float
+    node: int
+    by: float
+    lasts: float
+
+    def __str__(self) -> str:
+        return f"{self.at:.2f} s clock jump of node {self.node} by {self.by:.0f} s ({self.lasts:.2f} s)"
+
+
+def draw_clocks(chance: random.Random, *, nodes: int, begin: float, end: float) -> tuple[dict[int, float], list[Jump]]:
+    """By how many seconds the wall clocks of some nodes are ahead or behind, and how they jump.
+
+    In half of the runs they are those of a minority, minutes off or jumping by minutes; in the others all are right.
+    """
+    if chance.random() < 0.5:
+        return {}, []
+    wrong = chance.sample(range(1, nodes + 1), chance.randint(1, (nodes - 1) // 2))
+    ahead = {node: chance.choice((-1, 1)) * chance.uniform(2, 15) * 60 for node in wrong if chance.random() < 0.7}
+    jumps = []
+    for _ in range(chance.randint(0, 3)):
+        at = chance.uniform(begin, end)
+        by = chance.choice((-1, 1)) * chance.uniform(2, 15) * 60
+        jumps.append(Jump(at, chance.choice(wrong), by, chance.uniform(0.05, 1) * (end - at)))
+    return ahead, jumps
+
+
 _ROLLS = {
     "roll": 4,
     "roll and kill": 6,

@@ -19,7 +19,7 @@ from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
-from headrace.ids import ContainerId, NodeId, Position
+from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.log.container_log import LogOptions
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
@@ -78,6 +78,8 @@ class Node:
         self.disk = disk.Disk(self.chance, cluster.shape.job_s)
         self.host = Host(number)
         cluster.network.hosts[number] = self.host
+        self.wall_ahead = cluster.clocks_ahead.get(number, 0.0)
+        """Seconds by which its wall clock is ahead of the true time."""
         self.link = StoreLink(cluster.store, cluster.loop, self.chance)
         self.format = uuid.uuid4()
         self.node_format = str(self.format)
@@ -327,6 +329,7 @@ class Node:
             reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
             ready=True,
             heard=sorted(heard),
+            clock=self.controller.clocks.own() if self.controller is not None else Millis(0),
         )
 
     async def _prepare(self, asked: Prepare, _payload: memoryview, _session: None) -> Prepared:

@@ -25,6 +25,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member, Primary
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
+from headrace.control.clocks import Clocks
 from headrace.ids import Position
 from headrace.log import frames
 from headrace.node.catalog import NodeCatalog
@@ -63,6 +64,18 @@ def finds_the_match_point_by_position_alone() -> Any:
         return Position(min(my_end, their_end))
 
     return mock.patch.object(feed, "match_point", planted)
+
+
+def acknowledges_before_it_cut() -> Any:
+    """Invariant 7: what a follower has beyond the match point, however it came there, is no copy of the primary's."""
+    take_up = Follower._take_up
+
+    async def planted(follower: Follower, following: Any) -> None:
+        follower._following = True
+        follower._acknowledge()
+        await take_up(follower, following)
+
+    return mock.patch.object(Follower, "_take_up", planted)
 
 
 def goes_on_in_the_epoch_of_its_last_run() -> Any:
@@ -180,12 +193,18 @@ def waits_for_a_target_that_is_deleted() -> Any:
     return mock.patch.object(RollSteps, "_target_now", planted)
 
 
+def expires_by_its_own_clock() -> Any:
+    """A node whose wall clock is ahead drops what others would keep."""
+    return mock.patch.object(Clocks, "agreed", Clocks.own)
+
+
 @pytest.mark.parametrize(
     ("planted", "seeds"),
     [
         (commits_without_one_follower, 40),
         (acknowledges_before_it_wrote, 40),
         (finds_the_match_point_by_position_alone, 40),
+        (acknowledges_before_it_cut, 40),
         (goes_on_in_the_epoch_of_its_last_run, 40),
         (commits_by_the_proposed_set_alone, 40),
         (makes_every_folder_with_the_same_format, 40),
@@ -210,6 +229,7 @@ def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:
         (takes_what_it_does_not_know_for_dead, 0),
         (deletes_what_is_needed, 400),
         (waits_for_a_target_that_is_deleted, 0),
+        (expires_by_its_own_clock, 0),
     ],
 )
 def test_a_fault_planted_in_topics_is_found(planted: Planted, first: int) -> None:

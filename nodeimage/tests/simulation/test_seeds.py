@@ -1,8 +1,11 @@
 """Seeds that found something once, each with what it was; and that a seed is all that a run depends on."""
 
+import random
+
 import pytest
 
 from simulation.cluster import run
+from simulation.faults import draw_clocks
 
 FOUND = {
     5: "a closed chunk was damaged: what met it refused to read it, and nobody fetched it anew",
@@ -33,3 +36,15 @@ def test_the_same_seed_is_the_same_run(seed: int) -> None:
     assert first.digest == second.digest
     assert first.trace == second.trace
     assert run(seed + 1).digest != first.digest
+
+
+def test_only_a_minority_of_wall_clocks_is_ever_off() -> None:
+    off = 0
+    for seed in range(500):
+        nodes = 3 + seed % 5
+        ahead, jumps = draw_clocks(random.Random(seed), nodes=nodes, begin=2.0, end=9.0)
+        wrong = ahead.keys() | {jump.node for jump in jumps}
+        off += bool(wrong)
+        assert 2 * len(wrong) < nodes
+        assert all(2.0 <= jump.at <= jump.at + jump.lasts <= 9.0 for jump in jumps)
+    assert 150 < off < 350

@@ -8,7 +8,7 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,19 +20,25 @@ import structlog
 
 from headrace.broker.loop_lag import LoopLag
 from headrace.broker.scrub import Scrub
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import Retention, StreamRetention
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
-from headrace.ids import Position
+from headrace.ids import Position, StreamNumber
 from headrace.log.folder import chunk_path
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
 from simulation.disk import Writer
-from simulation.loop import Event, Task
+from simulation.loop import PROCESS, Event, Task
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 
+TODAY = 1.8e9
+"""When each run begins, in seconds since 1970."""
+TTL_S = TODAY + 100.0
+"""Of all records, which bear the first millisecond of 1970: until after the run, but clocks may be further ahead."""
 SNAPSHOT_BYTES = 1024
 """Of the catalog's log between two snapshots."""
 
@@ -53,22 +59,15 @@ class _Random(random.Random):
         return self
 
 
-class _Time:
-    """time, for code that waits in a thread: threads have no time here."""
-
-    @staticmethod
-    def sleep(_seconds: float) -> None:
-        pass
-
-
 class _Clock:
-    """time, as the node's clock has it."""
+    """time, as the node's clocks have it: the wall clock may be minutes off."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._loop = cluster.loop
 
     def time(self) -> float:
-        return 1.8e9 + self._loop.now
+        process = PROCESS.get()
+        return TODAY + self._loop.now + (0.0 if process is None else process.node.wall_ahead)
 
     def time_ns(self) -> int:
         return int(self.time() * 1e9)
@@ -77,7 +76,7 @@ class _Clock:
         return self._loop.time()
 
     def sleep(self, _seconds: float) -> None:
-        pass
+        """Threads have no time here."""
 
 
 class _Logger:
@@ -87,8 +86,6 @@ class _Logger:
         self._cluster = cluster
 
     def _line(self, level: str, event: str, fields: dict[str, Any]) -> None:
-        from simulation.loop import PROCESS
-
         process = PROCESS.get()
         told = " ".join(f"{key}={value}" for key, value in fields.items())
         told = told.replace(str(self._cluster.folder), "")  # another in each run
@@ -134,11 +131,11 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         mock.patch("headrace.container.cycle.Writer", Writer),
         mock.patch("headrace.store.records.secrets", seeded),
         mock.patch("headrace.store.compare_and_set.secrets", seeded),
-        mock.patch("headrace.store.compare_and_set.time", _Time),
         mock.patch.object(uuid, "uuid4", uuid4),
         mock.patch.object(asyncio, "Event", Event),
         mock.patch.object(os, "fsync", _nothing),  # what must be synced is the disk's to know
         mock.patch.object(os, "fdatasync", _nothing),
+        *_clocks(cluster),
         *loggers,
         *(_with_topics(cluster, seeded) if cluster.shape.topics else ()),
     ]
@@ -160,15 +157,24 @@ def patched(cluster: "Cluster") -> Iterator[None]:
             gc.enable()
 
 
-def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
-    """What catalog and broker reach for, and the times that they take for things, as short as a run is."""
+def _clocks(cluster: "Cluster") -> list[Any]:
     clock = _Clock(cluster)
     return [
-        *(
-            mock.patch.object(module, "time", clock)
-            for name, module in list(sys.modules.items())
-            if name.startswith("headrace.") and getattr(module, "time", None) is time
-        ),
+        mock.patch.object(module, "time", clock)
+        for name, module in list(sys.modules.items())
+        if name.startswith("headrace.") and getattr(module, "time", None) is time
+    ]
+
+
+def _short(_reader: Reader, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
+    """Records expire, though none should in so short a time."""
+    return {stream: StreamRetention(Retention(ttl_ms=int(TTL_S * 1000), bytes=-1), {}) for stream in streams}
+
+
+def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
+    """What catalog and broker reach for, and the times that they take for things, as short as a run is."""
+    return [
+        mock.patch.object(Reader, "retention", _short),
         mock.patch("headrace.broker.placing.random", seeded),
         mock.patch("headrace.broker.container_closing.REST_S", 2.0),
         mock.patch("headrace.broker.space.EVERY_S", 2.0),

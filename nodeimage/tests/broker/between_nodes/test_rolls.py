@@ -11,10 +11,10 @@ from pair import Start, append, read, until
 from headrace.broker import headrace_admin
 from headrace.broker.headrace_admin import OnePartition
 from headrace.broker.roll_frames import Open, Seal
-from headrace.catalog.commands import RollIntent, RollTarget
+from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Millis, Offset, Position
+from headrace.ids import ContainerId, Epoch, Millis, Offset, Position
 from headrace.log.frames import FrameType
 from headrace.peer.messages import OpenPartitionlet, RollAway
 
@@ -143,6 +143,55 @@ async def test_a_target_whose_container_is_deleted_is_given_up_for_another(start
     assert row.first == 2
     assert outcome.partitionlet is not None
     assert row.id != outcome.partitionlet.id
+
+
+@pytest.mark.parametrize("has_heard", [True, False])
+async def test_an_open_that_arrives_after_another_target_was_chosen_changes_nothing(
+    start: Start, has_heard: bool
+) -> None:
+    """Its container is deleted; the node that led it may not have heard of that yet, and writes there still."""
+    pair = await start(1)
+    partition = await pair.create("overtaken")
+    doomed = pair.led(pair.second)
+    old = partition.chain[-1]
+    original = pair.first.rolls._applied
+    target = RollTarget(partition.topic_id, 0, old.id, doomed.id)
+    pair.first.rolls._applied = lambda changes: None  # type: ignore[method-assign]
+    pair.first.catalog._callbacks.remove(original)
+    (outcome,) = await pair.second.catalog.submit(RollIntent(items=[target], now=Millis(1)))
+    abandoned = outcome.partitionlet
+    assert abandoned is not None
+    second = pair.nodes[1]
+    if not has_heard:
+        second.replicas.records_changed = lambda containers: None  # type: ignore[method-assign]
+    await second.containers.delete(doomed)
+    await until(lambda: (record := pair.first.cluster.record(doomed.id)) is not None and record.state == "deleted")
+    await until(lambda: doomed.lost == has_heard)
+    await pair.first.catalog.wait_applied(pair.second.catalog.applied)
+    row = await pair.first.rolls.roll(partition)
+    assert row.container != doomed.id
+    chain = await pair.chain(pair.first, "overtaken")
+
+    opening = Open(abandoned.id, "", "", partition.topic_id, 0, row.first, row.leader_epoch, -1)
+    late = OpenPartitionlet(doomed.id, abandoned.id, row.first, Offset(row.first - 1))
+    record = pair.first.cluster.node(pair.second.node_id)
+    assert record is not None
+    await pair.second.catalog.wait_applied(pair.first.catalog.applied)
+    payload = [msgspec.msgpack.encode([opening])]
+    if has_heard:
+        with pytest.raises(KafkaError) as refused:
+            await pair.first.cluster.ask(record, late, payload)
+        assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
+    else:  # written in vain, into what is deleted
+        await pair.first.cluster.ask(record, late, payload)
+    # Whoever sent it goes on to record it: another one stands.
+    item = Rolled(partition.topic_id, 0, old.id, row.first, [], abandoned.id, Epoch(1))
+    (recorded,) = await pair.second.catalog.submit(RollDone(items=[item], now=Millis(2)))
+    assert recorded.code == Code.INVALID_REQUEST
+    assert await pair.chain(pair.first, "overtaken") == chain
+    moved = await pair.partition(pair.first, "overtaken")
+    await append(moved, b"c")
+    assert [value for _, value in await read(pair.first, moved)] == [b"a", b"b", b"c"]
 
 
 async def test_the_partitions_that_are_written_to_most_roll_away(start: Start) -> None:

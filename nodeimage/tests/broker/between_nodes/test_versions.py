@@ -1,0 +1,43 @@
+"""A node of the last version of the peer protocol, and one of the next, form a cluster."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from pair import Pair, append, options, read, until
+
+from headrace.ids import Millis
+from headrace.node import Node
+from headrace.peer import handshake
+from headrace.store.sqlite import SqliteStore
+
+
+async def test_two_versions_in_succession_form_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.node.containers.HAND_OVER_S", 0.0)
+    SqliteStore(tmp_path / "cluster.sqlite").close()
+    older, newer = (Node(options(tmp_path, number, 2)) for number in (1, 2))
+    probe = older.probe
+    # Answers of before told no clock.
+    older.probe = lambda: structs.replace(probe(), clock=Millis(0))  # type: ignore[method-assign]
+    starting = asyncio.create_task(older.start())
+    try:
+        await until(lambda: hasattr(older, "peers"))
+        monkeypatch.setattr(handshake, "PEER_VERSION", 2)
+        await asyncio.gather(starting, newer.start())
+        assert older.peers._identity.versions == (1, 1)
+        assert newer.peers._identity.versions == (1, 2)
+        pair = await Pair(older, newer).settled()
+        partition = await pair.create("both")
+        await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+        moved = await pair.partition(pair.second, "both")
+        await append(moved, b"c")
+        expected: list[Any] = [(0, b"a"), (1, b"b"), (2, b"c")]
+        assert await read(pair.second, moved) == expected
+        assert all(len(each.in_sync) == 2 for each in pair.first.cluster.open_data())
+        assert {session.met.version for node in (older, newer) for session in node.peers._sessions} == {1}
+        assert newer.controller.clocks.agreed() is not None
+    finally:
+        await newer.stop()
+        await older.stop()

@@ -242,6 +242,11 @@ class Cluster:
         lease = records.decode(found.value, records.LeaseRecord, found.key)
         return None if lease.node == records.NOBODY else self.number_of(lease.node)
 
+    def is_full(self, number: int) -> bool:
+        """Whether the node has told all that its disk is full."""
+        found = records.get_node(self.store, NodeId(self.nodes[number].node_id))
+        return found is not None and found.full
+
     def catalog(self) -> ContainerRecord:
         """The record of the catalog's container."""
         return next(each for each in self.containers() if each.kind == "catalog")

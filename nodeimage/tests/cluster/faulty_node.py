@@ -2,7 +2,9 @@
 
 FAULTS is a folder; a file of one of these names in it switches a fault on while it is there:
 
-- `full`: the disk has no room, neither for new files nor to write into preallocated ones of the log;
+- `full`: the disk has no room: whatever of the log needs new blocks fails with ENOSPC, be it a new file or bytes
+  behind the end of one; what is preallocated can be written;
+- `over-quota`: the same with EDQUOT, and the filesystem's figures say that there is room;
 - `sync-fails`: fdatasync, and writing through, fail with EIO;
 - `store-away`: the cluster store does not answer (each call takes a moment, then StoreUnavailable);
 - `store-deaf`: what is written there takes place, but the answers are lost (StoreUnavailable after the fact).
@@ -22,8 +24,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from headrace.broker import disk_room
 from headrace.log import files, writing
 from headrace.node import node, process
 from headrace.peer import client
@@ -40,19 +44,37 @@ class FailingOs:
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
+    def statvfs(self, path: Any) -> SimpleNamespace:
+        found = os.statvfs(path)
+        free = 0 if (FAULTS / "full").exists() else found.f_bavail
+        return SimpleNamespace(f_bavail=free, f_frsize=found.f_frsize)
+
     def posix_fallocate(self, fd: int, offset: int, length: int) -> None:
-        if (FAULTS / "full").exists():
-            raise OSError(errno.ENOSPC, "no space left on device")
+        self._take(fd, offset + length)
         os.posix_fallocate(fd, offset, length)
+
+    def pwrite(self, fd: int, content: Any, offset: int) -> int:
+        self._take(fd, offset + len(content))
+        return os.pwrite(fd, content, offset)
 
     def fdatasync(self, fd: int) -> None:
         self._sync()
         os.fdatasync(fd)
 
     def pwritev(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
+        self._take(fd, offset + sum(map(len, buffers)))
         if flags:
             self._sync()
         return os.pwritev(fd, buffers, offset, flags)
+
+    def _take(self, fd: int, end: int) -> None:
+        """Make a file that long."""
+        if end <= os.fstat(fd).st_size:
+            return
+        if (FAULTS / "full").exists():
+            raise OSError(errno.ENOSPC, "no space left on device")
+        if (FAULTS / "over-quota").exists():
+            raise OSError(errno.EDQUOT, "disk quota exceeded")
 
     def _sync(self) -> None:
         if (FAULTS / "sync-fails").exists():
@@ -111,7 +133,7 @@ def _show_stacks(_number: int, _frame: object) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, _show_stacks)
     failing = FailingOs()
-    for module in (files, writing):
+    for module in (files, writing, disk_room):
         setattr(module, "os", failing)  # noqa: B010
     setattr(node, "SqliteStore", FaultyStore)  # noqa: B010
     setattr(node, "PeerClient", RoutedClient)  # noqa: B010

@@ -16,19 +16,31 @@ from conftest import MakeCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 EXIT_DISK_FAILED = 70
+FULL_S = 30.0
+"""A chunk fills, and the node looks at its disk, within it."""
 PICKED: tuple[Target, ...] = (busiest_primary, catalog_follower)
 
 
-@pytest.mark.parametrize("target", PICKED, ids=lambda each: each.__name__)
-def test_a_full_disk_of_one_node_stops_nobody(make_cluster: MakeCluster, target: Target) -> None:
+@pytest.mark.parametrize(
+    ("fault", "target"), [("full", busiest_primary), ("full", catalog_follower), ("over-quota", busiest_primary)]
+)
+def test_a_full_disk_of_one_node_stops_nobody(make_cluster: MakeCluster, fault: str, target: Target) -> None:
     three = make_cluster("--chunk-bytes=262144")
     load = Load(three)
     victim = target(three, load)
-    with three.nodes[victim].fault("full"):
-        for _ in range(4):
-            load.await_writes(time.monotonic())
+    node = three.nodes[victim]
+    with node.fault(fault):
+        until(
+            "the node says that it is full",
+            lambda: three.is_full(victim) and "disk full" in node.log(),
+            timeout_s=FULL_S,
+        )
+        load.await_writes(time.monotonic())
+    until("the node says that it has room again", lambda: not three.is_full(victim), timeout_s=FULL_S)
     three.await_whole()
+    taken = _records_taken(three, victim)
     load.await_writes(time.monotonic())
+    until("it takes records again", lambda: _records_taken(three, victim) > taken)
     load.finish()
 
 
@@ -123,6 +135,12 @@ def test_a_damaged_log_on_a_minority_is_made_anew_from_the_others(three: Cluster
     three.await_ready(others[0])
     three.await_whole()
     load.finish()
+
+
+def _records_taken(cluster: Cluster, number: int) -> int:
+    """Bytes that the node has of all logs of records."""
+    held = cluster.admin("status", node=number)["containers"]
+    return sum(each["end"] for each in held if each["kind"] == "data")
 
 
 def _written(path: Path) -> int:

@@ -24,7 +24,7 @@ from cluster_ways import Ways
 from headrace.ids import NodeId
 from headrace.local.processes import free_port
 from headrace.store import container_records, records
-from headrace.store.records import ContainerRecord
+from headrace.store.records import ContainerRecord, LeaseRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire.client import BrokerConnection, admin_call
 
@@ -234,13 +234,15 @@ class Cluster:
         """All records."""
         return container_records.containers(self.store)
 
+    def lease(self) -> LeaseRecord | None:
+        """The controller's."""
+        found = records.get_lease(self.store)
+        return None if found is None else found[0]
+
     def controller(self) -> int | None:
         """The node that holds the lease."""
-        found = self.store.get(records.LEASE_KEY)
-        if found is None:
-            return None
-        lease = records.decode(found.value, records.LeaseRecord, found.key)
-        return None if lease.node == records.NOBODY else self.number_of(lease.node)
+        lease = self.lease()
+        return None if lease is None or lease.node == records.NOBODY else self.number_of(lease.node)
 
     def is_full(self, number: int) -> bool:
         """Whether the node has told all that its disk is full."""

@@ -249,6 +249,14 @@ class Cluster:
         found = records.get_node(self.store, NodeId(self.nodes[number].node_id))
         return found is not None and found.full
 
+    def format(self, number: int, container: int) -> str:
+        """Of a replica, as its folder says; "" while it is being made."""
+        try:
+            found = (self.nodes[number].data / "containers" / str(container) / "replica.json").read_bytes()
+        except FileNotFoundError:
+            return ""
+        return str(json.loads(found)["format"])
+
     def catalog(self) -> ContainerRecord:
         """The record of the catalog's container."""
         return next(each for each in self.containers() if each.kind == "catalog")

@@ -88,6 +88,30 @@ class Node:
         assert self.process is not None
         return self.process.wait(timeout_s)
 
+    @property
+    def unsynced(self) -> Path:
+        """See faulty_node.py."""
+        return self.faults / "unsynced"
+
+    def lose_unsynced(self) -> int:
+        """Files are as they were at their last sync; how many writes are gone."""
+        by_inode = {path.stat().st_ino: path for path in self.data.rglob("*") if path.is_file()}
+        kept = sorted(self.unsynced.iterdir(), reverse=True)
+        for before in kept:
+            head, _, content = before.read_bytes().partition(b"\n")
+            path = by_inode.get(int(before.name.partition("-")[2]))
+            if path is not None and head:  # it may have been written when the process ended: then its write was not
+                place = json.loads(head)
+                with path.open("r+b") as file:
+                    file.seek(place["offset"])
+                    file.write(content)
+                    file.truncate(place["size"])
+            before.unlink()
+        for path in (self.data / "catalog").glob("*-wal"):
+            path.unlink()
+            path.with_name(path.name.removesuffix("-wal") + "-shm").unlink(missing_ok=True)
+        return len(kept)
+
     @contextlib.contextmanager
     def fault(self, name: str) -> Iterator[None]:
         """A fault of faulty_node.py, while inside."""
@@ -200,6 +224,19 @@ class Cluster:
             yield
         finally:
             self.nodes[number].send(signal.SIGCONT)
+
+    def watch_power(self) -> None:
+        """From their next start on, the nodes keep what a power cut would take."""
+        for node in self.nodes.values():
+            node.unsynced.mkdir(exist_ok=True)
+
+    def cut_power(self) -> int:
+        """All nodes end at once, and of what they wrote nothing is left that was not synced; how many writes went.
+
+        SQLite syncs from C: of the catalog's tables, what has come since the last checkpoint of their WAL goes.
+        """
+        self.kill(*self.nodes)
+        return sum(node.lose_unsynced() for node in self.nodes.values())
 
     def wipe(self, number: int) -> None:
         """All that a node that is down has kept is gone."""

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ import pytest
 from cluster_ways import Ways
 
 from headrace.ids import NodeId
+from headrace.local.founding import STORE_FILE
 from headrace.local.processes import free_port
 from headrace.store import container_records, records
 from headrace.store.records import ContainerRecord, LeaseRecord
@@ -149,7 +151,7 @@ class Cluster:
     @functools.cached_property
     def store(self) -> SqliteStore:
         """The cluster store, to look into."""
-        return SqliteStore(self.folder / "cluster.sqlite")
+        return SqliteStore(self.folder / STORE_FILE)
 
     # --- processes
 
@@ -163,7 +165,7 @@ class Cluster:
             self._write_routes()
             self.ways.up(number)
             command = [sys.executable, str(SCRIPT), str(node.faults), f"--data={node.data}"]
-            command += [f"--store={self.folder / 'cluster.sqlite'}"]
+            command += [f"--store={self.folder / STORE_FILE}"]
             command += [f"--port={node.port}", f"--peer-port={node.peer_port}"]
             command += [f"--ready-file={node.ready_file}", f"--first-nodes={self._first}"]
             command += [f"--failure-host=host-{number}", *self.options]
@@ -260,6 +262,39 @@ class Cluster:
             temporary = node.faults / "routes.tmp"
             temporary.write_text(json.dumps(routes))
             os.replace(temporary, node.faults / "routes")
+
+    # --- the store
+
+    def copy_store(self) -> Path:
+        """A copy of the cluster store as it is now."""
+        copy = self.folder / "cluster-copy.sqlite"
+        with (
+            contextlib.closing(sqlite3.connect(self.folder / STORE_FILE)) as source,
+            contextlib.closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+        return copy
+
+    def put_store(self, copy: Path) -> None:
+        """The cluster store is that file from now on; all nodes are down."""
+        self.store.close()
+        del self.store
+        for suffix in ("", "-wal", "-shm"):
+            (self.folder / (STORE_FILE + suffix)).unlink(missing_ok=True)
+        shutil.copy(copy, self.folder / STORE_FILE)
+
+    def recover_store(self) -> str:
+        """`headrace recover-store`, over folders as `headrace up` lays them out; what it said."""
+        whole = self.folder / "as-one"
+        whole.mkdir()
+        for number, node in self.nodes.items():
+            (whole / f"node-{number}").symlink_to(node.data)
+        shutil.copy(self.folder / STORE_FILE, whole / STORE_FILE)
+        command = [str(Path(sys.executable).with_name("headrace")), "recover-store", "--yes", f"--data={whole}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self.put_store(whole / STORE_FILE)
+        return done.stdout + done.stderr
 
     # --- what holds
 

@@ -272,11 +272,11 @@ class Load:
         print(f"writes went on after {time.monotonic() - since:.2f} s")
         return time.monotonic() - since
 
-    def write_on_for(self, seconds: float) -> None:
+    def write_on_for(self, seconds: float, *, within_s: float = GO_ON_S) -> None:
         """Until so much time has passed; meanwhile each partition acknowledges records all the time."""
         began = time.monotonic()
         while time.monotonic() < began + seconds:
-            self.await_writes(time.monotonic())
+            self.await_writes(time.monotonic(), within_s=within_s)
 
     def fresh_writes_go_on(self, *, within_s: float = GO_ON_S) -> None:
         """A program that starts now can write to each partition.

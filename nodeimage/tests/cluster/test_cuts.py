@@ -1,5 +1,7 @@
 """Cuts between nodes, both ways and one way, slow and broken connections, and a node away from the cluster store."""
 
+import itertools
+import random
 import sys
 import time
 from pathlib import Path
@@ -14,6 +16,8 @@ from cluster_targets import TARGETS, Target, busiest_primary, catalog_primary, c
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FEW = TARGETS[:3]
+LOST = 0.02
+LOSSY_S = 10.0
 AWAY_S = 5.0
 """Longer than the controller's lease holds without a renewal."""
 
@@ -82,6 +86,22 @@ def test_slow_and_broken_connections_cost_time_alone(three: Cluster) -> None:
             three.ways.drop(victim, other)
         load.await_writes(time.monotonic())
     three.ways.heal()
+    three.await_whole()
+    load.finish()
+
+
+def test_packets_that_are_lost_cost_time_alone(three: Cluster) -> None:
+    """Every way between nodes stalls now and then, for up to three seconds: some followers are let go, some lead."""
+    load = Load(three)
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for source, target in itertools.permutations(three.nodes, 2):
+        three.ways.lose(source, target, LOST, chance)
+    load.write_on_for(LOSSY_S, within_s=30.0)
+    assert three.ways.stalls > 0
+    three.ways.heal()
+    load.await_writes(time.monotonic())
     three.await_whole()
     load.finish()
 

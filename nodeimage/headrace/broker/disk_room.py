@@ -2,13 +2,18 @@
 
 The reserve is what a full node lives on: the catalog's own log, and the few frames that have to be written before
 bytes can be given back, may use it (`from_reserve`); records may not.
+
+The filesystem's figures do not tell of all that bounds it (a user's or a project's quota): what counts is whether a
+file gets its bytes.
 """
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import StorageFull
+from headrace.log.files import full_disk_as_storage_full
 
 
 class Sizes(Protocol):
@@ -41,6 +46,19 @@ class DiskRoom:
             if used + length > self._sizes.disk_quota:
                 self.refused = True
                 raise StorageFull(f"{used} bytes of the node's quota of {self._sizes.disk_quota} are used")
+
+    def lacked(self) -> None:
+        """A file did not get its bytes, although `check` had let it."""
+        self.refused = True
+
+    def has(self, length: int) -> bool:
+        """[blocking] Whether a file gets `length` bytes; it gives them back at once."""
+        try:
+            with full_disk_as_storage_full(self._folder), tempfile.TemporaryFile(dir=self._folder) as file:
+                os.posix_fallocate(file.fileno(), 0, length)
+        except StorageFull:
+            return False
+        return True
 
     def measure(self) -> tuple[int, int]:
         """[blocking] (bytes that the containers occupy, bytes that they may occupy beside those)."""
@@ -76,3 +94,7 @@ class ReservedRoom:
     def check(self, length: int, *, from_reserve: bool = True) -> None:
         """[blocking] Raise `StorageFull` if `length` more bytes are too many."""
         self._room.check(length, from_reserve=True)
+
+    def lacked(self) -> None:
+        """As `DiskRoom.lacked`."""
+        self._room.lacked()

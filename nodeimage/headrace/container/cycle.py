@@ -32,6 +32,9 @@ class Room(Protocol):
     def check(self, length: int, *, from_reserve: bool = False) -> None:
         """Raise `StorageFull` if not. `from_reserve`: for frames without which no room can be made."""
 
+    def lacked(self) -> None:
+        """There was none, although `check` had seen some."""
+
 
 class Owner(Protocol):
     """The half of a replica that appends to its log."""
@@ -150,7 +153,11 @@ class SyncCycle:
 
     def _make_spare(self, from_reserve: bool) -> None:
         self._room.check(self.log.spare_bytes, from_reserve=from_reserve)
-        self.log.make_spare()
+        try:
+            self.log.make_spare()
+        except StorageFull:
+            self._room.lacked()
+            raise
 
     def _spare_made(self, ended: asyncio.Future[None], future: asyncio.Future[None]) -> None:
         error = None if ended.cancelled() else ended.exception()

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 from msgspec import structs
 
@@ -27,6 +28,7 @@ from headrace.container.replica_folder import ReplicaFile
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.store.records import ContainerRecord
 
 log = structlog.get_logger()
 
@@ -217,6 +219,12 @@ class LocalReplica:
         """The primary's history, before any of its frames is appended here."""
         if history != self._state.history:
             await self._write(lambda state: structs.replace(state, history=history))
+
+    @property
+    def known_record(self) -> ContainerRecord | None:
+        """The container's record as it was kept last."""
+        kept = self._state.record
+        return msgspec.json.decode(kept, type=ContainerRecord) if kept else None
 
     async def remember(self, record: str) -> None:
         """The container's record, as the store has it."""

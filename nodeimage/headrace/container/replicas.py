@@ -20,7 +20,7 @@ from headrace.container.environment import Environment
 from headrace.container.follower import Install
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica
-from headrace.errors import Code, CorruptLog, HeadraceError, StorageFull
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
@@ -215,7 +215,7 @@ class Replicas:
             replica = kept.replica = await self._open(record)
         if kept.is_damaged:
             await self._renew(record.container_id, kept.damage, replica)
-        await replica.remember(msgspec.json.encode(record).decode())
+        await _remember(record, replica)
         if record.primary == self._env.node_id:
             await self._lead(record, replica)
         else:
@@ -372,6 +372,24 @@ class Replicas:
         return [
             _state(kept.replica, damaged=kept.is_damaged) for kept in self._kept.values() if kept.replica is not None
         ]
+
+
+async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
+    """Keep the record: the cluster store may have to be built anew from those.
+
+    Raises FENCED_LEADER_EPOCH for an epoch that is over, or was another node's. A store that says so is an old copy of
+    itself, and whoever leads by it may lack what was acknowledged.
+    """
+    known = replica.known_record
+    if known is not None and (
+        record.epoch < known.epoch or (record.epoch == known.epoch and record.primary != known.primary)
+    ):
+        raise KafkaError(
+            Code.FENCED_LEADER_EPOCH,
+            f"the cluster store has node {record.primary} lead epoch {record.epoch}, but node {known.primary} led "
+            f"epoch {known.epoch}: it is an old copy. Stop all nodes, then build it anew with `headrace recover-store`",
+        )
+    await replica.remember(msgspec.json.encode(record).decode())
 
 
 def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:

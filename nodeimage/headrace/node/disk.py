@@ -1,7 +1,8 @@
 """How full the node's disk is: for the controller, and for the cluster store, which says so to all while it is full.
 
 Full means that few chunks more have room, or that one had none just now. Other nodes' partitions and replicas go
-elsewhere then, before writes fail; it ends when there is room for some more, so that it does not flutter.
+elsewhere then, before writes fail; it ends when there is room for some more, so that it does not flutter: by the
+filesystem's figures, and for a file that is made to see.
 """
 
 import asyncio
@@ -60,7 +61,10 @@ class NodeDisk:
         loop = asyncio.get_running_loop()
         self.used, left = await loop.run_in_executor(self._executor, self._room.measure)
         self.total = self.used + left
-        self.full = refused or left < (ROOMY_CHUNKS if self.full else FULL_CHUNKS) * self._chunk_bytes
+        enough = (ROOMY_CHUNKS if self.full else FULL_CHUNKS) * self._chunk_bytes
+        if self.full and not refused and left >= enough:
+            refused = not await loop.run_in_executor(self._executor, self._room.has, enough)
+        self.full = refused or left < enough
         nearly = self.full or left < 4 * ROOMY_CHUNKS * self._chunk_bytes
         self._due = time.monotonic() + (NEARLY_S if nearly else LOOK_S)
         if self.full == self._told:

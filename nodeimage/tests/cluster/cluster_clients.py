@@ -207,6 +207,8 @@ class Member(Client):
     def __init__(self, name: str, history: History, bootstrap: str, group: str, topics: list[str]) -> None:
         super().__init__(name, history)
         self.group = group
+        self.forgives: Callable[[KafkaError], bool] = lambda _: False
+        """Errors of a commit that are not faults, beside those of a rebalance."""
         self._consumer = Consumer(
             {
                 **at(bootstrap),
@@ -251,15 +253,16 @@ class Member(Client):
             code = error.args[0].code()
             for each in commits:
                 each.outcome = Outcome.FAILED if code in REBALANCED else Outcome.UNKNOWN
-            if code not in REBALANCED:
+            if code not in REBALANCED and not self.forgives(error.args[0]):
                 self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: commit: {error}")
             return
         for answer in answers:
             each = by_place[answer.topic, answer.partition]
             each.outcome = Outcome.OK if answer.error is None else Outcome.FAILED
             each.returned = time.monotonic()
-            if answer.error is not None and answer.error.code() not in REBALANCED:
-                self.history.errors.append(f"{self.name}: commit of {answer}: {answer.error}")
+            if answer.error is None or answer.error.code() in REBALANCED or self.forgives(answer.error):
+                continue
+            self.history.errors.append(f"{self.name}: commit of {answer}: {answer.error}")
 
     def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._next.clear()
@@ -467,6 +470,12 @@ class Load:
         self.fail_on_errors()
         print(f"a topic was made after {time.monotonic() - since:.2f} s")
 
+    def write_on_for(self, seconds: float, *, within_s: float = GO_ON_S) -> None:
+        """Until so much time has passed; meanwhile each partition acknowledges records all the time."""
+        began = time.monotonic()
+        while time.monotonic() < began + seconds:
+            self.await_writes(time.monotonic(), within_s=within_s)
+
     def fresh_writes_go_on(self, *, within_s: float = GO_ON_S) -> None:
         """A program that starts now can write to each partition.
 
@@ -486,6 +495,21 @@ class Load:
         )
         writer.stopping.set()
         self.fail_on_errors()
+
+    def acknowledged_before(self, moment: float) -> dict[Where, dict[int, bytes]]:
+        """By partition, the records that were acknowledged by then, by offset."""
+        found: dict[Where, dict[int, bytes]] = {where: {} for where in self.places}
+        for writer in self.writers:
+            for write in list(writer.writes):
+                if write.outcome is Outcome.OK and write.offset >= 0 and write.returned < moment:
+                    found[write.where][write.offset] = write.value
+        return found
+
+    def led_by(self, number: int) -> list[Where]:
+        """The partitions that a node leads, as clients are told."""
+        told = AdminClient(at(self.cluster.bootstrap)).list_topics(timeout=CALL_S).topics
+        node_id = self.cluster.nodes[number].node_id
+        return [where for where in self.places if told[where.topic].partitions[where.partition].leader == node_id]
 
     def fail_on_errors(self) -> None:
         """What reached a program already."""
@@ -603,11 +627,19 @@ def read_back(cluster: Cluster, places: Iterable[Where]) -> dict[Where, Log]:
     """All records of partitions, from the first offset to the latest."""
     consumer = Consumer({**at(cluster.bootstrap), "group.id": "read-back", "enable.auto.commit": False})
     try:
-        places = list(places)
         ends = {where: _end(consumer, where) for where in places}
-        found: dict[Where, Any] = {where: [] for where in places}
-        names = {(where.topic, where.partition): where for where in places}
-        left = {where for where in places if ends[where]}
+    finally:
+        consumer.close()
+    return read_to(cluster, ends)
+
+
+def read_to(cluster: Cluster, ends: Mapping[Where, int]) -> dict[Where, Log]:
+    """The records of partitions, from the first offset at least up to those before `ends`."""
+    consumer = Consumer({**at(cluster.bootstrap), "group.id": "read-back", "enable.auto.commit": False})
+    try:
+        found: dict[Where, Any] = {where: [] for where in ends}
+        names = {(where.topic, where.partition): where for where in ends}
+        left = {where for where in ends if ends[where]}
         consumer.assign([TopicPartition(where.topic, where.partition, 0) for where in left])
         deadline = time.monotonic() + END_S
         while left:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -22,9 +23,10 @@ import pytest
 from cluster_ways import Ways
 
 from headrace.ids import NodeId
+from headrace.local.founding import STORE_FILE
 from headrace.local.processes import free_port
 from headrace.store import container_records, records
-from headrace.store.records import ContainerRecord
+from headrace.store.records import ContainerRecord, LeaseRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire.client import BrokerConnection, admin_call
 
@@ -88,6 +90,30 @@ class Node:
         assert self.process is not None
         return self.process.wait(timeout_s)
 
+    @property
+    def unsynced(self) -> Path:
+        """See faulty_node.py."""
+        return self.faults / "unsynced"
+
+    def lose_unsynced(self) -> int:
+        """Files are as they were at their last sync; how many writes are gone."""
+        by_inode = {path.stat().st_ino: path for path in self.data.rglob("*") if path.is_file()}
+        kept = sorted(self.unsynced.iterdir(), reverse=True)
+        for before in kept:
+            head, _, content = before.read_bytes().partition(b"\n")
+            path = by_inode.get(int(before.name.partition("-")[2]))
+            if path is not None and head:  # it may have been written when the process ended: then its write was not
+                place = json.loads(head)
+                with path.open("r+b") as file:
+                    file.seek(place["offset"])
+                    file.write(content)
+                    file.truncate(place["size"])
+            before.unlink()
+        for path in (self.data / "catalog").glob("*-wal"):
+            path.unlink()
+            path.with_name(path.name.removesuffix("-wal") + "-shm").unlink(missing_ok=True)
+        return len(kept)
+
     @contextlib.contextmanager
     def fault(self, name: str) -> Iterator[None]:
         """A fault of faulty_node.py, while inside."""
@@ -125,7 +151,7 @@ class Cluster:
     @functools.cached_property
     def store(self) -> SqliteStore:
         """The cluster store, to look into."""
-        return SqliteStore(self.folder / "cluster.sqlite")
+        return SqliteStore(self.folder / STORE_FILE)
 
     # --- processes
 
@@ -139,7 +165,7 @@ class Cluster:
             self._write_routes()
             self.ways.up(number)
             command = [sys.executable, str(SCRIPT), str(node.faults), f"--data={node.data}"]
-            command += [f"--store={self.folder / 'cluster.sqlite'}"]
+            command += [f"--store={self.folder / STORE_FILE}"]
             command += [f"--port={node.port}", f"--peer-port={node.peer_port}"]
             command += [f"--ready-file={node.ready_file}", f"--first-nodes={self._first}"]
             command += [f"--failure-host=host-{number}", *self.options]
@@ -201,6 +227,19 @@ class Cluster:
         finally:
             self.nodes[number].send(signal.SIGCONT)
 
+    def watch_power(self) -> None:
+        """From their next start on, the nodes keep what a power cut would take."""
+        for node in self.nodes.values():
+            node.unsynced.mkdir(exist_ok=True)
+
+    def cut_power(self) -> int:
+        """All nodes end at once, and of what they wrote nothing is left that was not synced; how many writes went.
+
+        SQLite syncs from C: of the catalog's tables, what has come since the last checkpoint of their WAL goes.
+        """
+        self.kill(*self.nodes)
+        return sum(node.lose_unsynced() for node in self.nodes.values())
+
     def wipe(self, number: int) -> None:
         """All that a node that is down has kept is gone."""
         shutil.rmtree(self.nodes[number].data)
@@ -224,6 +263,39 @@ class Cluster:
             temporary.write_text(json.dumps(routes))
             os.replace(temporary, node.faults / "routes")
 
+    # --- the store
+
+    def copy_store(self) -> Path:
+        """A copy of the cluster store as it is now."""
+        copy = self.folder / "cluster-copy.sqlite"
+        with (
+            contextlib.closing(sqlite3.connect(self.folder / STORE_FILE)) as source,
+            contextlib.closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+        return copy
+
+    def put_store(self, copy: Path) -> None:
+        """The cluster store is that file from now on; all nodes are down."""
+        self.store.close()
+        del self.store
+        for suffix in ("", "-wal", "-shm"):
+            (self.folder / (STORE_FILE + suffix)).unlink(missing_ok=True)
+        shutil.copy(copy, self.folder / STORE_FILE)
+
+    def recover_store(self) -> str:
+        """`headrace recover-store`, over folders as `headrace up` lays them out; what it said."""
+        whole = self.folder / "as-one"
+        whole.mkdir()
+        for number, node in self.nodes.items():
+            (whole / f"node-{number}").symlink_to(node.data)
+        shutil.copy(self.folder / STORE_FILE, whole / STORE_FILE)
+        command = [str(Path(sys.executable).with_name("headrace")), "recover-store", "--yes", f"--data={whole}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self.put_store(whole / STORE_FILE)
+        return done.stdout + done.stderr
+
     # --- what holds
 
     def number_of(self, node_id: int) -> int:
@@ -234,13 +306,28 @@ class Cluster:
         """All records."""
         return container_records.containers(self.store)
 
+    def lease(self) -> LeaseRecord | None:
+        """The controller's."""
+        found = records.get_lease(self.store)
+        return None if found is None else found[0]
+
     def controller(self) -> int | None:
         """The node that holds the lease."""
-        found = self.store.get(records.LEASE_KEY)
-        if found is None:
-            return None
-        lease = records.decode(found.value, records.LeaseRecord, found.key)
-        return None if lease.node == records.NOBODY else self.number_of(lease.node)
+        lease = self.lease()
+        return None if lease is None or lease.node == records.NOBODY else self.number_of(lease.node)
+
+    def is_full(self, number: int) -> bool:
+        """Whether the node has told all that its disk is full."""
+        found = records.get_node(self.store, NodeId(self.nodes[number].node_id))
+        return found is not None and found.full
+
+    def format(self, number: int, container: int) -> str:
+        """Of a replica, as its folder says; "" while it is being made."""
+        try:
+            found = (self.nodes[number].data / "containers" / str(container) / "replica.json").read_bytes()
+        except FileNotFoundError:
+            return ""
+        return str(json.loads(found)["format"])
 
     def catalog(self) -> ContainerRecord:
         """The record of the catalog's container."""

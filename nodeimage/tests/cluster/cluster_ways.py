@@ -1,4 +1,4 @@
-"""The ways between nodes, one for each ordered pair, to be cut, slowed and broken while bytes go through.
+"""The ways between nodes, one for each ordered pair, to be cut, slowed, made lossy and broken while bytes go through.
 
 `way(1, 2)` is a port that node 1 takes for node 2's. What travels *from* one node *to* another passes through two of
 them: as requests through its own way, as answers through the other's. A cut loses nothing and closes nothing, as a
@@ -9,6 +9,7 @@ Runs in a thread of its own; every method may be called from any other.
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 HOST = "127.0.0.1"
 PIECE = 256 * 1024
+STALL_S = (0.2, 3.0)
+"""From the first time-out of a segment to one that has doubled a few times."""
 
 
 class Ways:
@@ -28,6 +31,9 @@ class Ways:
         self._way: dict[tuple[int, int], int] = {}
         self._cut: set[tuple[int, int]] = set()
         self._delay_s: dict[tuple[int, int], float] = defaultdict(float)
+        self.stalls = 0
+        """Pieces that came late, of those that were lost."""
+        self._lossy: dict[tuple[int, int], tuple[float, random.Random]] = {}
         self._connections: dict[tuple[int, int], set[asyncio.StreamWriter]] = defaultdict(set)
         self._servers: dict[tuple[int, int], asyncio.Server] = {}
         self._loop = asyncio.new_event_loop()
@@ -68,6 +74,10 @@ class Ways:
         """What goes from `source` to `target` takes so much longer."""
         self._call(lambda: self._delay_s.__setitem__((source, target), delay_s))
 
+    def lose(self, source: int, target: int, share: float, chance: random.Random) -> None:
+        """This share of the pieces from `source` to `target` comes late, and all behind them: TCP sends them again."""
+        self._call(lambda: self._lossy.__setitem__((source, target), (share, chance)))
+
     def drop(self, one: int, other: int) -> None:
         """Reset the connections that are there between the two."""
 
@@ -102,6 +112,7 @@ class Ways:
         def mend() -> None:
             self._cut.clear()
             self._delay_s.clear()
+            self._lossy.clear()
             self._healed.set()
             self._healed = asyncio.Event()
 
@@ -165,6 +176,10 @@ class Ways:
             while piece := await reader.read(PIECE):
                 if delay_s := self._delay_s[source, target]:
                     await asyncio.sleep(delay_s)
+                share, chance = self._lossy.get((source, target), (0.0, random.Random()))
+                if share and chance.random() < share:
+                    self.stalls += 1
+                    await asyncio.sleep(chance.uniform(*STALL_S))
                 await self._passable(source, target)
                 writer.write(piece)
                 await writer.drain()

@@ -2,10 +2,15 @@
 
 FAULTS is a folder; a file of one of these names in it switches a fault on while it is there:
 
-- `full`: the disk has no room, neither for new files nor to write into preallocated ones of the log;
+- `full`: the disk has no room: whatever of the log needs new blocks fails with ENOSPC, be it a new file or bytes
+  behind the end of one; what is preallocated can be written;
+- `over-quota`: the same with EDQUOT, and the filesystem's figures say that there is room;
 - `sync-fails`: fdatasync, and writing through, fail with EIO;
 - `store-away`: the cluster store does not answer (each call takes a moment, then StoreUnavailable);
 - `store-deaf`: what is written there takes place, but the answers are lost (StoreUnavailable after the fact).
+
+Where there is a folder `unsynced` in it, it holds, for each write to a file of the log that is not synced yet, what
+the bytes were before: what a power cut leaves (`Cluster.cut_power`). Names are durable at once, as far as this goes.
 
 `routes` in it, if there, is a JSON object: by the port of another node, the port that leads there (cluster_ways).
 SIGUSR1 has it print what its threads and tasks wait for. Everything else is the node as it is: what is replaced here
@@ -15,16 +20,21 @@ are calls to the operating system, the store's methods, and the port of an outgo
 import asyncio
 import errno
 import faulthandler
+import itertools
 import json
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from headrace.log import files, writing
+from headrace.broker import disk_room
 from headrace.node import node, process
 from headrace.peer import client
 from headrace.store.protocol import StoreUnavailable
@@ -34,25 +44,113 @@ FAULTS = Path(sys.argv[1])
 AWAY_S = 0.05
 
 
+class Unsynced:
+    """What the files of the log were at their last sync, kept outside of this process.
+
+    One file for each write, `serial-inode`: a line of JSON with the place and the size that the file had, and the bytes
+    that were there.
+    """
+
+    def __init__(self) -> None:
+        self._folder = FAULTS / "unsynced"
+        self._serial = itertools.count()
+        self._lock = threading.Lock()
+        self._kept: dict[int, list[Path]] = defaultdict(list)
+        self._on = self._folder.is_dir()
+
+    def write(self, fd: int, offset: int, length: int) -> None:
+        """Bytes of a file are about to change, or its size is."""
+        if self._on:
+            found = os.fstat(fd)
+            head = json.dumps({"offset": offset, "size": found.st_size}).encode() + b"\n"
+            path = self._folder / f"{next(self._serial):08}-{found.st_ino}"
+            path.write_bytes(head + (os.pread(fd, length, offset) if length else b""))
+            with self._lock:
+                self._kept[found.st_ino].append(path)
+
+    @contextmanager
+    def sync(self, fd: int) -> Iterator[None]:
+        """Inside, what was written to a file before becomes durable."""
+        inode = os.fstat(fd).st_ino
+        with self._lock:
+            before = list(self._kept[inode])
+        yield
+        self._forget(inode, before)
+
+    def made(self, fd: int) -> None:
+        """A file is new: it may have the inode of one that is gone."""
+        found = os.fstat(fd)
+        if found.st_size == 0:
+            self._forget(found.st_ino, list(self._kept[found.st_ino]))
+
+    def _forget(self, inode: int, paths: list[Path]) -> None:
+        with self._lock:
+            self._kept[inode] = [path for path in self._kept[inode] if path not in paths]
+        for path in paths:
+            path.unlink()
+
+
 class FailingOs:
     """The module `os` with its disk."""
+
+    def __init__(self) -> None:
+        self._unsynced = Unsynced()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
+    def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+        fd = os.open(path, flags, mode)
+        if flags & os.O_CREAT:
+            self._unsynced.made(fd)
+        return fd
+
+    def statvfs(self, path: Any) -> SimpleNamespace:
+        found = os.statvfs(path)
+        free = 0 if (FAULTS / "full").exists() else found.f_bavail
+        return SimpleNamespace(f_bavail=free, f_frsize=found.f_frsize)
+
     def posix_fallocate(self, fd: int, offset: int, length: int) -> None:
-        if (FAULTS / "full").exists():
-            raise OSError(errno.ENOSPC, "no space left on device")
+        self._take(fd, offset + length)
+        self._unsynced.write(fd, offset, 0)
         os.posix_fallocate(fd, offset, length)
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        self._unsynced.write(fd, length, max(os.fstat(fd).st_size - length, 0))
+        os.ftruncate(fd, length)
+
+    def pwrite(self, fd: int, content: Any, offset: int) -> int:
+        self._take(fd, offset + len(content))
+        self._unsynced.write(fd, offset, len(content))
+        return os.pwrite(fd, content, offset)
+
+    def fsync(self, fd: int) -> None:
+        with self._unsynced.sync(fd):
+            os.fsync(fd)
 
     def fdatasync(self, fd: int) -> None:
         self._sync()
-        os.fdatasync(fd)
+        with self._unsynced.sync(fd):
+            os.fdatasync(fd)
 
     def pwritev(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
-        if flags:
-            self._sync()
-        return os.pwritev(fd, buffers, offset, flags)
+        length = sum(map(len, buffers))
+        self._take(fd, offset + length)
+        self._unsynced.write(fd, offset, length)
+        if not flags:
+            return os.pwritev(fd, buffers, offset)
+        self._sync()
+        with self._unsynced.sync(fd):
+            return os.pwritev(fd, buffers, offset, flags)
+
+    def _take(self, fd: int, end: int) -> None:
+        """Make a file that long."""
+        if end <= os.fstat(fd).st_size:
+            return
+        if (FAULTS / "full").exists():
+            raise OSError(errno.ENOSPC, "no space left on device")
+        if (FAULTS / "over-quota").exists():
+            raise OSError(errno.EDQUOT, "disk quota exceeded")
 
     def _sync(self) -> None:
         if (FAULTS / "sync-fails").exists():
@@ -111,8 +209,9 @@ def _show_stacks(_number: int, _frame: object) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, _show_stacks)
     failing = FailingOs()
-    for module in (files, writing):
-        setattr(module, "os", failing)  # noqa: B010
+    for name, module in list(sys.modules.items()):
+        if hasattr(module, "os") and (name.startswith("headrace.log.") or module is disk_room):
+            setattr(module, "os", failing)  # noqa: B010
     setattr(node, "SqliteStore", FaultyStore)  # noqa: B010
     setattr(node, "PeerClient", RoutedClient)  # noqa: B010
     sys.exit(process.main(sys.argv[2:]))

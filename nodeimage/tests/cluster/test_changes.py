@@ -21,6 +21,7 @@ LIFE_PARTITIONS = 3
 PARKED = "parked"
 PARTITIONS = 24
 JOINED_S = 10.0
+EXIT_REFUSED = 2
 
 
 class Pressure(threading.Thread):
@@ -86,6 +87,25 @@ def test_a_node_that_joins_takes_part_and_another_is_drained_empty(three: Cluste
     )
     load.await_writes(time.monotonic())
     three.terminate(leaving.number)
+    load.await_writes(time.monotonic())
+    three.await_whole()
+    load.finish()
+
+
+def test_a_node_that_was_removed_is_refused_with_the_folder_that_it_kept(three: Cluster) -> None:
+    load = Load(three)
+    removed = three.nodes[three.number_of(three.catalog().primary)]
+    three.kill(removed.number)
+    load.await_writes(time.monotonic())
+    asked = next(number for number in three.nodes if number != removed.number)
+    three.admin("node.remove", {"node": removed.node_id, "force": True}, node=asked)
+    before = len(removed.log())
+    three.start(removed.number)
+    assert removed.wait() == EXIT_REFUSED
+    (line,) = removed.log()[before:].splitlines()
+    assert f"node {removed.node_id}" in line
+    assert "the node was removed" in line
+    three.ways.down(removed.number)
     load.await_writes(time.monotonic())
     three.await_whole()
     load.finish()

@@ -1,5 +1,7 @@
 """Cuts between nodes, both ways and one way, slow and broken connections, and a node away from the cluster store."""
 
+import itertools
+import random
 import sys
 import time
 from pathlib import Path
@@ -9,11 +11,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from cluster_clients import Load
 from cluster_nodes import Cluster, until
-from cluster_targets import TARGETS, Target, busiest_primary, catalog_follower, catalog_primary
+from cluster_targets import TARGETS, Target, busiest_primary, catalog_primary, controller
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FEW = TARGETS[:3]
+LOST = 0.02
+LOSSY_S = 10.0
+AWAY_S = 5.0
+"""Longer than the controller's lease holds without a renewal."""
 
 
 def others(cluster: Cluster, number: int) -> list[int]:
@@ -84,13 +90,36 @@ def test_slow_and_broken_connections_cost_time_alone(three: Cluster) -> None:
     load.finish()
 
 
-@pytest.mark.parametrize("target", [busiest_primary, catalog_follower], ids=lambda each: each.__name__)
+def test_packets_that_are_lost_cost_time_alone(three: Cluster) -> None:
+    """Every way between nodes stalls now and then, for up to three seconds: some followers are let go, some lead."""
+    load = Load(three)
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for source, target in itertools.permutations(three.nodes, 2):
+        three.ways.lose(source, target, LOST, chance)
+    load.write_on_for(LOSSY_S, within_s=30.0)
+    assert three.ways.stalls > 0
+    three.ways.heal()
+    load.await_writes(time.monotonic())
+    three.await_whole()
+    load.finish()
+
+
+@pytest.mark.parametrize("target", [busiest_primary, controller], ids=lambda each: each.__name__)
 def test_a_node_away_from_the_store_goes_on_with_what_it_leads(three: Cluster, target: Target) -> None:
     load = Load(three)
     victim = target(three, load)
+    before = three.lease()
+    assert before is not None
+    was_in_office = three.controller() == victim
     with three.nodes[victim].fault("store-away"):
-        load.await_writes(time.monotonic())
+        load.write_on_for(AWAY_S)
         until("another node is the controller", lambda: three.controller() not in (None, victim))
+        if was_in_office:
+            after = three.lease()
+            assert after is not None
+            assert after.term > before.term
         load.await_writes(time.monotonic())
     three.await_whole()
     load.finish()
@@ -100,10 +129,13 @@ def test_with_the_store_away_from_all_reads_and_writes_go_on(three: Cluster) -> 
     load = Load(three)
     for node in three.nodes.values():
         node.switch("store-away", True)
-    for _ in range(3):
-        load.await_writes(time.monotonic())
+    load.await_writes(time.monotonic())  # a renewal that was under way has landed
+    lapsing = three.lease()
+    load.write_on_for(AWAY_S)
+    assert three.lease() == lapsing, "somebody holds the office, and renews"
     for node in three.nodes.values():
         node.switch("store-away", False)
+    until("the office is filled again", lambda: three.lease() != lapsing)
     three.await_whole()
     load.await_writes(time.monotonic())
     load.finish()

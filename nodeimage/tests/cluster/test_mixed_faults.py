@@ -122,7 +122,9 @@ class Faults:
     def full(self) -> Iterator[str]:
         node = self._node()
         with node.fault("full"):
+            until("it says that it is full", lambda: self._cluster.is_full(node.number))
             yield f"the disk of node {node.number} is full"
+        until("it says that it has room again", lambda: not self._cluster.is_full(node.number))
 
     @contextmanager
     def sync_fails(self) -> Iterator[str]:

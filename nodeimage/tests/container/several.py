@@ -31,6 +31,9 @@ class PlentyOfRoom:
     def check(self, length: int, *, from_reserve: bool = False) -> None:
         pass
 
+    def lacked(self) -> None:
+        pass
+
 
 class OneNode:
     """The parts of a node below the catalog; also its own replicas' environment."""

@@ -12,12 +12,16 @@ import pytest
 from headrace.container.catalog_log import commands_in
 from headrace.container.container import Container
 from headrace.container.replica import Member
+from headrace.errors import StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.log.container_log import ContainerLog, LogOptions
 
 
 class PlentyOfRoom:
     def check(self, length: int, *, from_reserve: bool = False) -> None:
+        pass
+
+    def lacked(self) -> None:
         pass
 
 
@@ -50,6 +54,25 @@ async def test_what_is_committed_is_there_after_a_new_start(tmp_path: Path, exec
     assert [payload for _, payload in commands_in(again.log, again.log.start, again.committed)] == [b"one", b"two"]
     await again.close()
     assert failures == []
+
+
+async def test_a_disk_that_gives_no_bytes_is_told_to_who_keeps_the_room(
+    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota is in no figure that could be asked before."""
+    told: list[bool] = []
+    monkeypatch.setattr(PlentyOfRoom, "lacked", lambda _: told.append(True))
+    container = lead(tmp_path, executor, fatal=pytest.fail)
+
+    def over_quota(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "posix_fallocate", over_quota)
+    assert not container.has_room(4 << 20)  # the spare that it has is smaller
+    with pytest.raises(StorageFull):
+        await container.make_room()
+    assert told == [True]
+    await container.close()
 
 
 async def test_a_sync_that_fails_ends_the_process_and_commits_nothing(

@@ -21,6 +21,9 @@ class PlentyOfRoom:
     def check(self, length: int, *, from_reserve: bool = False) -> None:
         pass
 
+    def lacked(self) -> None:
+        pass
+
 
 def fatal(reason: str) -> NoReturn:
     raise AssertionError(reason)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import structs
 from several import Several, until
@@ -14,6 +15,8 @@ from headrace.container import replica_folder
 from headrace.container.replica import Member
 from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch, Position
+from headrace.store import records
+from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord
 
 
@@ -63,6 +66,33 @@ async def test_a_silent_follower_is_let_go_and_comes_back(three: Several) -> Non
     await until(lambda: len(container.primary.in_sync) == 3 or None)
     await container.append_command(b"with three again")
     assert three.payloads(2, container_id) == [b"with three", b"with two", b"with three again"]
+
+
+async def test_an_epoch_that_was_another_nodes_is_refused_by_all(three: Several) -> None:
+    """A store that was put back to an old copy, and has gone on since: it gives an epoch for the second time."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    await (await three.led(container_id)).append_command(b"early")
+    record = await three.change(container_id, handed_to(1, three))
+    container = await three.led(container_id, by=three.nodes[1])
+    await container.append_command(b"acknowledged")
+    await until(lambda: all(three.replica(n, container_id).known_record == record for n in range(3)) or None)
+    key = f"{records.CONTAINER_PREFIX}{container_id}"
+    for epoch in (record.epoch, record.epoch - 1):
+        impostor = structs.replace(record, primary=three.nodes[2].node_id, epoch=Epoch(epoch))
+
+        def put_back(store: ClusterStore, impostor: ContainerRecord = impostor) -> None:
+            found = store.get(key)
+            assert found is not None
+            store.put(key, msgspec.json.encode(impostor), found.version)
+
+        await three.nodes[0].store(put_back)
+        told = f"lead epoch {epoch}, but"
+        for node in three.nodes:
+            await until(lambda node=node, told=told: told in node.replicas.problem(container_id) or None)
+        assert container_id not in three.nodes[2].replicas.led
+    for number in range(3):
+        assert three.replica(number, container_id).known_record == record
+        assert three.payloads(number, container_id) == [b"early", b"acknowledged"]
 
 
 async def test_the_set_never_shrinks_below_the_minimum(three: Several) -> None:

@@ -1,9 +1,13 @@
 """When a node says that it is full."""
 
 import asyncio
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 from headrace.broker.disk_room import DiskRoom
 from headrace.node.disk import LOOK_S, NodeDisk
@@ -18,6 +22,10 @@ class Room:
     def __init__(self) -> None:
         self.used = 0
         self.refused = False
+        self.quota_left = 10_000
+
+    def has(self, length: int) -> bool:
+        return length <= self.quota_left
 
     def measure(self) -> tuple[int, int]:
         return self.used, 10_000 - self.used
@@ -68,6 +76,39 @@ async def test_what_the_store_did_not_hear_is_told_again() -> None:
         assert told == []
         await look(disk)
         assert told == [True]
+
+
+async def test_what_no_figure_tells_of_keeps_it_full_until_a_file_gets_its_bytes() -> None:
+    """A quota: the filesystem says that there is room, but no file gets any."""
+    room, told = Room(), []
+
+    async def tell(full: bool) -> None:
+        told.append(full)
+
+    with ThreadPoolExecutor(1) as executor:
+        disk = NodeDisk(cast(DiskRoom, room), chunk_bytes=CHUNK, executor=executor, tell=tell)
+        room.refused, room.quota_left = True, 0
+        for quota_left, expected in ((0, [True]), (0, [True]), (CHUNK, [True]), (6 * CHUNK, [True, False])):
+            room.quota_left = quota_left
+            await look(disk)
+            assert told == expected, quota_left
+
+
+def test_a_real_folder_has_the_bytes_that_a_file_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sizes:
+        disk_quota = 0
+        disk_reserve = 0
+
+    room = DiskRoom(tmp_path, Sizes())
+    assert room.has(1 << 20)
+    assert list(tmp_path.iterdir()) == []
+
+    def over_quota(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.EDQUOT, "disk quota exceeded")
+
+    monkeypatch.setattr(os, "posix_fallocate", over_quota)
+    assert not room.has(1 << 20)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_real_folder_is_measured(tmp_path: Path) -> None:

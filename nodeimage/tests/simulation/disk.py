@@ -40,6 +40,9 @@ class Disk:
         if self.full:
             raise StorageFull("the simulated disk is full")
 
+    def lacked(self) -> None:
+        """See cycle.Room."""
+
     def job_s(self) -> float:
         return 0.0002 + self._chance.random() * (self.slow or self._job_s)
 

@@ -1,0 +1,79 @@
+"""The cluster store is an old copy of itself: rebuilt from the nodes' folders, or put back as it was."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_clients import Load
+from cluster_nodes import Cluster, until
+from cluster_targets import busiest_primary
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def fall_behind(three: Cluster, load: Load) -> tuple[Path, int]:
+    """An old copy of the store, and a node that knows no more than that has. All nodes are down.
+
+    Each container has changed hands since the copy was made, and what was acknowledged since lies on two nodes alone.
+    """
+    copy = three.copy_store()
+    epochs = {each.container_id: each.epoch for each in three.containers()}
+    stale = busiest_primary(three, load)
+    three.kill(stale)
+    for number in three.nodes:
+        if number != stale:
+            load.await_writes(time.monotonic())
+            three.terminate(number)
+            three.start(number)
+            three.await_ready(number)
+    until(
+        "each container has changed hands",
+        lambda: all(each.epoch > epochs.get(each.container_id, 0) for each in three.containers()),
+    )
+    load.await_writes(time.monotonic())
+    three.kill(*(number for number in three.nodes if number != stale))
+    return copy, stale
+
+
+def test_a_store_built_anew_after_it_was_put_back_to_an_old_copy_has_everything(three: Cluster) -> None:
+    load = Load(three)
+    copy, _ = fall_behind(three, load)
+    three.put_store(copy)
+    three.recover_store()
+    three.start()
+    three.await_ready()
+    load.await_writes(time.monotonic(), within_s=30.0)
+    three.await_whole()
+    load.finish()
+
+
+def test_nodes_that_know_better_than_an_old_copy_of_the_store_say_so_and_cut_nothing(three: Cluster) -> None:
+    """The one that does not know leads by it, at epochs that were others' already: it gets no follower."""
+    load = Load(three)
+    copy, stale = fall_behind(three, load)
+    for member in load.members:
+        member.forgives = lambda error: True  # there is no coordinator for a while
+    known = [number for number in three.nodes if number != stale]
+    said = {number: len(three.nodes[number].log()) for number in known}
+    three.put_store(copy)
+    three.start(stale)
+    node_id = three.nodes[stale].node_id
+    until("the stale one leads everything", lambda: all(each.primary == node_id for each in three.containers()))
+    three.start(*known)
+    for number in known:
+        until(
+            f"node {number} says so of each container",
+            lambda number=number: (
+                three.nodes[number].log()[said[number] :].count("it is an old copy") >= len(three.containers())
+            ),
+        )
+    three.kill(*three.nodes)
+    three.recover_store()
+    three.start()
+    three.await_ready()
+    load.await_writes(time.monotonic(), within_s=30.0)
+    three.await_whole()
+    load.finish()

@@ -112,7 +112,7 @@ class GivingBack:
         if owners is None:
             self._unseen.add((held.id, chunk.start))
             return
-        dead, whole = gone(shares, owners=owners)
+        dead, whole = await blocking(lambda: gone(shares, owners=owners))
         if whole:
             if await self._carry_on(held, chunk, [share.partitionlet for share in shares], owners):
                 self._postpone(held, chunk)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import structlog
 
 from headrace.broker.retention import Share
+from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Owner
 from headrace.container.container import Container
 from headrace.errors import CorruptLog, HeadraceError
@@ -92,35 +93,43 @@ class Upkeep:
         key = (held.id, chunk.start)
         note = self._notes.get(key)
         if note is None or note.body is not chunk.body:
-            body = chunk.body
-            oldest: dict[StreamNumber, int] = {}
             try:
-                shares = await self.shares(held, chunk)
+                note, _ = await self._read(key, held, chunk)
             except HeadraceError as error:
                 self.damaged(key, error)
                 return None
-            for share in shares:
-                stream = stream_of(share.partitionlet)
-                newest = share.max_timestamp if share.last >= 0 else _NO_TIME
-                oldest[stream] = min(oldest.get(stream, newest), newest)
-            note = self._notes[key] = _Note(body, oldest)
         return note.oldest
 
     async def shares(self, held: Held, chunk: Chunk, streams: Collection[StreamNumber] | None = None) -> list[Share]:
         """What a chunk holds of the partitionlets of `streams`, or of all. Raises `CorruptLog`."""
+        if streams is None:
+            return (await self._read((held.id, chunk.start), held, chunk))[1]
         return await self.blocking(lambda: _shares_of(held.log, chunk, streams))
+
+    async def _read(self, key: ChunkKey, held: Held, chunk: Chunk) -> tuple[_Note, list[Share]]:
+        body = chunk.body
+
+        def read() -> tuple[_Note, list[Share]]:
+            shares = _shares_of(held.log, chunk)
+            return _Note(body, _oldest_of(shares)), shares
+
+        note, shares = await self.blocking(read)
+        if body.closed:
+            self._notes[key] = note
+        return note, shares
 
     async def owners(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner]:
         """The partitions that these belong to; nothing for those that are dead."""
-        partitionlets = {share.partitionlet for share in shares}
-        return await self._broker.catalog.query(lambda reader: reader.owners(partitionlets))
+        return await self._broker.catalog.query(lambda reader: reader.owners({share.partitionlet for share in shares}))
 
     async def fates(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner] | None:
         """As `owners`; None: this node's catalog does not know some of them yet, which are not dead."""
-        partitionlets = {share.partitionlet for share in shares}
-        return await self._broker.catalog.query(
-            lambda reader: None if reader.not_yet_made(partitionlets) else reader.owners(partitionlets)
-        )
+
+        def fates(reader: Reader) -> dict[PartitionletId, Owner] | None:
+            partitionlets = {share.partitionlet for share in shares}
+            return None if reader.not_yet_made(partitionlets) else reader.owners(partitionlets)
+
+        return await self._broker.catalog.query(fates)
 
     def damaged(self, key: ChunkKey, error: Exception) -> None:
         """A chunk cannot be read; said once."""
@@ -141,7 +150,18 @@ class Upkeep:
         self._unreadable = {key for key in self._unreadable if not keys(key)}
 
 
-def _shares_of(container_log: ContainerLog, chunk: Chunk, streams: Collection[StreamNumber] | None) -> list[Share]:
+def _oldest_of(shares: Iterable[Share]) -> dict[StreamNumber, int]:
+    oldest: dict[StreamNumber, int] = {}
+    for share in shares:
+        stream = stream_of(share.partitionlet)
+        newest = share.max_timestamp if share.last >= 0 else _NO_TIME
+        oldest[stream] = min(oldest.get(stream, newest), newest)
+    return oldest
+
+
+def _shares_of(
+    container_log: ContainerLog, chunk: Chunk, streams: Collection[StreamNumber] | None = None
+) -> list[Share]:
     """[blocking]"""
     # Records without a timestamp are as old as their chunk, as in Kafka.
     written = int(os.fstat(chunk.body.file.fd).st_mtime * 1000)

@@ -212,7 +212,8 @@ def needs_regroup(body: Body) -> bool:
     segments = [part for part in body.parts if isinstance(part, Segment)]
     if sum(segment.place_count for segment in segments) * BLOCK_BYTES <= 2 * body.frames_end:
         return False
-    return (
-        not all(segment.has_one_partitionlet() for segment in segments)
-        or len({summary.partitionlet for segment in segments for summary in segment.summaries() if summary.length}) > 1
-    )
+    if not all(segment.has_one_partitionlet() for segment in segments):
+        return True
+    held = (summary.partitionlet for segment in segments for summary in segment.summaries() if summary.length)
+    first = next(held, None)
+    return any(partitionlet != first for partitionlet in held)

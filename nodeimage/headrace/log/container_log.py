@@ -194,7 +194,7 @@ class ContainerLog(Appender):
         """The closed ones, in position order: these can be dropped, punched and regrouped."""
         return [chunk for chunk in list(self._chunks) if chunk.body.closed]
 
-    def summaries(self, chunk: Chunk) -> Iterator[Summary]:
+    def summaries(self, chunk: Chunk) -> list[Summary]:
         """[blocking] What a chunk holds of each partitionlet, by id, less what has been given back."""
         return maintenance.summaries(chunk)
 

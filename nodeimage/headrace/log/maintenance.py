@@ -12,39 +12,42 @@ from dataclasses import replace
 
 from headrace.log.chunk import Body, Chunk, load_body
 from headrace.log.files import FILE_HEAD_BYTES, punch_hole
-from headrace.log.index import Summary
+from headrace.log.index import Part, Summary
 from headrace.log.regroup import rewrite, take_up
 
 
-def summaries(chunk: Chunk) -> Iterator[Summary]:
+def summaries(chunk: Chunk) -> list[Summary]:
     """What a chunk holds of each partitionlet, by id, less what has been given back; those with control frames only
     come with a length of 0."""
     body = chunk.body
-    for partitionlet in sorted({summary.partitionlet for part in body.parts for summary in part.summaries()}):
-        yield summary_of(body, partitionlet)
-
-
-def summary_of(body: Body, partitionlet: int) -> Summary:
-    """What `body` holds of one partitionlet, less what has been given back."""
-    kept = body.dead.first_kept(partitionlet)
-    first = last = newest = -1
-    length = 0
+    dead = body.dead.as_mapping()
+    found: dict[int, Summary] = {}
     for part in body.parts:
-        found = part.summary(partitionlet)
-        if found is None or not found.length or found.last < kept:
-            continue
-        if found.first >= kept:
-            part_first, part_newest, part_length = found.first, found.max_timestamp, found.length
-        else:
-            places = list(part.places(partitionlet, kept))
-            part_first = places[0].first
-            part_newest = max(place.max_timestamp for place in places)
-            part_length = sum(place.length for place in places)
-        first = part_first if first < 0 else first
-        last = found.last
-        newest = max(newest, part_newest)
-        length += part_length
-    return Summary(partitionlet, first, last, newest, length)
+        for summary in part.summaries():
+            kept = dead.get(summary.partitionlet, 0)
+            here = summary if summary.first >= kept else _less(part, summary, kept)
+            before = found.get(summary.partitionlet)
+            found[summary.partitionlet] = here if before is None else _both(before, here)
+    return [found[partitionlet] for partitionlet in sorted(found)]
+
+
+def _less(part: Part, summary: Summary, kept: int) -> Summary:
+    """A part's summary of one partitionlet without the places that end below `kept`."""
+    if not summary.length or summary.last < kept:
+        return Summary(summary.partitionlet, -1, -1, -1, 0)
+    places = list(part.places(summary.partitionlet, kept))
+    newest = max(place.max_timestamp for place in places)
+    return summary._replace(first=places[0].first, max_timestamp=newest, length=sum(place.length for place in places))
+
+
+def _both(one: Summary, behind: Summary) -> Summary:
+    """Two parts' summaries of one partitionlet, the older first."""
+    if not behind.length:
+        return one
+    if not one.length:
+        return behind
+    newest = max(one.max_timestamp, behind.max_timestamp)
+    return Summary(one.partitionlet, one.first, behind.last, newest, one.length + behind.length)
 
 
 def punchable(body: Body, dead: Mapping[int, int]) -> int:

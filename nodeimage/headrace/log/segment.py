@@ -208,7 +208,9 @@ class Segment:
     def summaries(self) -> Iterator[Summary]:
         """All partitionlets, by id."""
         self.verify()
-        return map(self._summary, range(self._counts[0]))
+        words, entries = self._words, self._counts[0]
+        columns = (words[column * entries : (column + 1) * entries] for column in range(5))
+        return map(Summary._make, zip(*columns, strict=True))
 
     def places(self, partitionlet: int, /, offset: int) -> Iterator[Place]:
         """Its places, from the one that holds `offset` (or the next one behind it) on."""

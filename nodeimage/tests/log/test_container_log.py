@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,13 @@ from typing import Any
 import pytest
 
 from headrace.errors import StorageFull
+from headrace.log.chunk import Chunk
 from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log.dead import DeadOffsets
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
+from headrace.log.index import Place
+from headrace.log.maintenance import summaries
 from headrace.log.regroup import regrouped_path, rewrite
 
 Writing = Any  # the class stands in conftest.py
@@ -412,6 +417,33 @@ def test_a_partly_dead_partitionlet_reads_on_from_the_first_place_that_is_kept(w
     assert next(s for s in writing.log.summaries(chunk) if s.partitionlet == 2).first == 10
     writing.log.punch(chunk, {2: 5})  # what is gone stays gone
     assert writing.log.load(2).first == 10
+
+
+def test_a_chunk_of_several_parts_is_summed_up_less_what_is_dead(writing: Writing) -> None:
+    """By what its places say, which readers find."""
+    writing.log.append_control(type=FrameType.OPEN, epoch=1, partitionlet=9, payload=b"open 9")
+    writing.fill_chunks(1, partitionlets=3, size=700)
+    writing.close_chunks()
+    (chunk,) = writing.log.closed_chunks()
+    parts = chunk.body.parts
+    assert len(parts) > 1
+    cut = next(parts[-1].places(2, 0)).first
+    deads: list[dict[int, int]] = [{}, {2: cut - 3}, {2: cut}, {2: cut + 3}, {2: FOREVER}, {1: 5, 2: cut, 3: FOREVER}]
+    for dead in deads:
+        body = replace(chunk.body, dead=DeadOffsets(dead))
+        found = summaries(Chunk(path=chunk.path, start=chunk.start, body=body))
+        assert [each.partitionlet for each in found] == [1, 2, 3, 9]
+        for each in found:
+            left = [place for part in parts for place in part.places(each.partitionlet, dead.get(each.partitionlet, 0))]
+            assert each[1:] == span(left)
+
+
+def span(places: Sequence[Place]) -> tuple[int, int, int, int]:
+    """What a summary says of places: first, last, largest timestamp, length."""
+    if not places:
+        return (-1, -1, -1, 0)
+    newest = max(place.max_timestamp for place in places)
+    return (places[0].first, places[-1].last, newest, sum(place.length for place in places))
 
 
 def test_reads_go_on_in_threads_while_appends_closing_and_regrouping_run(writing: Writing) -> None:

@@ -176,11 +176,12 @@ class Cluster:
         if self.shape.topics and container_id == CATALOG_ID:
             if unready := self._unready():
                 return unready
-            for node in self.nodes:
-                assert node.upper is not None
-                replica = node.upper.replicas.replica(CATALOG_ID)
-                if replica is None or node.upper.catalog.applied < replica.committed or not replica.committed:
-                    return f"the catalog of node {node.number} is at {node.upper.catalog.applied}"
+            uppers = [node.upper for node in self.nodes if node.upper is not None]  # all of them: they serve
+            replicas = [upper.replicas.replica(CATALOG_ID) for upper in uppers]
+            committed = max(0 if replica is None else replica.committed for replica in replicas)
+            for node, upper in zip(self.nodes, uppers, strict=True):
+                if not committed or upper.catalog.applied < committed:
+                    return f"the catalog of node {node.number} is at {upper.catalog.applied} of {committed}"
         return ""
 
     def can_lose(self, node: Node) -> bool:

@@ -606,15 +606,26 @@ def incarnation_of(admin: AdminClient, topic: str) -> str:
 
 def listings(cluster: Cluster, names: Iterable[str]) -> dict[str, Mapping[str, Listed]]:
     """What each node that serves has of topics, by node."""
+    return {
+        f"node {number}": {str(each.name): _listed(each) for each in topics if each.error == 0}
+        for number, topics in _told(cluster, names).items()
+    }
+
+
+def leaders(cluster: Cluster, names: Iterable[str]) -> set[int]:
+    """The ids of the nodes that lead partitions of topics, by what any node that serves tells its clients."""
+    return {part.leader for topics in _told(cluster, names).values() for topic in topics for part in topic.partitions}
+
+
+def _told(cluster: Cluster, names: Iterable[str]) -> dict[int, list[metadata.TopicMeta]]:
     asked = metadata.MetadataRequest([(name, None) for name in names], allow_auto_create=False)
     request = metadata.encode_request(METADATA_VERSION, asked)
-    found: dict[str, Mapping[str, Listed]] = {}
+    found = {}
     for number, node in cluster.nodes.items():
         if node.is_up and not node.stopped:
             with BrokerConnection(HOST, node.port, "test", CALL_S) as connection:
                 body = connection.call(ApiKey.METADATA, METADATA_VERSION, request)
-            topics = metadata.decode_response(body, 0, METADATA_VERSION).topics
-            found[f"node {number}"] = {str(each.name): _listed(each) for each in topics if each.error == 0}
+            found[number] = metadata.decode_response(body, 0, METADATA_VERSION).topics
     return found
 
 

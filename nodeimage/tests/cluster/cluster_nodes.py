@@ -35,6 +35,8 @@ SCRIPT = Path(__file__).parent / "faulty_node.py"
 READY_S = 60.0
 END_S = 30.0
 POLL_S = 0.05
+FREE_S = 0.3
+"""In which a process that runs has ended its write to the cluster store."""
 OPTIONS = ("--chunk-bytes=4194304", "--partitionlet-bytes=2000000", "--disk-reserve=0", "--rebalance-delay-ms=0")
 
 
@@ -220,9 +222,17 @@ class Cluster:
 
     @contextlib.contextmanager
     def paused(self, number: int) -> Iterator[None]:
-        """The process stands still while inside."""
-        self.nodes[number].send(signal.SIGSTOP)
+        """The process stands still while inside, though not within a write to the cluster store.
+
+        Its lock on the file would stand as well, and hold up all nodes of the machine until it goes on.
+        """
+        node = self.nodes[number]
+        node.send(signal.SIGSTOP)
         try:
+            while not self._store_is_free():
+                node.send(signal.SIGCONT)
+                time.sleep(POLL_S)
+                node.send(signal.SIGSTOP)
             yield
         finally:
             self.nodes[number].send(signal.SIGCONT)
@@ -239,6 +249,18 @@ class Cluster:
         """
         self.kill(*self.nodes)
         return sum(node.lose_unsynced() for node in self.nodes.values())
+
+    def _store_is_free(self) -> bool:
+        """Whether somebody can write to it within a moment."""
+        with contextlib.closing(
+            sqlite3.connect(self.folder / STORE_FILE, isolation_level=None, timeout=FREE_S)
+        ) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                return False
+        return True
 
     def wipe(self, number: int) -> None:
         """All that a node that is down has kept is gone."""

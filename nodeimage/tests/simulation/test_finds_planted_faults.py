@@ -222,7 +222,7 @@ def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:
         (opens_one_offset_too_far, 0),
         (records_a_roll_without_its_end, 0),
         (rolls_without_its_producers, 0),
-        (writes_behind_a_seal, 0),
+        (writes_behind_a_seal, 700),
         (applies_what_is_not_committed, 0),
         (applies_in_its_own_way, 0),
         (takes_a_snapshot_for_newer_than_it_is, 0),

@@ -3,7 +3,9 @@
 Each replica keeps its container's last known record. Of a container's replicas the one with the highest (epoch of its
 last frame, end) has everything that was ever acknowledged, whatever the records say of in-sync sets: a member of the
 set had it, and whoever is ahead of that member in this order has all that it has (as in an election). It leads, at an
-epoch above all that any replica has seen; those that hold exactly the same are in sync with it, the others catch up.
+epoch above all that any replica has seen; those that hold exactly the same are in sync with it, the others catch up. A
+replica whose node led by an old copy of the store, and wrote other frames in an epoch that the leading one knows too,
+is set aside, and its node begins anew: by their histories the two would pass for the same (local/parting.py).
 
 What only the store knew is lost: zones, labels, limits and spread of volumes, drains, and how many producer ids were
 handed out. The new store gets other random bits for these, so no id comes twice. Ids of nodes and containers skip
@@ -25,13 +27,14 @@ import msgspec
 from msgspec import structs
 
 from headrace.container import replica_folder
-from headrace.container.history import last_epoch
+from headrace.container.history import History, last_epoch
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.folder import DataFolder, Identity
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.local.cluster import running_cluster
 from headrace.local.folder import node_folders, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
+from headrace.local.parting import parts
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store import container_records, records
 from headrace.store.protocol import StoreUnavailable
@@ -56,6 +59,8 @@ class FoundReplica:
     record: ContainerRecord
     last_epoch: Epoch
     end: int
+    history: History = ()
+    folder: Path = Path()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +97,18 @@ def recover_store(folder: Path) -> Recovered:
                     replicas.setdefault(found.record.container_id, []).append(found)
             finally:
                 data.close()
-        return _write(folder, identities, replicas, warnings)
+        parted = {container: _parted(found, warnings) for container, found in replicas.items()}
+        replicas = {
+            container: [each for each in found if each not in parted[container]]
+            for container, found in replicas.items()
+        }
+        return _write(folder, identities, replicas, [each for found in parted.values() for each in found], warnings)
 
 
 def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
     """The record of a container, from all replicas of it that were found. Pure."""
     newest = max(found, key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
-    best = max(found, key=lambda each: (each.last_epoch, each.end))
+    best = _ahead(found)
     same = [each for each in found if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
     present = {each.node for each in found}
     replicas = [node for node in newest.replicas if node in present]
@@ -111,6 +121,39 @@ def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
         epoch=Epoch(highest + 1),
         in_sync=tuple((each.node, each.format) for each in same),
         replicas=tuple(replicas),
+    )
+
+
+def _ahead(found: Sequence[FoundReplica]) -> FoundReplica:
+    return max(found, key=lambda each: (each.last_epoch, each.end))
+
+
+def _parted(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundReplica]:
+    """Those that part from the one that is ahead where their histories do not."""
+    best = _ahead(found)
+    parted = []
+    for each in found:
+        if each is best:
+            continue
+        try:
+            with (
+                closing(ContainerLog.open(each.folder, LogOptions())) as log,
+                closing(ContainerLog.open(best.folder, LogOptions())) as ahead,
+            ):
+                if parts(log, each.history, ahead, best.history):
+                    parted.append(each)
+        except CorruptLog as error:
+            warnings.append(f"{each.folder} cannot be compared with {best.folder}, and is kept: {error}")
+    return parted
+
+
+def _set_aside(replica: FoundReplica, warnings: list[str]) -> None:
+    node_folder = replica.folder.parent.parent
+    aside = node_folder / f"container-{replica.folder.name}-set-aside-{time.strftime('%Y%m%dT%H%M%S')}"
+    replica.folder.rename(aside)
+    warnings.append(
+        f"node {replica.node} led container {replica.folder.name} by an old copy of the store, and wrote what nobody "
+        f"else has: that replica is {aside} now, and is made anew from the others; delete it when all is well"
     )
 
 
@@ -140,6 +183,8 @@ def _replicas(node_folder: Path, node: NodeId, warnings: list[str]) -> list[Foun
                 record=record,
                 last_epoch=last_epoch(state.history, end),
                 end=end,
+                history=state.history,
+                folder=path,
             )
         )
     return found
@@ -149,6 +194,7 @@ def _write(
     folder: Path,
     identities: Sequence[Identity],
     replicas: dict[ContainerId, list[FoundReplica]],
+    parted: Sequence[FoundReplica],
     warnings: list[str],
 ) -> Recovered:
     clusters = sorted({identity.cluster_id for identity in identities})
@@ -177,6 +223,8 @@ def _write(
             container_records.put_container(store, record, None)
         _skip_ids(store, "node", max(identity.node_id for identity in identities))
         _skip_ids(store, "container", max(record.container_id for record in containers))
+    for each in parted:
+        _set_aside(each, warnings)
     kept_as = _replace(folder, draft)
     return Recovered(
         cluster_id=clusters[0],

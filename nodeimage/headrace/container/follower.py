@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from headrace.container.history import History, clip
+from headrace.container.history import History, clip, match_point
 from headrace.errors import HeadraceError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, WriteJob
@@ -214,7 +214,10 @@ class Follower:
             if self._install is not None:
                 await self._install(received, Position(following.snapshot_position))
         history: History = tuple((Epoch(epoch), Position(start)) for epoch, start in following.history)
-        if not self.log.start <= begin <= self.log.end:
+        same = match_point(history, begin, self.replica.history, self.log.end)
+        if begin < self.log.start or same < begin:
+            # What lies between is gone at the primary. What is here may be an earlier primary's alone (KIP-101).
+            log.info("begins anew", container=self.id, end=self.log.end, begin=begin, same=same)
             await self.replica.reset(begin)
         elif begin < self.log.end:
             log.info("cut", container=self.id, end=self.log.end, begin=begin)

@@ -149,6 +149,40 @@ async def test_what_an_old_primary_alone_had_is_cut(three: Several) -> None:
         assert three.payloads(number, container_id) == [b"committed", b"after"]
 
 
+async def test_an_old_primary_begins_anew_where_the_others_dropped_what_parts_them(three: Several) -> None:
+    """Invariant 7: the others' log begins within what it wrote alone, at the end of a frame of the same length."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"committed")
+    await three.nodes[1].stop()
+    await three.nodes[2].stop()
+    alone = [container.append_command(b"alone".ljust(64 << 10)) for _ in range(40)]
+    await until(lambda: container.end > 40 * (64 << 10) or None)
+    await three.replica(0, container_id).cycle.flush()
+    await three.nodes[0].stop()
+    for each in alone:
+        with pytest.raises(KafkaError):
+            await each
+    await three.nodes[1].start()
+    await three.nodes[2].start()
+    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
+    second = await three.led(container_id, by=three.nodes[1])
+    for _ in range(20):
+        await second.append_command(b"others".ljust(64 << 10))
+    for number in (1, 2):
+        log = three.replica(number, container_id).log
+        await until(lambda log=log: log.chunks_to_close(second.committed) or None)  # type: ignore[misc]
+        for chunk in log.chunks_to_close(second.committed):
+            log.close_chunk(chunk)
+        log.trim(log.end)
+    assert 0 < second.log.start < 40 * (64 << 10)
+    await three.nodes[0].start()
+    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    assert three.replica(0, container_id).log.start == second.log.start
+    assert three.payloads(0, container_id) == three.payloads(1, container_id)
+    assert {payload.strip() for payload in three.payloads(0, container_id)} == {b"others"}
+
+
 async def test_a_primary_that_starts_again_takes_a_new_epoch(three: Several) -> None:
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)

@@ -19,6 +19,7 @@ FOUND = {
     1626: "a follower that a damaged primary could not feed came again and again, and held up all commits",
     1923: "a damaged primary could feed nobody what it alone had, not committed: none of them counted as able to lead",
     18881: "a primary had lost its replica, the other member was being drained: it was not let lead",
+    20459: "an old primary's log reached beyond where the others' began by then: it was cut there, not begun anew",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

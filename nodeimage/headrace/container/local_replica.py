@@ -61,6 +61,8 @@ class LocalReplica:
         self.on_commit: Callable[[], None] | None = None
         self.on_other_epoch: Callable[[Epoch], None] = lambda _epoch: None
         self.on_chunk_full: Callable[[], None] = lambda: None
+        self.on_damaged: Callable[[], None] = lambda: None
+        """Its files cannot be cut or opened again for what they hold (invariant 14)."""
         self.applied: Callable[[], Position] | None = None
         """Of the catalog: how far its tables are."""
         self._node = node
@@ -360,7 +362,12 @@ class LocalReplica:
                 return ContainerLog.open(self.folder, self._options)
             return ContainerLog.open(self.folder, self._options, begin=begin)
 
-        container_log = await self._loop.run_in_executor(self._executor, changed)
+        try:
+            container_log = await self._loop.run_in_executor(self._executor, changed)
+        except CorruptLog as error:
+            log.warning("a replica cannot be opened again", container=self.id, error=str(error))
+            self.on_damaged()
+            raise
         self.cycle = self._new_cycle(container_log)
         self.cycle.owner = owner
         self._known_committed = min(self._known_committed, container_log.end)

@@ -235,6 +235,7 @@ class Replicas:
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
         replica = await roles.open_replica(self._env, record)
+        replica.on_damaged = lambda: self.damaged(record.container_id)
         for callback in self.on_opened:
             callback(replica)
         return replica

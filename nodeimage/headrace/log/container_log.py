@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.errors import StorageFull
+from headrace.errors import CorruptLog, StorageFull
 from headrace.ids import Position
 from headrace.log import cutting, maintenance, raw, reading, regroup
 from headrace.log.appending import Appender, LogOptions
@@ -107,7 +107,8 @@ class ContainerLog(Appender):
         end == position.
 
         Durable, and crash-safe: the next `open` finishes it. Below the log's start all is removed. Raises `ValueError`
-        if `position` lies behind the log's end or within a frame, `CorruptLog` and `StorageFull` as `open` does.
+        if `position` lies behind the log's end, `CorruptLog` where no whole frame ends at it: what lies before is
+        damaged, and without it the log would end earlier; `CorruptLog` and `StorageFull` as `open` does.
         """
         found = _recover(folder, options)
         if position > found.synced:
@@ -117,7 +118,7 @@ class ContainerLog(Appender):
         chunk = next((chunk for chunk in reversed(found.chunks) if chunk.start < position), None)
         within = chunk is not None and (chunk.end is None or position < chunk.end)
         if chunk is not None and within and not cutting.frame_ends_at(chunk, position):
-            raise ValueError(f"{chunk.path}: no frame ends at {position}")
+            raise CorruptLog(f"{chunk.path}: no frame ends at {position}. Fetch this container anew.")
         del found, chunk  # they map what is cut
         cutting.cut(folder, position)
 

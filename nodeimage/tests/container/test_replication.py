@@ -15,6 +15,7 @@ from headrace.container import replica_folder
 from headrace.container.replica import Member
 from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch, Position
+from headrace.log.files import FILE_HEAD_BYTES
 from headrace.store import records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord
@@ -181,6 +182,40 @@ async def test_an_old_primary_begins_anew_where_the_others_dropped_what_parts_th
     assert three.replica(0, container_id).log.start == second.log.start
     assert three.payloads(0, container_id) == three.payloads(1, container_id)
     assert {payload.strip() for payload in three.payloads(0, container_id)} == {b"others"}
+
+
+async def test_a_replica_that_cannot_be_cut_for_what_is_damaged_is_fetched_anew(three: Several) -> None:
+    """Invariant 14: without the damaged frame its log would end before what the others have."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    for _ in range(10):
+        damaged = await container.append_command(b"committed".ljust(64 << 10))
+    await three.nodes[1].stop()
+    await three.nodes[2].stop()
+    alone = [container.append_command(b"alone".ljust(64 << 10)) for _ in range(10)]  # on into another chunk
+    log = three.replica(0, container_id).log
+    await until(lambda: log.end > 20 * (64 << 10) or None)
+    await three.replica(0, container_id).cycle.flush()
+    chunk, _ = log.chunks()
+    end = log.end
+    format = three.replica(0, container_id).format
+    await three.nodes[0].stop()
+    for each in alone:
+        with pytest.raises(KafkaError):
+            await each
+    with chunk.path.open("r+b") as file:
+        file.seek(FILE_HEAD_BYTES + damaged - 10)
+        file.write(b"x")
+    await three.nodes[1].start()
+    await three.nodes[2].start()
+    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
+    second = await three.led(container_id, by=three.nodes[1])
+    await second.append_command(b"after")
+    assert second.log.end < end
+    await three.nodes[0].start()
+    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    assert three.replica(0, container_id).format != format
+    assert three.payloads(0, container_id) == three.payloads(1, container_id)
 
 
 async def test_a_primary_that_starts_again_takes_a_new_epoch(three: Several) -> None:

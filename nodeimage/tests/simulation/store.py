@@ -95,7 +95,9 @@ class StoreLink:
     def _read(self, change: Callable[[ClusterStore], T], process: Process, done: Any, where: Any) -> None:
         # The rest looks at the store as it is now.
         reading = _Call(self, dict(self.store.records))
-        self._loop.call_later(self._chance.random() * 0.002, self._write, change, reading, process, done, context=where)
+        pause_s = self._chance.random() * 0.002
+        if not process.dead:  # who has not read before it died writes nothing
+            self._loop.call_later(pause_s, self._write, change, reading, process, done, context=where)
 
     def _write(self, change: Callable[[ClusterStore], T], reading: "_Call", process: Process, done: Any) -> None:
         answer: Callable[[], None]

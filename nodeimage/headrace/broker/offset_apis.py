@@ -5,12 +5,14 @@ reader thread or on another node, then the record inside it. Spark's Kafka sourc
 common kinds touch nothing but memory.
 
 Only the partition's leader answers. One that is out of touch with its followers may have been replaced without knowing
-it, so it gives no latest offset (invariant 16); what it knows to be committed stays true.
+it, so it gives no latest offset (invariant 16); what it knows to be committed stays true. So may one whose open
+partitionlet is sealed: the partition may go on elsewhere already.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.commits import back_in_touch
 from headrace.broker.listener import Connection
@@ -18,7 +20,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.rolls import leader_epochs
 from headrace.broker.topics import Topic
 from headrace.catalog.rows import PartitionletRow
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import find_by_time, find_max_time, iter_records
 from headrace.wire.cold import field
@@ -34,6 +36,8 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 
 SCANNED_AT_ONCE = 1 << 20
+SETTLED_S: Final = 5.0
+"""By then a roll is over, if nothing is wrong."""
 
 Found = tuple[int, int, int]
 """(offset, timestamp, leader epoch); -1 for what there is none of."""
@@ -120,6 +124,7 @@ async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found
         case -1:
             if not partition.container.in_touch and not await back_in_touch(partition.container):
                 raise KafkaError(Code.LEADER_NOT_AVAILABLE, "this node has not heard of its followers for a moment")
+            await settled(broker, partition)
             return partition.high_watermark, -1, partition.leader_epoch
         case -2 | -4:
             return partition.log_start, -1, _epoch_at_start(partition)
@@ -136,6 +141,21 @@ async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found
     except (HeadraceError, OSError) as error:
         broker.read_failed(error, partition.container.id)
         raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+async def settled(broker: "Broker", partition: Partition) -> None:
+    """Return once no sealed partitionlet of `partition` is the last that this node knows of.
+
+    Raises KafkaError, retriable: it goes on elsewhere, or that is not known within some seconds.
+    """
+    while partition.seal is not None and not partition.left:
+        try:
+            async with asyncio.timeout(SETTLED_S):
+                await broker.rolls.roll(partition)
+        except (StorageFull, TimeoutError) as error:
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is being rolled: {error}") from error
+    if partition.left:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
 
 
 def _epoch_at_start(partition: Partition) -> int:

@@ -16,6 +16,7 @@ from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
 from headrace.broker.placing import Placing
 from headrace.broker.roll_frames import Seal
+from headrace.broker.roll_steps import RollSteps
 from headrace.catalog.rows import Replaced
 from headrace.container.container import Container
 from headrace.errors import Code, KafkaError
@@ -270,6 +271,41 @@ async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
     assert await listed(-2) == 0
     beat = await ask(broker, ApiKey.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m")
     assert beat.error_code == Code.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_no_latest_offset_while_the_partition_may_go_on_elsewhere(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next leader may have acknowledged more before this node hears of that."""
+    first, second = brokers[0], brokers[1]
+    (index, *_) = await led_by(first)
+    partition = await held(first, index)
+    target = next(each for each in second.containers.values() if each.id != second.space.catalog_id)
+    recording, heard = asyncio.Event(), asyncio.Event()
+    record = RollSteps._record
+
+    async def recorded(steps: RollSteps, *of: Any) -> bool:
+        recording.set()
+        await heard.wait()
+        return await record(steps, *of)
+
+    monkeypatch.setattr(RollSteps, "_record", recorded)
+
+    async def latest() -> int:
+        asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
+        topics = [{"name": topic, "partitions": [asked]}]
+        answer = await ask(first, ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    assert await latest() == 0
+    rolling = asyncio.create_task(first.rolls.roll(partition, to=target.id))
+    await recording.wait()
+    asked = asyncio.create_task(latest())
+    await asyncio.wait([asked], timeout=0.2)
+    assert not asked.done()
+    heard.set()
+    assert await asked == Code.NOT_LEADER_OR_FOLLOWER
+    await rolling
 
 
 async def test_offsets_by_time_are_found_in_partitionlets_that_other_nodes_lead(

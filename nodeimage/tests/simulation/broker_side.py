@@ -14,6 +14,7 @@ from headrace.broker import produce
 from headrace.broker.broker import Broker, NodeIdentity
 from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.layout import NodeSettings
+from headrace.broker.offset_apis import settled
 from headrace.broker.partition import Partition
 from headrace.broker.tails import read_chain
 from headrace.broker.topics import Topic
@@ -299,6 +300,7 @@ class BrokerSide:
 
     async def _fetch(self, asked: Fetch, _payload: memoryview, _session: None) -> tuple[int, list[bytes]]:
         partition = await self._leader(asked.topic)
+        await settled(self.broker, partition)
         end, log_start = partition.high_watermark, partition.log_start
         offset = max(asked.offset, log_start)
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])

@@ -116,7 +116,10 @@ class RollSteps:
             source = partition.container
             # The view of the store may not know yet that it closes.
             avoid = source.id if source.closing or source.leaving else None
-            ((to, _),) = self._broker.place(1, source.volume, avoid=avoid)
+            try:
+                ((to, _),) = self._broker.place(1, source.volume, avoid=avoid)
+            except KafkaError as error:  # a topic that is there already is not refused: producers try again
+                raise KafkaError(Code.LEADER_NOT_AVAILABLE, str(error)) from error
         target = RollTarget(
             topic_id=partition.topic_id,
             partition=partition.index,

@@ -750,3 +750,16 @@ async def test_topics_of_a_volume_that_asks_for_more_nodes_than_there_are_are_re
     with pytest.raises(KafkaError, match="asks for 4 in sync at least") as refused:
         broker.place(1, "wide")
     assert refused.value.code is Code.INVALID_REPLICATION_FACTOR
+
+
+async def test_a_partition_that_has_nowhere_to_go_on_for_now_refuses_no_producer_for_good(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that drain, say. librdkafka gives a batch up at INVALID_REPLICATION_FACTOR."""
+    broker = brokers[0]
+    partition = await held(broker, (await led_by(broker))[0])
+    broker.cluster.view.volumes["default"] = VolumeRecord("default", replicas=5, min_in_sync=4)
+    monkeypatch.setattr(Placing, "_candidates", lambda *_: [])
+    with pytest.raises(KafkaError, match="asks for 4 in sync at least") as refused:
+        await broker.rolls.roll(partition)
+    assert refused.value.code is Code.LEADER_NOT_AVAILABLE

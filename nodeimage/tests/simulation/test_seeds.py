@@ -20,6 +20,9 @@ FOUND = {
     1923: "a damaged primary could feed nobody what it alone had, not committed: none of them counted as able to lead",
     18881: "a primary had lost its replica, the other member was being drained: it was not let lead",
     20459: "an old primary's log reached beyond where the others' began by then: it was cut there, not begun anew",
+    20782: "a follower could not be cut, for a damaged frame before: it tried for ever, and was not fetched anew",
+    21733: "a leader that was being rolled away gave a latest offset after the next one had acknowledged more",
+    21880: "all nodes drained for a moment: a producer was refused for good, as its partition could go on nowhere",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

@@ -212,13 +212,9 @@ class Broker:
         """A client is gone."""
         self.connections.discard(session)
 
-    def advertised(self, _session: Connection) -> tuple[str, int]:
-        """The address by which this session's client reaches this node."""
-        return self.node.host, self.node.port
-
     def address(self, node_id: NodeId, session: Connection) -> Address | None:
         """The address by which this session's client reaches a node; None for one that is not known."""
-        return self.layout.address(node_id, self.advertised(session))
+        return self.layout.address(node_id, session.listener)
 
     # --- the cluster
 

@@ -376,7 +376,7 @@ class Controller:
             change.container, MOST_ROLLED, change.to, change.reason, share=change.share, limit=change.limit
         )
         try:
-            answer, _ = await self._peers.call((node.host, node.peer_port), order, timeout_s=ROLL_S)
+            answer, _ = await self._peers.call(node.peer_address, order, timeout_s=ROLL_S)
         except HeadraceError as error:
             log.warning("partitionlets were not rolled", container=change.container, reason=str(error))
             return

@@ -71,5 +71,5 @@ async def create(
 
 
 async def _prepare(peers: Peers, node: NodeRecord, container: ContainerId, kind: str) -> uuid.UUID:
-    answer, _ = await peers.call((node.host, node.peer_port), Prepare(container, kind), timeout_s=PREPARE_S)
+    answer, _ = await peers.call(node.peer_address, Prepare(container, kind), timeout_s=PREPARE_S)
     return uuid.UUID(answer.format)

@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -33,7 +34,7 @@ from headrace.node.containers import NodeContainers
 from headrace.node.disk import NodeDisk
 from headrace.node.environment import NodeEnvironment
 from headrace.node.load import LoadMeter
-from headrace.node.options import Options
+from headrace.node.options import KubernetesCluster, Options
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, Submit
 from headrace.peer.server import PeerServer
@@ -43,6 +44,9 @@ from headrace.store.protocol import ClusterStore, StoreCall
 from headrace.store.records import CATALOG_ID, ClusterRecord, NodeRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView
+
+if TYPE_CHECKING:
+    from headrace.store.kubernetes.store import KubernetesStore
 
 log = structlog.get_logger()
 
@@ -70,6 +74,7 @@ class Node:
         self._load = LoadMeter()
         self._closing = contextlib.AsyncExitStack()
         """What has been started, to be stopped in reverse order."""
+        self._servers: list[asyncio.Server] = []
         self._ready = False
         self._changes = Changes()
         self.ended = asyncio.Event()
@@ -79,15 +84,19 @@ class Node:
         options = self._options
         self._closing.callback(self._folder.close)
         self._closing.callback(self._executor.shutdown)
-        listening = _listen(options.host, options.port)
-        self._closing.callback(listening.close)
-        peer_listening = _listen(options.host, options.peer_port, option="--peer-port")
+        bind = options.bind or options.host
+        listening = {"": _listen(bind, options.port)}
+        self._closing.callback(listening[""].close)
+        peer_listening = _listen(bind, options.peer_port, option="--peer-port")
         self._closing.callback(peer_listening.close)
+        for name, asked in options.listeners.items():
+            listening[name] = _listen(bind, asked, option="--listener")
+            self._closing.callback(listening[name].close)
         loop = asyncio.get_running_loop()
-        self._store = await loop.run_in_executor(self._executor, SqliteStore, options.store)
+        self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
         self._closing.callback(self._store.close)
         self._closing.callback(self._store_executor.shutdown)
-        port, peer_port = int(listening.getsockname()[1]), int(peer_listening.getsockname()[1])
+        port, peer_port = int(listening[""].getsockname()[1]), int(peer_listening.getsockname()[1])
         cluster, record = await self.store(lambda store: self._register(store, port, peer_port))
         self._record = record
         self.identity = NodeIdentity(
@@ -122,7 +131,9 @@ class Node:
         await self._catalog.ensure_default_stream(Millis(self.broker.now()))
         await self.broker.start()
         await self.containers.taken_up(self.broker.cluster.open_data)
-        self._server = await loop.create_server(lambda: Connection(self.broker), sock=listening, backlog=1024)
+        for name, each in listening.items():
+            accepted = partial(Connection, self.broker, listener=name)
+            self._servers.append(await loop.create_server(accepted, sock=each, backlog=1024))
         self._ready = True
         return self.identity
 
@@ -202,7 +213,8 @@ class Node:
         if self._ready:
             self._ready = False
             await self.containers.hand_over()
-            self._server.close()
+            for server in self._servers:
+                server.close()
         await self._closing.aclose()
 
     # --- the cluster store
@@ -230,7 +242,9 @@ class Node:
             run=uuid.uuid4(),
             host=options.host,
             port=port,
+            peer_host=options.peer_host,
             peer_port=peer_port,
+            slot=options.slot,
             failure_host=options.failure_host or socket.gethostname(),
             zone=options.zone,
             labels=options.labels,
@@ -311,6 +325,21 @@ def make_broker(
     replicas.on_left.append(broker.container_left)
     handlers.update(peer_apis.handlers(broker))
     return broker
+
+
+def _open_store(where: Path | KubernetesCluster) -> "SqliteStore | KubernetesStore":
+    """[blocking]"""
+    if isinstance(where, Path):
+        return SqliteStore(where)
+    from headrace.store.kubernetes.api import Access  # aiohttp: some megabytes that other nodes do not need
+    from headrace.store.kubernetes.store import KubernetesStore
+
+    return KubernetesStore(
+        cluster=where.name,
+        namespace=where.namespace,
+        access=Access.in_cluster(),
+        cluster_record=where.record.read_bytes(),
+    )
 
 
 def _listen(host: str, port: int, *, option: str = "--port") -> socket.socket:

@@ -76,15 +76,31 @@ class NodeRecord(Record, frozen=True):
     failure_host: str = ""
     """What fails together with it."""
     peer_port: int = 0
-    """Where other nodes reach it, at `host`."""
+    """Where other nodes reach it, at `peer_host`."""
+    peer_host: str = ""
+    """"": as `host`."""
+    advertised: dict[str, str] = {}
+    """Other addresses, `host:port` by listener, for clients that came through that one. Of intent, not of this run."""
     zone: str = ""
     labels: dict[str, str] = {}
     draining: bool = False
     """Its roles go to others, then its replicas; it gets none."""
     stopping: bool = False
     """This run is about to end: its roles go to others at once."""
+    slot: str = ""
+    """Where its process runs, for ever: of two nodes with the same one, the older has lost its disk."""
     full: bool = False
     """This run has hardly any room left: partitions go on elsewhere, replicas are made elsewhere, where that can be."""
+
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Where other nodes reach it."""
+        return self.peer_host or self.host, self.peer_port
+
+    def address(self, listener: str) -> tuple[str, int]:
+        """Where clients reach it that came through a listener."""
+        host, _, port = self.advertised.get(listener, "").rpartition(":")
+        return (host, int(port)) if host and port.isdecimal() else (self.host, self.port)
 
     @property
     def fails_with(self) -> str:

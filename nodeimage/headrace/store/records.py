@@ -130,9 +130,11 @@ def register_node(
     host: str,
     port: int,
     failure_host: str = "",
+    peer_host: str = "",
     peer_port: int = 0,
     zone: str = "",
     labels: dict[str, str] | None = None,
+    slot: str = "",
 ) -> NodeRecord:
     """Say that a node has started; it stops no longer, but drains on. `node_id` is what its folder holds; None: a new
     folder, which gets a new id.
@@ -162,10 +164,13 @@ def register_node(
             host,
             port,
             failure_host,
+            peer_host=peer_host,
             peer_port=peer_port,
             zone=zone,
             labels=labels or {},
+            slot=slot,
             draining=present is not None and present.draining,
+            advertised={} if present is None else present.advertised,
         )
 
     return _change(store, f"{NODE_PREFIX}{own_id}", NodeRecord, decide)

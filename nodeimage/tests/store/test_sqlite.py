@@ -66,9 +66,9 @@ def test_watch_tells_changes_and_removals_since_a_revision(store: SqliteStore) -
     two = store.put("node/2", b"b", None)
     store.delete("node/1", one)
     changes = store.watch("node/", since=everything.revision, timeout_s=0)
-    assert (changes.records, changes.removed, changes.whole) == ([Versioned("node/2", b"b", two)], ["node/1"], False)
+    assert (changes.records, changes.removed, changes.whole) == ([Versioned("node/2", b"b", two)], {"node/1": changes.revision}, False)
     nothing = store.watch("node/", since=changes.revision, timeout_s=0)
-    assert (nothing.revision, nothing.records, nothing.removed) == (changes.revision, [], [])
+    assert (nothing.revision, nothing.records, nothing.removed) == (changes.revision, [], {})
 
 
 def test_watch_wakes_for_a_change_of_another_connection(store: SqliteStore, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from headrace.broker.broker import Broker, NodeIdentity
 from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.disk_room import DiskRoom
 from headrace.broker.listener import Connection
+from headrace.broker.node_status import node_status
 from headrace.catalog.service import Catalog
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
@@ -34,6 +35,7 @@ from headrace.node.containers import NodeContainers
 from headrace.node.disk import NodeDisk
 from headrace.node.environment import NodeEnvironment
 from headrace.node.load import LoadMeter
+from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.options import KubernetesCluster, Options
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, Submit
@@ -108,6 +110,8 @@ class Node:
             rack=options.zone or None,
         )
         self.view = ClusterView(self._store)
+        if options.admin_port is not None:
+            await self._serve_http(bind, options.admin_port)
         await self.view.start()
         self._closing.push_async_callback(self.view.close)
         await self._join(cluster, peer_listening)
@@ -207,6 +211,17 @@ class Node:
         self.controller.start()
         self._closing.push_async_callback(self._disk.close)
         self._closing.push_async_callback(self.controller.close)
+
+    async def _serve_http(self, host: str, port: int) -> None:
+        from headrace.admin.http import HttpPort  # aiohttp: some megabytes that other nodes do not need
+
+        served = HttpPort(
+            ready=lambda: "the node is starting" if not self._ready else why_not_ready(self.view, self._record.node_id),
+            safe=lambda: "the node is starting" if not self._ready else why_not_safe(self.view, self._record.node_id),
+            status=lambda: node_status(self.broker) if hasattr(self, "broker") else None,
+        )
+        await served.start(host, port)
+        self._closing.push_async_callback(served.close)
 
     async def stop(self) -> None:
         """Hand over, answer what can be answered, sync, and let go of the folder."""

@@ -1,0 +1,65 @@
+"""A node's HTTP port.
+
+    /livez     200 while the event loop answers
+    /readyz    200 once the node serves; 503 with a line that says what it waits for
+    /safez     200 where this node can stop without anybody waiting; 503 with what would be missed
+    /metrics   Prometheus's text format
+"""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from headrace.admin.metrics import CONTENT_TYPE, exposition
+
+Check = Callable[[], str]
+"""Why not; "": it is so."""
+
+
+class HttpPort:
+    """One node's."""
+
+    def __init__(
+        self, *, ready: Check, safe: Check, status: Callable[[], Awaitable[dict[str, Any]] | None]
+    ) -> None:
+        """`status` gives None until there is a broker."""
+        self._ready = ready
+        self._safe = safe
+        self._status = status
+        application = web.Application()
+        application.router.add_get("/livez", self._alive)
+        application.router.add_get("/readyz", self._answer(ready))
+        application.router.add_get("/safez", self._answer(safe))
+        application.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve; the port. Raises OSError."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def close(self) -> None:
+        """Serve no longer."""
+        await self._runner.cleanup()
+
+    async def _alive(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    def _answer(self, check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answered(_request: web.Request) -> web.Response:
+            why_not = check()
+            if why_not:
+                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"{why_not}\n")
+            return web.Response(text="ok\n")
+
+        return answered
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        status = self._status()
+        if status is None:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="the node is starting\n")
+        return web.Response(body=exposition(await status).encode(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,0 +1,321 @@
+"""A StreamCluster's objects. Pure.
+
+What goes with the resource has it as owner: the StatefulSet, Services, the PodDisruptionBudget, the ServiceAccount and
+its Role. What outlives it has none: the claims, the Secret with the cluster's own record, and what nodes write.
+"""
+
+import base64
+import json
+from typing import Any, Final
+
+from headrace_operator.builders.names import (
+    ADMIN_PORT,
+    CLIENT_PORT,
+    EXTERNAL_PORT,
+    PEER_PORT,
+    POD_LABEL,
+    Manifest,
+    metadata,
+    selector,
+)
+from headrace_operator.specs import GROUP, ClusterSpec
+
+DATA: Final = "/data"
+RECORD_FOLDER: Final = "/etc/headrace/cluster"
+USER: Final = 10001
+ROLLED: Final = f"{GROUP}/rolled"
+"""Annotation of the pod template: a hash of what a change of makes pods anew."""
+
+
+class ClusterObjects:
+    """Builds them for one StreamCluster."""
+
+    def __init__(self, resource: Manifest, spec: ClusterSpec, *, image: str) -> None:
+        """`image`: of the storage nodes, where the resource names none."""
+        self._resource = resource
+        self._spec = spec
+        self._image = spec.image or image
+        self.name: str = resource["metadata"]["name"]
+        self.namespace: str = resource["metadata"]["namespace"]
+
+    def all(self) -> list[Manifest]:
+        """In the order in which they are applied; the Secret apart, which is made once."""
+        found = [
+            self.service_account(),
+            self.role(),
+            self.role_binding(),
+            self.nodes_service(),
+            self.bootstrap_service(),
+        ]
+        if self._spec.replicas > 1:
+            found.append(self.disruption_budget())
+        found += self.external_services()
+        found.append(self.stateful_set())
+        return found
+
+    # --- rights
+
+    @property
+    def account(self) -> str:
+        return f"{self.name}-nodes"
+
+    def service_account(self) -> Manifest:
+        """Whom the nodes are to the API server."""
+        return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self._metadata(self.account)}
+
+    def role(self) -> Manifest:
+        """What the nodes may do: keep the cluster's records."""
+        every = ["get", "list", "watch", "create", "update", "delete"]
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": self._metadata(self.account),
+            "rules": [
+                {"apiGroups": [GROUP], "resources": ["storagenodes", "storagecontainers"], "verbs": every},
+                {
+                    "apiGroups": ["coordination.k8s.io"],
+                    "resources": ["leases"],
+                    "resourceNames": [f"{self.name}-controller"],
+                    "verbs": ["get", "list", "watch", "update"],
+                },
+                {
+                    "apiGroups": [""],
+                    "resources": ["configmaps"],
+                    "resourceNames": [f"{self.name}-store"],
+                    "verbs": ["get", "list", "watch", "update"],
+                },
+                # A name cannot be asked for what is not there yet.
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+                {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+            ],
+        }
+
+    def role_binding(self) -> Manifest:
+        """Gives them those rights."""
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": self._metadata(self.account),
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.account},
+            "subjects": [{"kind": "ServiceAccount", "name": self.account, "namespace": self.namespace}],
+        }
+
+    def secret(self, record: dict[str, Any]) -> Manifest:
+        """The cluster's own record, which nothing makes anew: its id and its secret live as long as its data."""
+        made = metadata(f"{self.name}-cluster", self.namespace, self.name, owned_by=None)
+        value = base64.b64encode(json.dumps(record).encode()).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": made,
+            "type": "Opaque",
+            "immutable": True,
+            "data": {"record": value},
+        }
+
+    # --- network
+
+    def nodes_service(self) -> Manifest:
+        """Gives each pod a name, ready or not: nodes that start need each other."""
+        return self._service(
+            f"{self.name}-nodes",
+            {"clusterIP": "None", "publishNotReadyAddresses": True},
+            [*self._ports("client", CLIENT_PORT), *self._ports("peer", PEER_PORT)],
+        )
+
+    def bootstrap_service(self) -> Manifest:
+        """Where clients inside begin: any node that is ready."""
+        return self._service(f"{self.name}-bootstrap", {}, [_port("client", CLIENT_PORT)])
+
+    def external_services(self) -> list[Manifest]:
+        """One per pod, with a port per node, and one to begin at."""
+        external = self._spec.listeners.external
+        if external is None:
+            return []
+        fixed = iter(external.node_ports)
+        made = []
+        for index in range(self._spec.nodes):
+            ports = self._ports("external", EXTERNAL_PORT)
+            for port in ports:
+                if (node_port := next(fixed, None)) is not None:
+                    port["nodePort"] = node_port
+            pod = f"{self.name}-{index}"
+            service = self._service(
+                f"{pod}-external",
+                {
+                    "type": external.type,
+                    "publishNotReadyAddresses": True,
+                    "externalTrafficPolicy": "Local" if external.type == "LoadBalancer" else "Cluster",
+                },
+                ports,
+                chosen=selector(self.name) | {POD_LABEL: pod},
+            )
+            service["metadata"]["annotations"] = dict(external.annotations)
+            made.append(service)
+        return made
+
+    def _ports(self, name: str, first: int) -> list[Manifest]:
+        return [_port(f"{name}-{shard}", first + shard) for shard in range(self._spec.shards)]
+
+    def _service(
+        self, name: str, fields: Manifest, ports: list[Manifest], *, chosen: dict[str, str] | None = None
+    ) -> Manifest:
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": self._metadata(name),
+            "spec": {"selector": chosen or selector(self.name), "ports": ports, **fields},
+        }
+
+    # --- pods
+
+    def disruption_budget(self) -> Manifest:
+        """One pod at a time goes by evictions."""
+        return {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": self._metadata(self.name),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(self.name)}},
+        }
+
+    def stateful_set(self) -> Manifest:
+        """The pods. Updated one by one by the operator, which asks the nodes first (`OnDelete`)."""
+        storage = self._spec.storage
+        claim: Manifest = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "labels": selector(self.name)},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage.size}}},
+        }
+        if storage.class_ is not None:
+            claim["spec"]["storageClassName"] = storage.class_
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": self._metadata(self.name),
+            "spec": {
+                "replicas": self._spec.nodes,
+                "serviceName": f"{self.name}-nodes",
+                "podManagementPolicy": "Parallel",
+                "updateStrategy": {"type": "OnDelete"},
+                "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+                "selector": {"matchLabels": selector(self.name)},
+                "template": self._template(),
+                "volumeClaimTemplates": [claim],
+            },
+        }
+
+    def _template(self) -> Manifest:
+        pod = self._spec.pod
+        made = metadata("", "", self.name, owned_by=None)
+        template: Manifest = {
+            "metadata": {"labels": {**pod.labels, **made["labels"]}, "annotations": dict(pod.annotations)},
+            "spec": {
+                "serviceAccountName": self.account,
+                "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": USER,
+                    "runAsGroup": USER,
+                    "fsGroup": USER,
+                    "fsGroupChangePolicy": "OnRootMismatch",
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "topologySpreadConstraints": self._spread(),
+                "containers": [self._container()],
+                "volumes": [
+                    {"name": "cluster", "secret": {"secretName": f"{self.name}-cluster"}},
+                    {"name": "tmp", "emptyDir": {}},
+                ],
+            },
+        }
+        spec = template["spec"]
+        for key, value in (
+            ("nodeSelector", pod.node_selector),
+            ("tolerations", pod.tolerations),
+            ("affinity", pod.affinity),
+            ("priorityClassName", pod.priority_class_name),
+            ("imagePullSecrets", self._spec.image_pull_secrets),
+        ):
+            if value:
+                spec[key] = value
+        return template
+
+    def _spread(self) -> list[Manifest]:
+        if self._spec.pod.topology_spread_constraints is not None:
+            return self._spec.pod.topology_spread_constraints
+        return [
+            {
+                "maxSkew": 1,
+                "topologyKey": key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector(self.name)},
+            }
+            for key in ("kubernetes.io/hostname", self._spec.zones.topology_key)
+        ]
+
+    def _container(self) -> Manifest:
+        command = ["python", "-m", "headrace.node.pod", "--cluster", self.name, "--shards", str(self._spec.shards)]
+        first = self._spec.nodes * self._spec.shards
+        command += ["--first-nodes", str(first)]
+        for name, value in sorted(self._spec.settings.items()):
+            command += [f"--{name}", value] if value else [f"--{name}"]
+        container: Manifest = {
+            "name": "node",
+            "image": self._image,
+            "command": command,
+            "env": [
+                _from_field("POD_NAME", "metadata.name"),
+                _from_field("POD_NAMESPACE", "metadata.namespace"),
+                _from_field("POD_IP", "status.podIP"),
+                _from_field("HOST_NAME", "spec.nodeName"),
+            ],
+            "ports": [
+                {"name": name, "containerPort": first + shard}
+                for name, first in (("client", CLIENT_PORT), ("peer", PEER_PORT), ("external", EXTERNAL_PORT))
+                for shard in range(self._spec.shards)
+            ],
+            "startupProbe": _probe("/livez", period=2, failures=300),
+            "livenessProbe": _probe("/livez", period=10, failures=6),
+            "readinessProbe": _probe("/readyz", period=2, failures=2),
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [
+                {"name": "data", "mountPath": DATA},
+                {"name": "cluster", "mountPath": RECORD_FOLDER, "readOnly": True},
+                {"name": "tmp", "mountPath": "/tmp"},
+            ],
+        }
+        if self._spec.shards > 1:
+            for port in container["ports"]:
+                port["name"] = f"{port['name']}-{port['containerPort'] % 1000 % 92}"
+        container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT})
+        if self._spec.image_pull_policy is not None:
+            container["imagePullPolicy"] = self._spec.image_pull_policy
+        resources = self._spec.resources
+        if resources.requests or resources.limits:
+            container["resources"] = {"requests": dict(resources.requests), "limits": dict(resources.limits)}
+        return container
+
+    def _metadata(self, name: str) -> Manifest:
+        return metadata(name, self.namespace, self.name, owned_by=self._resource)
+
+
+def _port(name: str, number: int) -> Manifest:
+    return {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
+
+
+def _from_field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _probe(path: str, *, period: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": ADMIN_PORT},
+        "periodSeconds": period,
+        "timeoutSeconds": 3,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,184 @@
+"""What users ask for: the `spec` of each kind, with its defaults, as the CRDs have checked it. Pure."""
+
+from typing import Any, Final
+
+import msgspec
+
+GROUP: Final = "headrace.dev"
+VERSION: Final = "v1alpha1"
+API: Final = f"{GROUP}/{VERSION}"
+FINALIZER: Final = f"{GROUP}/delete"
+PAUSED: Final = f"{GROUP}/paused"
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Fields that this version does not know are left alone."""
+
+
+class ClusterRef(Spec, frozen=True):
+    name: str
+    namespace: str | None = None
+
+
+class Resources(Spec, frozen=True):
+    requests: dict[str, str | int] = {}
+    limits: dict[str, str | int] = {}
+
+
+class Storage(Spec, frozen=True):
+    size: str = "10Gi"
+    class_: str | None = msgspec.field(name="class", default=None)
+
+
+class Replication(Spec, frozen=True):
+    replicas: int | None = None
+    min_in_sync: int | None = None
+
+
+class External(Spec, frozen=True):
+    type: str
+    node_ports: list[int] = []
+    host: str | None = None
+    annotations: dict[str, str] = {}
+
+
+class Listeners(Spec, frozen=True):
+    external: External | None = None
+
+
+class Balance(Spec, frozen=True):
+    policy: str = "on"
+
+
+class Zones(Spec, frozen=True):
+    topology_key: str = "topology.kubernetes.io/zone"
+
+
+class PodSpec(Spec, frozen=True):
+    """Passed on."""
+
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    affinity: dict[str, Any] = {}
+    topology_spread_constraints: list[dict[str, Any]] | None = None
+    priority_class_name: str | None = None
+    termination_grace_period_seconds: int = 60
+
+
+class Selector(Spec, frozen=True):
+    match_labels: dict[str, str] = {}
+
+
+class AllowedNamespaces(Spec, frozen=True):
+    names: list[str] = []
+    selector: Selector | None = None
+
+
+class SparkDefaults(Spec, frozen=True):
+    image: str | None = None
+    image_pull_policy: str | None = None
+
+
+class ClusterSpec(Spec, frozen=True):
+    """StreamCluster."""
+
+    nodes: int = 3
+    shards: int = 1
+    image: str | None = None
+    image_pull_policy: str | None = None
+    image_pull_secrets: list[dict[str, str]] = []
+    storage: Storage = Storage()
+    replication: Replication = Replication()
+    resources: Resources = Resources()
+    zones: Zones = Zones()
+    listeners: Listeners = Listeners()
+    balance: Balance = Balance()
+    settings: dict[str, str] = {}
+    spark: SparkDefaults = SparkDefaults()
+    pod: PodSpec = PodSpec()
+    allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
+    reclaim_policy: str = "Retain"
+
+    @property
+    def replicas(self) -> int:
+        """Of the default volume."""
+        return self.replication.replicas or min(3, self.nodes * self.shards)
+
+    @property
+    def min_in_sync(self) -> int:
+        """Of the default volume."""
+        return self.replication.min_in_sync or (2 if self.replicas == 3 else 1)
+
+
+class VolumeSpec(Spec, frozen=True):
+    """Volume."""
+
+    cluster_ref: ClusterRef
+    name: str | None = None
+    replicas: int = 3
+    min_in_sync: int = 2
+    spread: str = "preferred"
+    zones: list[str] = []
+    node_labels: dict[str, str] = {}
+    size_limit: str | None = None
+    durability: str = "fsync"
+
+
+class StreamSpec(Spec, frozen=True):
+    """Stream."""
+
+    cluster_ref: ClusterRef
+    path: str
+    volume: str = "default"
+    ttl: str = "0"
+    size_limit: str | None = None
+    default_partitions: int = 1
+    auto_create: bool = True
+    compression: str = "producer"
+    max_message_bytes: int = 1_048_588
+    timestamp_type: str = "CreateTime"
+    description: str = ""
+    permissions: dict[str, str] = {}
+    reclaim_policy: str = "Retain"
+
+
+class TopicSpec(Spec, frozen=True):
+    """Topic."""
+
+    cluster_ref: ClusterRef
+    stream: str
+    name: str | None = None
+    partitions: int | None = None
+    config: dict[str, str] = {}
+    reclaim_policy: str = "Retain"
+
+
+class UserSpec(Spec, frozen=True):
+    """StreamUser."""
+
+    cluster_ref: ClusterRef
+    user: str | None = None
+    secret_name: str | None = None
+    listener: str = "internal"
+
+
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_DECIMAL: Final = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+
+
+def milliseconds(duration: str) -> int:
+    """`90s`, `12h`, `7d` or `0`, as milliseconds."""
+    number = duration.rstrip("".join(set("".join(_UNITS))))
+    unit = duration[len(number) :]
+    return int(number) * _UNITS[unit] if unit else int(number)
+
+
+def quantity(text: str) -> int:
+    """`10Gi`, `500M` or `1.5Ti`, as bytes, rounded down."""
+    for suffix, factor in (_BINARY | _DECIMAL).items():
+        if text.endswith(suffix):
+            return int(float(text.removesuffix(suffix)) * factor)
+    return int(float(text))

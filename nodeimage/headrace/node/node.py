@@ -242,10 +242,9 @@ class Node:
         """[blocking]"""
         options = self._options
         cluster = records.ensure_cluster(store, first_nodes=options.first_nodes)
-        replicas = min(3, cluster.first_nodes)
-        records.ensure_volume(
-            store, records.VolumeRecord("default", replicas=replicas, min_in_sync=2 if replicas == 3 else 1)
-        )
+        replicas = cluster.replicas or min(3, cluster.first_nodes)
+        minimum = cluster.min_in_sync or (2 if replicas == 3 else 1)
+        records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
         identity = self._folder.identity()
         if identity is not None:
             self._folder.check_cluster(identity, cluster.cluster_id)

@@ -63,6 +63,10 @@ class ClusterRecord(Record, frozen=True):
     """32 hexadecimal characters that the nodes know each other by."""
     first_nodes: int = 1
     """So many nodes the first containers wait for, a few seconds at most."""
+    replicas: int = 0
+    """Of the volume `default`, as it is made; 0: three, or one for each of the first nodes if those are fewer."""
+    min_in_sync: int = 0
+    """Likewise; 0: two with three replicas, else one."""
 
 
 class NodeRecord(Record, frozen=True):

@@ -256,8 +256,6 @@ class ClusterObjects:
 
     def _container(self) -> Manifest:
         command = ["python", "-m", "headrace.node.pod", "--cluster", self.name, "--shards", str(self._spec.shards)]
-        first = self._spec.nodes * self._spec.shards
-        command += ["--first-nodes", str(first)]
         for name, value in sorted(self._spec.settings.items()):
             command += [f"--{name}", value] if value else [f"--{name}"]
         container: Manifest = {

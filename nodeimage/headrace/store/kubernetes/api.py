@@ -81,17 +81,24 @@ class Api:
         await self._http.close()
 
     async def call(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: object = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
     ) -> dict[str, Any]:
-        """The answer to one call. Raises ApiError, ApiSilent."""
+        """The answer to one call; `body` goes as JSON. Raises ApiError, ApiSilent."""
+        sent = None if body is None else json.dumps(body).encode()
         for again in (True, False):
             try:
                 async with self._http.request(
                     method,
                     path,
                     params=params,
-                    json=body,
-                    headers=self._headers(),
+                    data=sent,
+                    headers={**self._headers(), "Content-Type": content_type},
                     timeout=aiohttp.ClientTimeout(total=CALL_S),
                 ) as answer:
                     if answer.status == HTTPStatus.UNAUTHORIZED and again:

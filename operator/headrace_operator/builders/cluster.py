@@ -32,7 +32,7 @@ class ClusterObjects:
 
     def __init__(self, resource: Manifest, spec: ClusterSpec, *, image: str) -> None:
         """`image`: of the storage nodes, where the resource names none."""
-        self._resource = resource
+        self.resource = resource
         self._spec = spec
         self._image = spec.image or image
         self.name: str = resource["metadata"]["name"]
@@ -299,7 +299,7 @@ class ClusterObjects:
         return container
 
     def _metadata(self, name: str) -> Manifest:
-        return metadata(name, self.namespace, self.name, owned_by=self._resource)
+        return metadata(name, self.namespace, self.name, owned_by=self.resource)
 
 
 def _port(name: str, number: int) -> Manifest:

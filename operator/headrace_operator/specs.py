@@ -164,6 +164,82 @@ class UserSpec(Spec, frozen=True):
     listener: str = "internal"
 
 
+class JobInput(Spec, frozen=True):
+    stream: str
+    topics: list[str] = []
+    topic_pattern: str | None = None
+    starting_offsets: str = "earliest"
+
+
+class JobOutput(Spec, frozen=True):
+    stream: str
+    topic: str
+
+
+class ConfigMapFile(Spec, frozen=True):
+    name: str
+    key: str = "main.py"
+
+
+class Application(Spec, frozen=True):
+    config_map: ConfigMapFile | None = None
+    path: str | None = None
+    url: str | None = None
+    sql: str | None = None
+
+
+class Trigger(Spec, frozen=True):
+    interval: str | None = None
+    available_now: bool = False
+    schedule: str | None = None
+    time_zone: str | None = None
+
+
+class Machine(Spec, frozen=True):
+    cores: int = 1
+    memory: str = "1Gi"
+
+
+class Autoscale(Spec, frozen=True):
+    min: int
+    max: int
+    lag_seconds: int = 30
+
+
+class Checkpoint(Spec, frozen=True):
+    size: str = "1Gi"
+    class_: str | None = msgspec.field(name="class", default=None)
+    claim: str | None = None
+    url: str | None = None
+
+
+class JobSpec(Spec, frozen=True):
+    """StreamJob."""
+
+    cluster_ref: ClusterRef
+    application: Application
+    input: JobInput | None = None
+    output: JobOutput | None = None
+    parameters: dict[str, str] = {}
+    env: list[dict[str, Any]] = []
+    spark_conf: dict[str, str] = {}
+    trigger: Trigger = Trigger()
+    driver: Machine = Machine()
+    executor: Machine = Machine()
+    executors: int = 0
+    autoscale: Autoscale | None = None
+    checkpoint: Checkpoint = Checkpoint()
+    image: str | None = None
+    suspend: bool = False
+    engine: str = "native"
+    reclaim_policy: str = "Retain"
+
+    @property
+    def distributed(self) -> bool:
+        """Whether there are executors beside the driver."""
+        return self.executors > 0 or self.autoscale is not None
+
+
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _DECIMAL: Final = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}

@@ -19,6 +19,7 @@ from headrace_operator.builders.names import CLUSTER_LABEL
 from headrace_operator.engine import Cache, Engine, Key
 from headrace_operator.kinds.cluster import Clusters
 from headrace_operator.kinds.data import Streams, Topics, Volumes
+from headrace_operator.kinds.job import Jobs
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kinds.users import Links, Users
 from headrace_operator.kube import Kube
@@ -53,6 +54,7 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     kube, admin, cache = Kube(api), Admin(), Cache()
     reporter = Reporter(kube)
     image = os.environ.get("HEADRACE_NODE_IMAGE", f"headrace/node:{__version__}")
+    spark = os.environ.get("HEADRACE_SPARK_IMAGE", f"headrace/spark:{__version__}")
     common = {"kube": kube, "admin": admin, "reporter": reporter, "cache": cache}
     reconcilers = {
         "StreamCluster": Clusters(kube=kube, admin=admin, reporter=reporter, image=image).reconcile,
@@ -61,6 +63,7 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         "Topic": Topics(**common).reconcile,
         "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
         "ReplicationLink": Links(reporter=reporter).reconcile,
+        "StreamJob": Jobs(kube=kube, reporter=reporter, cache=cache, image=spark).reconcile,
     }
     _engine = Engine(reconcilers, cache=cache, sweep_s=float(os.environ.get("HEADRACE_SWEEP_S", "300")))
     _engine.start()

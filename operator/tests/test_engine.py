@@ -1,0 +1,108 @@
+import asyncio
+import time
+
+import pytest
+
+from headrace_operator import engine as engine_module
+from headrace_operator.engine import Body, Cache, Engine, Key
+
+
+def body(name: str, version: int = 1) -> dict:
+    return {"kind": "Topic", "metadata": {"name": name, "namespace": "ns", "resourceVersion": str(version)}}
+
+
+KEY = Key("Topic", "ns", "a")
+
+
+async def until(condition, timeout_s: float = 5) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+class Kind:
+    def __init__(self) -> None:
+        self.seen: list[tuple[Key, Body | None]] = []
+        self.failures = 0
+        self.delay: float | None = None
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.at_once = 0
+        self.most = 0
+
+    async def reconcile(self, key: Key, body: Body | None) -> float | None:
+        self.seen.append((key, body))
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await self.hold.wait()
+        self.at_once -= 1
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("no")
+        return self.delay
+
+
+@pytest.fixture
+async def running():
+    kind = Kind()
+    engine = Engine({"Topic": kind.reconcile}, cache=Cache())
+    engine.start()
+    yield engine, kind
+    await engine.close()
+
+
+async def test_an_event_leads_to_a_reconcile_of_what_is_there_by_then(running) -> None:
+    engine, kind = running
+    engine.seen(body("a", 1))
+    engine.seen(body("a", 2))
+    await until(lambda: kind.seen)
+    assert kind.seen == [(KEY, body("a", 2))]
+    engine.seen(body("a", 2))
+    engine.seen(body("a", 2), deleted=True)
+    await until(lambda: len(kind.seen) == 2)
+    assert kind.seen[1] == (KEY, None)
+
+
+async def test_a_resource_is_never_reconciled_twice_at_a_time_and_no_change_is_missed(running) -> None:
+    engine, kind = running
+    kind.hold.clear()
+    engine.seen(body("a", 1))
+    await until(lambda: kind.seen)
+    engine.seen(body("a", 2))
+    engine.seen(body("a", 3))
+    await asyncio.sleep(0.05)
+    assert len(kind.seen) == 1
+    kind.hold.set()
+    await until(lambda: len(kind.seen) == 2)
+    assert kind.seen[1] == (KEY, body("a", 3))
+    assert kind.most == 1
+
+
+async def test_a_reconcile_that_fails_is_tried_again_later_each_time(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, kind = running
+    monkeypatch.setattr(engine_module, "BACKOFF_S", (0.05, 0.2))
+    kind.failures = 3
+    begun = time.monotonic()
+    engine.seen(body("a"))
+    await until(lambda: engine.reconciled == 1)
+    assert engine.failed == 3
+    assert time.monotonic() - begun >= 0.05 + 0.2 + 0.2
+
+
+async def test_a_reconcile_may_ask_to_be_called_again(running) -> None:
+    engine, kind = running
+    kind.delay = 0.05
+    engine.seen(body("a"))
+    await until(lambda: len(kind.seen) >= 3)
+
+
+async def test_an_engine_that_is_stuck_says_so(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, kind = running
+    assert engine.stale() == ""
+    monkeypatch.setattr(engine_module, "SLOW_S", 0.02)
+    kind.hold.clear()
+    engine.seen(body("a"))
+    await until(lambda: "a has been reconciled" in engine.stale())
+    kind.hold.set()
+    await until(lambda: engine.stale() == "")

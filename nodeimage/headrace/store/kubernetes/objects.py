@@ -8,7 +8,7 @@
 A version is the resourceVersion of the object, so a record that shares its object with others gets a new one when they
 change: whoever loses by that reads again. `status` of the two kinds is no subresource: a record is made in one call.
 
-A node's record has `draining` and the advertised addresses from `spec`, where the operator and `headrace node drain`
+A node's record has `draining`, its zone and the advertised addresses from `spec`, where the operator and `headrace node drain`
 write them, and nowhere else. Fields that this version does not know stay as they are.
 
 The cluster's own record, with its secret, is no object of the store's: the operator makes it and mounts it into the
@@ -110,8 +110,7 @@ def _records(resource: Resource, cluster: str, found: Object) -> dict[str, Any]:
             if not status:
                 return {}
             record = _snake(status) | {"draining": bool(spec.get("drain", False))}
-            if "advertised" in spec:
-                record["advertised"] = spec["advertised"]
+            record |= {name: spec[name] for name in ("advertised", "zone") if spec.get(name)}
             return {f"{NODE_PREFIX}{number}": record}
         case "StorageContainer":
             status = found.get("status")

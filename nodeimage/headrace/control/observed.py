@@ -42,6 +42,9 @@ class Settings:
     """A primary that answers but does not lead for so long is replaced."""
     openless_s: float = 3.0
     """So long a node that leads closed containers has to make its next open one itself."""
+    back_s: float = 12.0
+    """So long a node that came back is up before it leads again. librdkafka waits up to 10 s between two attempts to
+    connect with a node that was down (reconnect.backoff.max.ms): what was led there sooner would wait as long."""
     return_s: float = 30.0
     """So long a node that came back has to catch up with an open container, before it gets a new one."""
     rebuilds_at_once: int = 8

@@ -196,7 +196,8 @@ class _Plan:
         leads = Counter(each.primary for each in opened)
         spare = [each for each in opened if leads[each.primary] > 1 and key in each.replicas]
         back = [each for each in spare if each.container_id not in self._touched and self._can_come_back(each, key)]
-        if back:
+        waited = self._now - observed.since.get(_openless(key, volume), self._now)
+        if back and waited >= self._settings.back_s:
             chosen = max(back, key=lambda each: (leads[each.primary], -each.container_id))
             reason = f"node {key} leads no open container, node {chosen.primary} leads {leads[chosen.primary]}"
             self._add(self._hand_over(chosen, key, reason))
@@ -206,8 +207,7 @@ class _Plan:
             patience = self._settings.return_s
         elif any(each.primary == key for each in ours):
             patience = self._settings.openless_s
-        since = observed.since.get(_openless(key, volume), self._now)
-        if self._now - since >= patience:
+        if waited >= patience:
             self._create(DATA, node, volume, nodes, f"node {key} leads no open container of volume {volume.name}")
 
     def _can_come_back(self, record: ContainerRecord, node: NodeId) -> bool:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.peer.framing import Buffer
 
 A = TypeVar("A", bound=Message)
-T = TypeVar("T")
 
 CALL_S = 5.0
 """A peer that has not answered by then is not waited for."""

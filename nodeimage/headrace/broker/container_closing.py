@@ -2,8 +2,8 @@
 
 A closed container takes no new partitionlet: what is open in it is rolled away, the busy partitions at their next
 batch, the idle ones a few at a time. It is deleted when it has been closed for `REST_S`, so that what was placed there
-by nodes that did not know it yet has arrived, and the catalog, brought up to date first, has nothing that needs it. A
-roll whose target is deleted all the same takes another one (roll_steps.py).
+by nodes that did not know it yet has arrived, the catalog lets nothing more be placed there, and has nothing that needs
+it. A roll whose target is deleted all the same takes another one (roll_steps.py).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import structlog
 from headrace.broker.chunk_closing import close_open
 from headrace.broker.topics import Topic
 from headrace.broker.upkeep import Held, Upkeep
-from headrace.catalog.commands import SetLogStart
+from headrace.catalog.commands import RetireContainer
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow
 from headrace.container.container import Container
@@ -113,8 +113,8 @@ class ContainerClosing:
             close_open(held, chunks[-1])
             return
         here = {share.partitionlet for chunk in chunks for share in await self._upkeep.shares(held, chunk)}
-        # A command of no effect: what was placed here before the container closed is applied when it is.
-        await self._broker.catalog.submit(SetLogStart(items=[]))
+        # What was placed here before is applied when it is, and nothing is placed here afterwards.
+        await self._broker.catalog.submit(RetireContainer(container.id))
         if await self._broker.catalog.query(lambda reader: _is_needed(reader, container.id, here)):
             return
         if self._broker.containers.get(container.id) is not container:

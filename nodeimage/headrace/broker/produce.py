@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import structlog
+
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partition import Partition
 from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told
@@ -31,8 +33,11 @@ from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResul
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+log = structlog.get_logger()
+
 TOKEN_BATCH_BYTES = 80 * 1024 * 1024
 """A task's rows go into one batch (DESIGN section 12), whatever the topic's limit for other batches."""
+OF_THE_ORDER = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH})
 MAX_TRIES = 100
 LEAST_WAIT_S = 3.0
 MOST_WAIT_S = 10.0
@@ -300,6 +305,10 @@ def _refused(
         if session.refusals is None:
             session.refusals = Refusals()
         session.refusals.note(part, error, None if topic is None else topic.topic_id)
+    elif error.code in OF_THE_ORDER:  # rare, and what came of it is hard to find out later
+        log.warning(
+            "a batch is out of order", topic=part.topic, partition=part.partition, peer=session.peer, reason=str(error)
+        )
     return ProduceResult(
         topic=part.topic, partition=part.partition, error=error.code, log_start=log_start, message=str(error)
     )

@@ -7,6 +7,8 @@ again: they would be out of order, and nothing else tells, as a producer that is
 which it sends again what it had under way to other partitions, stored or not. So they get the same refusal, and the
 client sends all of them again, in order.
 
+A batch that is stored already is no part of that: it repeats what went by way of another node, and is known.
+
 A refusal is over when its batch comes again, when the producer begins a new epoch, when the partition's own state says
 that a batch is the next one (what was refused here may have been stored by way of another node), and after a while: a
 short one if the topic was deleted and made again since, as its new life knows nothing of what the old one stored.
@@ -117,9 +119,11 @@ class Refusals:
         known = self._refused.get(key)
         if known is None:
             return None
-        is_next = producers.next_sequence(producer_id=producer_id, epoch=epoch) == sequence
+        expected = producers.next_sequence(producer_id=producer_id, epoch=epoch)
+        if expected is not None and _behind(expected, sequence):
+            return None  # it repeats what is stored, by way of another node perhaps, and puts nothing out of order
         behind = known.epoch == epoch and _behind(sequence, known.sequence)
-        if behind and not is_next and known.holds(topic_id, time.monotonic()):
+        if behind and sequence != expected and known.holds(topic_id, time.monotonic()):
             return known.error
         del self._refused[key]  # it has come again, or its producer has given it up and begun anew
         return None

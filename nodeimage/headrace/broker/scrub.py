@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.container.local_replica import LocalReplica
-from headrace.ids import ContainerId
+from headrace.ids import ContainerId, Position
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -102,7 +102,7 @@ class Scrub:
     async def _one(self, replica: LocalReplica) -> None:
         for _ in range(TRIES):
             container_log = replica.log
-            lines, status = await self._read(str(container_log.folder))
+            lines, status = await self._read(str(container_log.folder), container_log.synced)
             if replica.log is container_log and self._broker.cluster.replicas.replica(replica.id) is replica:
                 break
         else:
@@ -114,7 +114,7 @@ class Scrub:
         if status not in (0, 1):  # 1: it has findings
             self._found(replica.id, f"the scrub itself failed with status {status}")
 
-    async def _read(self, folder: str) -> tuple[list[bytes], int]:
+    async def _read(self, folder: str, synced: Position) -> tuple[list[bytes], int]:
         """What the helper process says of a folder, one record a line, and how it ended."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -122,6 +122,7 @@ class Scrub:
             "headrace.log.scrub",
             folder,
             "--json",
+            f"--synced={synced}",
             stdout=asyncio.subprocess.PIPE,
         )
         try:

@@ -218,6 +218,8 @@ class Topics:
             row = getattr(result, "topic", None)
             if row is not None and stream is not None:
                 made[f"{item.stream}:{item.name}"] = self._keep(row, stream.policy)
+            elif result.code is Code.LEADER_NOT_AVAILABLE:
+                made[f"{item.stream}:{item.name}"] = KafkaError(result.code, result.message)
         return made
 
     def _keep(self, row: TopicRow, policy: StreamPolicy) -> Topic:

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.catalog.commands import (
     LogStart,
+    RetireContainer,
     RollDone,
     Rolled,
     RollIntent,
@@ -22,7 +23,7 @@ from headrace.catalog.commands import (
     SkipNumbers,
 )
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, LogStartOutcome, PartitionletRow, RollOutcome, TopicRow
-from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_topics_by_id
+from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_retired, select_topics_by_id, taken_out
 from headrace.errors import Code
 from headrace.ids import Epoch, LeaderEpoch, Offset, PartitionletId, partitionlet_id
 
@@ -40,7 +41,17 @@ LOST_ROLLS_GAP = 1 << 16
 def roll_intent(connection: sqlite3.Connection, command: RollIntent) -> list[RollOutcome]:
     """Give each partition its next partitionlet's id."""
     topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
-    return [_intend(connection, topics.get(item.topic_id), item) for item in command.items]
+    retired = select_retired(connection, {item.container for item in command.items})
+    return [
+        _intend(connection, topics.get(item.topic_id), item, retired=item.container in retired)
+        for item in command.items
+    ]
+
+
+def retire_container(connection: sqlite3.Connection, command: RetireContainer) -> list[Code]:
+    """Let nothing be placed in a container any more."""
+    connection.execute("INSERT OR IGNORE INTO retired VALUES (?)", (command.container,))
+    return [Code.NONE]
 
 
 def roll_done(connection: sqlite3.Connection, command: RollDone) -> list[RollOutcome]:
@@ -55,7 +66,7 @@ def set_log_start(connection: sqlite3.Connection, command: SetLogStart) -> list[
     return [_raise_start(connection, topics.get(item.topic_id), item) for item in command.items]
 
 
-def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTarget) -> RollOutcome:
+def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTarget, *, retired: bool) -> RollOutcome:
     chain = _tail(connection, topic, item.partition)
     if topic is None or chain is None:
         return RollOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "the partition is gone")
@@ -68,6 +79,8 @@ def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTa
         return RollOutcome(
             Code.INVALID_REQUEST, "another roll is intended; its target must commit a seal first", intended
         )
+    if retired:
+        return RollOutcome(Code.LEADER_NOT_AVAILABLE, taken_out(item.container))
     if intended is not None:
         _delete(connection, [intended.id])
     (serial,) = connection.execute(

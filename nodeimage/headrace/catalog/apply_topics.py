@@ -24,9 +24,11 @@ from headrace.catalog.selects import (
     encode_policy,
     json_list,
     select_open,
+    select_retired,
     select_stream,
     select_topics_by_id,
     select_topics_by_name,
+    taken_out,
 )
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, LeaderEpoch, Offset, StreamNumber, partitionlet_id
@@ -132,6 +134,7 @@ def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) 
         if stream is not None
     }
     known_ids = select_topics_by_id(connection, {item.topic_id for item in items})
+    retired = select_retired(connection, {container for item in items for container in item.container_ids})
     seen: set[tuple[str, str]] = set()
     seen_ids: set[bytes] = set(known_ids)
     answers: list[TopicOutcome | None] = []
@@ -149,7 +152,7 @@ def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) 
         elif key in seen:
             answer = TopicOutcome(Code.TOPIC_ALREADY_EXISTS, f"topic {item.stream}:{item.name} is twice in the request")
         else:
-            answer = _shape_fault(item, seen_ids)
+            answer = _shape_fault(item, seen_ids) or _place_fault(item, retired)
         if answer is None:
             seen.add(key)
             seen_ids.add(item.topic_id)
@@ -192,6 +195,8 @@ def create_partitions(connection: sqlite3.Connection, command: CreatePartitions)
         )
     if not len(command.container_ids) == len(command.container_epochs) == added:
         raise KafkaError(Code.INVALID_PARTITIONS, f"topic {topic.full_name} has other partitions by now; try again")
+    if retired := select_retired(connection, command.container_ids):
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, taken_out(min(retired)))
     serial = _take_serials(connection, topic.stream_number, topics=0, partitions=added)
     opened = _open_partitionlets(
         topic,
@@ -297,6 +302,12 @@ def _shape_fault(item: NewTopic, known_ids: set[bytes]) -> TopicOutcome | None:
     if len(item.topic_id) != 16 or item.topic_id in known_ids:
         return TopicOutcome(Code.INVALID_REQUEST, "a topic id is 16 bytes that no other topic has; try again")
     return None
+
+
+def _place_fault(item: NewTopic, retired: set[ContainerId]) -> TopicOutcome | None:
+    if retired.isdisjoint(item.container_ids):
+        return None
+    return TopicOutcome(Code.LEADER_NOT_AVAILABLE, taken_out(min(retired.intersection(item.container_ids))))
 
 
 def _topic_columns(topic: TopicRow) -> tuple[object, ...]:

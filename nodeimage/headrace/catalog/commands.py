@@ -136,6 +136,16 @@ class AlterTopic(_Command, frozen=True):
     expected: dict[str, str] | None = None
 
 
+class RetireContainer(_Command, frozen=True):
+    """No partitionlet is placed in a container any more: it is about to be deleted. Outcome: list[Code].
+
+    Topics, partitions and rolls that a node places there all the same, as it has not heard, are refused with
+    LEADER_NOT_AVAILABLE.
+    """
+
+    container: ContainerId
+
+
 class RollTarget(_Item, frozen=True):
     """A partition to go on in `container`. `expected_open` fences: it must be the open partitionlet still.
 
@@ -286,6 +296,7 @@ Command = (
     | DeleteTopics
     | CreatePartitions
     | AlterTopic
+    | RetireContainer
     | RollIntent
     | RollDone
     | SetLogStart

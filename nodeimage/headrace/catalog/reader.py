@@ -205,11 +205,17 @@ class Reader:
 
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
         """Those whose ids nobody has been given in what this sees: it lags behind the containers that hold them."""
-        counts = dict(self._connection.execute("SELECT number, next_serial FROM streams"))
+        wanted = list(partitionlets)
+        streams = json_list({stream_of(id_) for id_ in wanted})
+        counts = dict(
+            self._connection.execute(
+                "SELECT number, next_serial FROM streams WHERE number IN (SELECT value FROM json_each(?))", (streams,)
+            )
+        )
         (next_stream,) = self._connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
         return [
             id_
-            for id_ in partitionlets
+            for id_ in wanted
             if stream_of(id_) >= next_stream or serial_of(id_) >= counts.get(stream_of(id_), serial_of(id_) + 1)
         ]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.catalog.commands import StreamPolicy
 from headrace.catalog.rows import OPEN, GroupRow, PartitionletRow, StreamRow, TopicRow
-from headrace.ids import Millis, StreamNumber
+from headrace.ids import ContainerId, Millis, StreamNumber
 
 STREAM = "SELECT number, path, policy, created, topics, partitions FROM streams"
 TOPIC = (
@@ -117,6 +117,20 @@ def select_open(connection: sqlite3.Connection, topics: Iterable[int]) -> Iterat
         (json_list(sorted(set(topics))), OPEN),
     )
     return map(partitionlet_row, rows)
+
+
+def select_retired(connection: sqlite3.Connection, containers: Iterable[ContainerId]) -> set[ContainerId]:
+    """Those of these containers that take no partitionlets any more."""
+    rows = connection.execute(
+        "SELECT container FROM retired WHERE container IN (SELECT value FROM json_each(?))",
+        (json_list(sorted(set(containers))),),
+    )
+    return {container for (container,) in rows}
+
+
+def taken_out(container: ContainerId) -> str:
+    """What is said to who places something in a retired container."""
+    return f"container {container} takes no new partitions any more; try again"
 
 
 def json_list(values: Iterable[object]) -> str:

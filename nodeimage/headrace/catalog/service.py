@@ -41,6 +41,7 @@ from headrace.catalog.commands import (
     DeleteTopics,
     ExpireCursors,
     PutGroup,
+    RetireContainer,
     RollDone,
     RollIntent,
     SetLogStart,
@@ -179,7 +180,10 @@ class Catalog:
 
     @overload
     async def submit(
-        self, command: CommitCursors | DeleteCursors | DeleteGroups | SkipNumbers, *, here: bool = ...
+        self,
+        command: CommitCursors | DeleteCursors | DeleteGroups | RetireContainer | SkipNumbers,
+        *,
+        here: bool = ...,
     ) -> list[Code]: ...
 
     @overload

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, open_tables
+from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, bring_up, open_tables
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.ids import Position
 
@@ -144,6 +144,7 @@ def install(folder: Path, connection: sqlite3.Connection, snapshot: Path, positi
             source.backup(connection)
         finally:
             source.close()
+        bring_up(connection)
     except BaseException:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)

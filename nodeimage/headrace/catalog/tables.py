@@ -6,6 +6,7 @@
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
     log_starts     only where above 0
     groups, cursors
+    retired        containers that take no partitionlets any more
 
 A deleted topic's partitionlets leave the table: one is alive while its row exists and its log start lies below its
 end. `apply` is deterministic: the same commands in the same order give the same rows and outcomes everywhere. The
@@ -34,6 +35,7 @@ from headrace.catalog.commands import (
     DeleteTopics,
     ExpireCursors,
     PutGroup,
+    RetireContainer,
     RollDone,
     RollIntent,
     SetLogStart,
@@ -48,8 +50,8 @@ log = structlog.get_logger(__name__)
 
 APPLICATION_ID = 0x48524143
 """'HRAC' in the file's header, so that `file` and we know one."""
-FORMAT = 1
-"""Of the schema, in user_version. A newer one is refused."""
+FORMAT = 2
+"""Of the schema, in user_version. A newer one is refused, an older one brought up to it."""
 
 _SCHEMA = """
 CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -79,7 +81,11 @@ CREATE TABLE cursors(
   leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL, committed_at INTEGER NOT NULL,
   PRIMARY KEY("group", topic, partition)) WITHOUT ROWID;
 CREATE INDEX cursors_by_topic ON cursors(topic);
+CREATE TABLE retired(container INTEGER PRIMARY KEY);
 """
+
+_UPGRADES = {1: "CREATE TABLE retired(container INTEGER PRIMARY KEY);"}
+"""From a format to the next."""
 
 
 def open_tables(path: Path) -> sqlite3.Connection:
@@ -102,11 +108,20 @@ def open_tables(path: Path) -> sqlite3.Connection:
                 f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID};"
                 f"PRAGMA user_version={FORMAT}; COMMIT;"
             )
+        bring_up(connection)
         applied(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def bring_up(connection: sqlite3.Connection) -> None:
+    """Bring tables of an older format up to this one, in one transaction."""
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found < FORMAT:
+        steps = "".join(_UPGRADES[step] for step in range(found, FORMAT))
+        connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={FORMAT}; COMMIT;")
 
 
 def applied(connection: sqlite3.Connection) -> Position:
@@ -184,6 +199,8 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_topics.alter_stream(connection, command)
         case DeleteStream():
             return apply_topics.delete_stream(connection, command)
+        case RetireContainer():
+            return apply_chains.retire_container(connection, command)
         case RollIntent():
             return apply_chains.roll_intent(connection, command)
         case RollDone():

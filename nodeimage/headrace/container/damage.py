@@ -8,18 +8,12 @@ another lead that may be able to read to followers what this one cannot.
 import asyncio
 import uuid
 from collections.abc import Collection
-from typing import Final, TypeVar
-
-import structlog
+from typing import Final
 
 from headrace.container.container import Container
 from headrace.ids import ContainerId, NodeId
 from headrace.store import records
 from headrace.store.protocol import StoreCall
-
-log = structlog.get_logger()
-
-T = TypeVar("T")
 
 STAND_BACK_S: Final = 10.0
 """After a primary has let another lead, it does so again after this, twice as long each time: that one may be damaged

@@ -46,6 +46,8 @@ class _Peer:
     moved: float
     reached: Position = Position(0)  # noqa: RUF009
     connected: bool = True
+    spoke: bool = False
+    """In this epoch, ever."""
     assured: float = float("-inf")
 
 
@@ -119,7 +121,7 @@ class Primary:
 
     def follows(self, member: Member, position: Position, *, now: float) -> None:
         """A follower has spoken in this epoch; what it has matches the primary's log up to `position` (invariant 7)."""
-        peer = _Peer(position, now, now, position)
+        peer = _Peer(position, now, now, position, spoke=True)
         before = self._peers.get(member)
         if before is not None and now - before.heard < LET_GO_S:  # one that connects again and again may be stuck too
             peer.moved, peer.reached = before.moved, max(before.reached, position)
@@ -212,11 +214,11 @@ class Primary:
         return all(peer.connected and now - peer.assured < IN_TOUCH_S for peer in self._waited_for)
 
     def near(self, now: float) -> frozenset[NodeId]:
-        """The nodes of those other members that followed within the lease."""
+        """The nodes of those other members that live: they came to follow, though they may not have been fed."""
         return frozenset(
             member.node
             for member in self.waits_for - {self.me}
-            if self._peers[member].connected and now - self._peers[member].assured < IN_TOUCH_S
+            if (peer := self._peers[member]).spoke and now - peer.heard < LET_GO_S
         )
 
     def positions(self) -> dict[Member, Position]:

@@ -8,7 +8,7 @@ at a time prepare the same folders, and get the same record.
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import structlog
 
@@ -20,8 +20,6 @@ from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 log = structlog.get_logger()
-
-T = TypeVar("T")
 
 PREPARE_S: Final = 2.0
 

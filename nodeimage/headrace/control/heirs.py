@@ -31,12 +31,12 @@ def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bo
 
 
 def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
-    """The nodes that can lead, best first: those that reach the store, stay and serve, then by how much they have.
+    """The nodes that can lead, best first: those that reach the store, stay, serve and are settled, then who has most.
 
     Any of them has all that is committed; who has more spares clients to send it again.
     """
 
-    def rank(node: NodeId) -> tuple[bool, bool, bool, bool, bool, int, int, int, int]:
+    def rank(node: NodeId) -> tuple[bool, bool, bool, bool, bool, bool, int, int, int, int]:
         replica = observed.replica(node, record.container_id)
         answer = observed.probes[node].answer
         assert replica is not None
@@ -48,6 +48,7 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
             not registered.draining,
             answer.ready,
             not replica.damaged,
+            observed.is_settled(node, now),
             replica.last_epoch,
             replica.end,
             -led(node),

@@ -76,6 +76,11 @@ Condition = tuple[str, int, str]
 """Something that matters only when it lasts: what, of which container or node, and a detail."""
 
 
+def up(node: NodeId) -> Condition:
+    """The node takes roles."""
+    return "up", node, ""
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """Everything that a plan is made of."""
@@ -157,6 +162,10 @@ class Observed:
             and self.is_alive(node, now)
             and self.reaches_store(node)
         )
+
+    def is_settled(self, node: NodeId, now: float) -> bool:
+        """Whether it has been up for so long that clients which found it down try it again."""
+        return now - self.since.get(up(node), now) >= self.settings.back_s
 
     def reaches_store(self, node: NodeId) -> bool:
         """Whether it said so."""

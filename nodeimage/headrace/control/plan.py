@@ -15,16 +15,7 @@ from collections.abc import Iterable
 
 from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
 from headrace.control.heirs import hand_over, has_another, heirs, is_in_sync
-from headrace.control.observed import (
-    CATALOG,
-    DATA,
-    DEFAULT_VOLUME,
-    DELETED,
-    OPEN,
-    Condition,
-    Life,
-    Observed,
-)
+from headrace.control.observed import CATALOG, DATA, DEFAULT_VOLUME, DELETED, OPEN, Condition, Life, Observed, up
 from headrace.control.placement import choose_members
 from headrace.control.replicas import Replication
 from headrace.ids import ContainerId, Epoch, NodeId
@@ -45,12 +36,10 @@ def conditions(observed: Observed, now: float) -> set[Condition]:
             if replica is None or replica.role != "primary":
                 found.add(_idle(record))
     leads = {(each.primary, each.volume) for each in observed.containers.values() if _is_open_data(each)}
+    able = [node for node in observed.nodes if observed.takes_roles(node, now)]
+    found.update(map(up, able))
     for volume in volumes_in_use(observed):
-        found.update(
-            _openless(node, volume)
-            for node in observed.nodes
-            if (node, volume.name) not in leads and observed.takes_roles(node, now)
-        )
+        found.update(_openless(node, volume) for node in able if (node, volume.name) not in leads)
     return found
 
 
@@ -197,7 +186,7 @@ class _Plan:
         spare = [each for each in opened if leads[each.primary] > 1 and key in each.replicas]
         back = [each for each in spare if each.container_id not in self._touched and self._can_come_back(each, key)]
         waited = self._now - observed.since.get(_openless(key, volume), self._now)
-        if back and waited >= self._settings.back_s:
+        if back and observed.is_settled(key, self._now):
             chosen = max(back, key=lambda each: (leads[each.primary], -each.container_id))
             reason = f"node {key} leads no open container, node {chosen.primary} leads {leads[chosen.primary]}"
             self._add(self._hand_over(chosen, key, reason))

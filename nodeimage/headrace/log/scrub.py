@@ -1,12 +1,12 @@
 """Scrub: reads a container's log back and checks every checksum.
 
-    python -m headrace.log.scrub FOLDER [--json]
+    python -m headrace.log.scrub FOLDER [--json] [--synced POSITION]
 
 Run as a helper process at low priority, beside a node that goes on writing, closing, regrouping and dropping. Of a
 closed chunk it checks the footer, each frame, each batch, and that the footer says of each place what the frames say.
-Of an open one, all that is surely synced (its checkpoints, or a newer chunk, prove it); what lies behind that may be
-half written, and a start checks it. A chunk that goes while it is read is passed over; one that is closed or replaced
-meanwhile is read as it is then.
+Of an open one, all that is surely synced (its checkpoints, a newer chunk, or who writes it says so); what lies behind
+that may be half written, and a start checks it. A chunk that goes while it is read is passed over; one that is closed
+or replaced meanwhile is read as it is then.
 
 Output: a line per finding, then a summary. With --json one object a line: {"finding": ...}, and at the end
 {"chunks", "frames", "bytes", "findings"}. Exit status: 0 nothing found; 1 findings; 2 could not run.
@@ -57,12 +57,12 @@ class Scrubbed:
     bytes: int = 0
 
 
-def scrub(folder: Path, scrubbed: Scrubbed) -> Iterator[Finding]:
-    """Checks the log in `folder`, counting into `scrubbed`."""
+def scrub(folder: Path, scrubbed: Scrubbed, *, synced: int = 0) -> Iterator[Finding]:
+    """Checks the log in `folder`, counting into `scrubbed`. `synced`: a position up to which it surely is."""
     for start in sorted(names_in(folder).chunks):
         path = chunk_path(folder, start)
         try:
-            yield from _unless_changed(path, lambda path=path: _scrub_chunk(path, scrubbed))  # type: ignore[misc]
+            yield from _unless_changed(path, lambda path=path: _scrub_chunk(path, scrubbed, synced))  # type: ignore[misc]
         except FileNotFoundError:
             continue  # dropped meanwhile
         scrubbed.chunks += 1
@@ -91,7 +91,7 @@ def _state(path: Path) -> tuple[int, ...]:
     return tuple(state)
 
 
-def _scrub_chunk(path: Path, scrubbed: Scrubbed) -> Iterator[Finding]:
+def _scrub_chunk(path: Path, scrubbed: Scrubbed, synced: int) -> Iterator[Finding]:
     try:
         file = OpenFile.open(path, os.O_RDONLY)
         head = read_head(file.fd, path, CHUNK_KIND)
@@ -100,24 +100,24 @@ def _scrub_chunk(path: Path, scrubbed: Scrubbed) -> Iterator[Finding]:
         if read_trailer(file.fd) is not None:
             yield from _scrub_closed(path, head.start, scrubbed)
         else:
-            yield from _scrub_open(path, file, head.start, scrubbed)
+            yield from _scrub_open(path, file, head.start, scrubbed, synced)
     except HeadraceError as error:
         yield Finding(path, -1, str(error))
 
 
-def _synced(path: Path, checkpointed: int) -> int:
-    """The place below which an open chunk is synced for sure: all of it, once a newer chunk exists."""
+def _synced(path: Path, known: int) -> int:
+    """The place below which an open chunk is synced for sure: `known`, or all of it, once a newer chunk exists."""
     names = names_in(path.parent)
     start = int(path.stem)
-    return min((newer - start for newer in (*names.chunks, *names.dropped) if newer > start), default=checkpointed)
+    return min((newer - start for newer in (*names.chunks, *names.dropped) if newer > start), default=known)
 
 
-def _scrub_open(path: Path, file: OpenFile, start: int, scrubbed: Scrubbed) -> Iterator[Finding]:
+def _scrub_open(path: Path, file: OpenFile, start: int, scrubbed: Scrubbed, synced: int) -> Iterator[Finding]:
     checkpoints = load_checkpoints(path.with_suffix(".index"))
     indexed = checkpoints.segments[-1].end if checkpoints.segments else 0
     if checkpoints.synced > indexed:
         yield Finding(path.with_suffix(".index"), indexed, "a checkpoint is damaged; the next start scans more")
-    end = _synced(path, checkpoints.synced)
+    end = _synced(path, max(checkpoints.synced, synced - start))
     at = 0
     while at < end:
         window = memoryview(read_exactly(file.fd, FILE_HEAD_BYTES + at, min(_READ_BYTES, end - at)))
@@ -221,12 +221,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m headrace.log.scrub", description="Checks a container's log.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--synced", type=int, default=0, help="position up to which the log's writer has synced")
     chosen = parser.parse_args(arguments)
     end_with_parent()
     os.nice(_NICENESS)
     scrubbed, findings = Scrubbed(), 0
     try:
-        for finding in scrub(chosen.folder, scrubbed):
+        for finding in scrub(chosen.folder, scrubbed, synced=chosen.synced):
             findings += 1
             print(json.dumps({"finding": str(finding)}) if chosen.json else finding, flush=True)
     except OSError as error:

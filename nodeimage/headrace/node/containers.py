@@ -88,7 +88,8 @@ class NodeContainers:
 
     async def _set_state(self, container: Container, state: str) -> None:
         def changed(present: ContainerRecord) -> ContainerRecord:
-            return structs.replace(present, state=state)
+            # Who stood still may ask for it late: what is deleted stays so.
+            return present if present.state == "deleted" else structs.replace(present, state=state)
 
         await self._store(lambda store: records.change_container(store, container.id, changed))
         self._view.refresh()

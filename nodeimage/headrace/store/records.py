@@ -317,14 +317,16 @@ def change_container(
     """Replace a container's record with what `decide` makes of it; decided anew when somebody else was faster.
 
     `decide` may run more than once, and may raise to leave the record as it is. Raises HeadraceError where there is no
-    such container, and for a change that breaks invariant 3: an epoch that falls, or a new primary at an old epoch.
+    such container, for a change that breaks invariant 3 (an epoch that falls, a new primary at an old epoch), and where
+    a deleted one would be back.
     """
 
     def checked(present: ContainerRecord | None) -> ContainerRecord:
         if present is None:
             raise HeadraceError(f"there is no container {container_id}")
         wanted = decide(present)
-        if wanted.epoch < present.epoch or (wanted.primary != present.primary and wanted.epoch == present.epoch):
+        falls = wanted.epoch < present.epoch or (wanted.primary != present.primary and wanted.epoch == present.epoch)
+        if falls or (present.state == "deleted" != wanted.state):
             raise HeadraceError(f"container {container_id} must not go from {present} to {wanted}")
         return wanted
 

@@ -61,6 +61,16 @@ def test_nothing_else_shares_it(refusals: Refusals, other: PartitionRecords) -> 
     assert refusals.stands(other, NOBODY, LIFE) is None
 
 
+def test_a_batch_that_is_stored_already_shares_no_refusal(refusals: Refusals) -> None:
+    """What was refused here, and those behind it, were stored by way of another node; the last answer was lost."""
+    stored = Producers()
+    for sequence in (10, 15):
+        stored.add(producer_id=7, epoch=0, base_sequence=sequence, records=5, base_offset=sequence, timestamp=0, now=0)
+    assert refusals.stands(part(15), stored, LIFE) is None
+    assert refusals.stands(part(25), stored, LIFE) is not None, "20 has not come yet"
+    assert refusals.stands(part(20), stored, LIFE) is None
+
+
 def test_it_is_remembered_for_a_while(refusals: Refusals, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals.expire()
     assert refusals

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.catalog.apply_chains import LOST_ROLLS_GAP, ROLL_GAP, SKIPPED_BITS, SKIPPED_STREAMS
@@ -27,6 +28,7 @@ from headrace.catalog.commands import (
     NewTopic,
     PolicyChanges,
     PutGroup,
+    RetireContainer,
     RollDone,
     Rolled,
     RollIntent,
@@ -612,6 +614,48 @@ def test_pages_and_names_cover_every_topic_once(tables: Tables) -> None:
     opened = tables.reader.open_in(ContainerId(10), limit=30)
     assert len(opened) == 30
     assert len(tables.reader.open_in(ContainerId(10), after=PartitionletId(opened[-1].id))) == 20
+
+
+def test_nothing_is_placed_in_a_container_that_is_about_to_be_deleted(tables: Tables) -> None:
+    before = new_topic("before", partitions=2)
+    tables.apply(CreateTopics([before], NOW))
+    (open_one,) = chain(tables, before.topic_id)
+    (intended,) = tables.apply(RollIntent([RollTarget(before.topic_id, 0, open_one.id, ContainerId(11))], NOW))
+    for _ in range(2):  # it may come twice
+        assert tables.apply(RetireContainer(ContainerId(11))) == [Code.NONE]
+
+    items = [new_topic("elsewhere"), new_topic("there", partitions=2), before]
+    refused = tables.reader.check_new_topics(items)
+    outcomes = tables.apply(CreateTopics(items, NOW))
+    assert [each.code for each in outcomes] == [Code.NONE, Code.LEADER_NOT_AVAILABLE, Code.NONE]  # the last: a repeat
+    assert [each and each.code for each in refused] == [None, Code.LEADER_NOT_AVAILABLE, Code.NONE]
+    assert "container 11 takes no new partitions" in outcomes[1].message
+    assert [row.name for row in tables.reader.topics("/s")] == ["before", "elsewhere"]
+
+    grown = CreatePartitions(before.topic_id, 3, [ContainerId(11)], [Epoch(3)], NOW)
+    with pytest.raises(KafkaError, match="container 11 takes no new partitions"):
+        tables.apply(grown)
+    assert tables.apply(msgspec.structs.replace(grown, container_ids=[ContainerId(12)])).code is Code.NONE
+
+    # An intent from before goes on; a new one takes another container, and so does one whose target gave it up.
+    (again,) = tables.apply(RollIntent([RollTarget(before.topic_id, 0, open_one.id, ContainerId(11))], NOW))
+    assert again == intended
+    target = RollTarget(before.topic_id, 0, open_one.id, ContainerId(11), abandoned=intended.partitionlet.id)
+    (outcome,) = tables.apply(RollIntent([target], NOW))
+    assert (outcome.code, outcome.partitionlet) == (Code.LEADER_NOT_AVAILABLE, None)
+    assert [row.id for row in chain(tables, before.topic_id)] == [open_one.id, intended.partitionlet.id]
+
+
+def test_an_older_format_is_brought_up(tmp_path: Path) -> None:
+    open_tables(tmp_path / "c.sqlite").close()
+    older = sqlite3.connect(tmp_path / "c.sqlite")
+    older.executescript("DROP TABLE retired; PRAGMA user_version=1;")
+    older.close()
+    for _ in range(2):
+        tables = Tables(tmp_path / "c.sqlite")
+        assert tables.connection.execute("PRAGMA user_version").fetchone() == (2,)
+        tables.connection.execute("SELECT * FROM retired")
+        tables.close()
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

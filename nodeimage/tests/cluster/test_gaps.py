@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 TIMES = 10
 MEDIAN_S = 2.5
 WORST_S = 5.0
+SETTLED_S = 12.0
+"""Between two failures: a client that found a node down waits up to 10 s before it tries it again, whoever leads."""
 
 
 def gaps(cluster: Cluster, fail: Callable[[int], None], mend: Callable[[int], None]) -> list[float]:
@@ -33,6 +35,7 @@ def gaps(cluster: Cluster, fail: Callable[[int], None], mend: Callable[[int], No
         mend(victim)
         cluster.await_whole()
         load.await_writes(time.monotonic(), within_s=30.0)
+        time.sleep(SETTLED_S)
     load.finish()
     print(f"median {statistics.median(found):.2f} s, worst {max(found):.2f} s of {sorted(round(x, 2) for x in found)}")
     return found

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this Python")
 
-SECONDS = 24
+SECONDS = 30
 """Of fuzzing, for all targets together; instrumenting the code takes some more."""
 
 

@@ -239,9 +239,10 @@ class Checks:
             return
         for node in self._cluster.nodes:
             folder = node.folder / str(container_id)
-            if node.replicas is None or node.replicas.replica(container_id) is None:
+            replica = node.replicas.replica(container_id) if node.replicas is not None else None
+            if replica is None:
                 continue
-            for finding in scrub(folder, Scrubbed()):
+            for finding in scrub(folder, Scrubbed(), synced=replica.log.synced):
                 self.fail(f"container {container_id} on node {node.number}: {finding}")
 
 

@@ -205,7 +205,9 @@ class Cluster:
 
     def _is_given_back(self, node: Node, container_id: ContainerId) -> bool:
         """Whether what was damaged is gone, with the records that it held."""
-        return bool(self.shape.topics) and not any(scrub(node.folder / str(container_id), Scrubbed()))
+        replica = node.replicas.replica(container_id) if node.replicas is not None else None
+        synced = replica.log.synced if replica is not None else 0
+        return bool(self.shape.topics) and not any(scrub(node.folder / str(container_id), Scrubbed(), synced=synced))
 
     def can_flip(self, container_id: ContainerId) -> bool:
         """Whether a replica may be damaged: it is the only one of three that are in sync.

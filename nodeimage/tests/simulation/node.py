@@ -6,6 +6,7 @@ import random
 import shutil
 import uuid
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -385,8 +386,8 @@ class Node:
         try:
             if replicas is not None and replica is not None:
                 log = replica.log
-                read = lambda: list(scrub(log.folder, Scrubbed()))  # noqa: E731
-                found = await asyncio.get_running_loop().run_in_executor(None, read)
+                read = partial(scrub, log.folder, Scrubbed(), synced=log.synced)
+                found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
                 if found and replica.log is log:
                     replicas.damaged(container_id)
         finally:

@@ -27,7 +27,7 @@ from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
 from headrace.ids import Position
 from headrace.log import frames
-from headrace.node import Node as RealNode
+from headrace.node.catalog import NodeCatalog
 from headrace.peer.messages import Acked
 from simulation.cluster import has_topics, run
 
@@ -152,13 +152,13 @@ def applies_in_its_own_way() -> Any:
 
 def takes_a_snapshot_for_newer_than_it_is() -> Any:
     """What lies between the snapshot and where the log goes on is left out."""
-    take = RealNode._take_snapshot
+    take = NodeCatalog._take
 
-    async def planted(node: RealNode) -> Any:
-        piece, _ = await take(node)
-        return piece, node.catalog.applied
+    async def planted(catalog: NodeCatalog) -> Any:
+        piece, _ = await take(catalog)
+        return piece, catalog.tables.applied
 
-    return mock.patch.object(RealNode, "_take_snapshot", planted)
+    return mock.patch.object(NodeCatalog, "_take", planted)
 
 
 def takes_what_it_does_not_know_for_dead() -> Any:

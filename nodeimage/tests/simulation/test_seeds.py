@@ -9,10 +9,12 @@ FOUND = {
     9: "a catalog that lagged took partitionlets that it had not heard of yet for dead, and their chunks were dropped",
     64: "a primary that started again put an old record over a new one, whose version it had read after the record",
     216: "a member that was taken out and given back before its primary looked was never named in sync again",
+    744: "a primary that had stood still closed its container after others had deleted it: the container was back",
     1050: "a damaged primary that had to stay in sync let another lead once, and was given the lead back",
     1304: "the same as 216",
     1572: "the same as 216",
     1626: "a follower that a damaged primary could not feed came again and again, and held up all commits",
+    1923: "a damaged primary could feed nobody what it alone had, not committed: none of them counted as able to lead",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -21,6 +22,7 @@ from headrace.broker.loop_lag import LoopLag
 from headrace.broker.scrub import Scrub
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
+from headrace.ids import Position
 from headrace.log.folder import chunk_path
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
@@ -177,9 +179,10 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
     ]
 
 
-async def _scrubbed(_scrub: Scrub, folder: str) -> tuple[list[bytes], int]:
+async def _scrubbed(_scrub: Scrub, folder: str, synced: Position) -> tuple[list[bytes], int]:
     """What the helper process says."""
-    findings = await asyncio.get_running_loop().run_in_executor(None, lambda: list(scrub(Path(folder), Scrubbed())))
+    read = partial(scrub, Path(folder), Scrubbed(), synced=synced)
+    findings = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
     return [msgspec.json.encode({"finding": str(each)}) for each in findings], 1 if findings else 0
 
 

@@ -8,7 +8,8 @@ import pytest
 from storage_kit import MIB, Running, until
 
 from headrace.container.container import Container
-from headrace.errors import Code
+from headrace.errors import Code, KafkaError
+from headrace.ids import Epoch
 from headrace.wire.api_keys import ApiKey
 
 NewNode = Callable[..., Awaitable[Running]]
@@ -242,6 +243,41 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     assert await node.call("put", f"{LEAVE}:t", b"next") == 5 * MIB // 50_000
 
 
+async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.container_closing.REST_S", 0.0)
+    node = await new_node(container_bytes=3 * MIB)
+    await streams(node, leave=3_600_000)
+    await node.call("put", "/default:moving", b"0")
+    gone = max(node.broker.containers)
+    await fill(node, f"{LEAVE}:t", mib=5, time_ms=LONG_AGO)
+    await until(lambda: len(node.broker.containers) > 2)
+    await node.call("delete", "/default:moving")
+    await settle(node)
+    assert gone not in node.broker.containers
+    (live,) = (each.id for each in data(node))
+
+    placing = node.broker._placing
+    with monkeypatch.context() as stale:
+        stale.setattr(placing, "place", lambda count, *_, **__: [(gone, Epoch(1))] * count)
+        (made_by_use,) = await node.broker.topics.resolve(["/default:late"], create=True)
+        new = {"name": "/default:made", "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}
+        answer = await node.call("ask", ApiKey.CREATE_TOPICS, 5, topics=[new], timeout=5000, validate_only=False)
+        growth = [{"name": f"{LEAVE}:t", "count": 2, "assignments": None}]
+        grown = await node.call("ask", ApiKey.CREATE_PARTITIONS, 2, topics=growth, timeout=5000, validate_only=False)
+    assert isinstance(made_by_use, KafkaError)
+    assert made_by_use.code is Code.LEADER_NOT_AVAILABLE
+    for each in (answer.topics[0], grown.results[0]):
+        assert int(each.error_code) == Code.LEADER_NOT_AVAILABLE
+        assert f"container {gone} takes no new partitions" in each.error_message
+
+    assert await node.call("put", "/default:late", b"v") == 0  # the next try finds one that is there
+    (topic,) = await node.broker.topics.resolve(["/default:late"])
+    assert not isinstance(topic, KafkaError)
+    assert topic.partitions[0].container.id == live
+
+
 async def test_a_partition_made_for_a_container_that_closes_keeps_it(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +287,10 @@ async def test_a_partition_made_for_a_container_that_closes_keeps_it(
     await fill(node, f"{LEAVE}:t", mib=2, time_ms=LONG_AGO)
 
     async def create(serial: int) -> None:
-        (topic,) = await node.broker.topics.resolve([f"/default:late-{serial}"], create=True)
+        for _ in range(3):
+            (topic,) = await node.broker.topics.resolve([f"/default:late-{serial}"], create=True)
+            if not isinstance(topic, KafkaError) or topic.code is not Code.LEADER_NOT_AVAILABLE:
+                break
         assert not isinstance(topic, Exception), topic
 
     for serial in range(20):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId
@@ -332,6 +333,14 @@ def test_a_replica_that_lost_what_it_held_leaves_the_in_sync_set_if_enough_are_l
     then = leave_in_sync(store, key, second, heirs={3})
     assert (then.primary, then.epoch, then.in_sync) == (3, after.epoch + 1, after.in_sync), "the other may read it"
     assert get_container(store, key) == then
+
+
+def test_a_container_that_is_deleted_is_never_back(store: SqliteStore) -> None:
+    node = register(store)
+    made = create_container(store, kind="data", primary=node)
+    change_container(store, made.container_id, lambda present: structs.replace(present, state="deleted"))
+    with pytest.raises(HeadraceError, match="must not go"):
+        change_container(store, made.container_id, lambda present: structs.replace(present, state="closed"))
 
 
 def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: SqliteStore) -> None:

@@ -20,8 +20,9 @@ from headrace.broker.node_status import bytes_on_disk
 from headrace.broker.volume_admin import volume_shown
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
-from headrace.peer.messages import Probe, ProbeAnswer, ReplicaState
-from headrace.store import records
+from headrace.peer.messages import Probe, ProbeAnswer
+from headrace.peer.reports import ReplicaState
+from headrace.store import container_records, records
 from headrace.store.records import ContainerRecord, NodeRecord
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ async def container_recover(broker: "Broker", params: Recovery) -> dict[str, obj
     log.warning(
         "unclean recovery", container=container, node=heir.node, epoch=heir.record.epoch, end=heir.end, loss=heir.loss
     )
-    after = await broker.store(lambda store: records.change_container(store, container, decide))
+    after = await broker.store(lambda store: container_records.change_container(store, container, decide))
     broker.cluster.view.refresh()
     return {**shown, "epoch": after.epoch}
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.peer.messages import ReplicaState
+from headrace.peer.reports import ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 DELETED = "deleted"

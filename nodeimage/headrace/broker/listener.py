@@ -14,6 +14,7 @@ buffer, or whose client does not read, is not read from, so that TCP pushes back
 
 import asyncio
 import inspect
+import itertools
 import mmap
 import struct
 from collections import deque
@@ -103,11 +104,15 @@ class Slot:
         return self._connection.slots[-1] is not self
 
 
+_numbers = itertools.count(1)
+
+
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one client's socket, and its session with the broker."""
 
     def __init__(self, handler: Handler, *, listener: str = "") -> None:
         """`listener`: through which the client comes; nodes may have other addresses for its clients."""
+        self.number = next(_numbers)  # no other connection of this process has it
         self.listener = listener
         self._handler = handler
         self._loop = asyncio.get_running_loop()

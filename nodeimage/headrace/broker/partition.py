@@ -12,8 +12,9 @@ from typing import Protocol
 
 from headrace.broker.roll_frames import Seal
 from headrace.catalog.rows import PartitionletRow
-from headrace.container.container import Container, Waiting
+from headrace.container.container import Container
 from headrace.container.producers import KnownBatch, Producers
+from headrace.container.waiting import Waiting
 from headrace.ids import PartitionletId
 from headrace.wire.batch import BatchHeader, stamp, stamp_append_time
 
@@ -135,12 +136,19 @@ class Partition:
         )
 
     def append(
-        self, batch: memoryview, header: BatchHeader, *, append_time: int | None, now: int, request: Waiting
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        *,
+        append_time: int | None,
+        now: int,
+        request: Waiting,
+        source: int = 0,
     ) -> int:
         """Number `batch`, add it to the log, and return its base offset. The container has room for it.
 
         `append_time` is the time to stamp it with (milliseconds), or None where it keeps its own; `now` dates the
-        producer's state.
+        producer's state; `source` is the number of the connection that it came by.
         """
         first = self.next_offset
         last = first + header.last_offset_delta
@@ -168,6 +176,7 @@ class Partition:
                 base_offset=first,
                 timestamp=max_timestamp,
                 now=now,
+                source=source,
             )
         return first
 

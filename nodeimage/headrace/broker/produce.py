@@ -23,6 +23,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told
 from headrace.broker.topics import Topic
 from headrace.container.container import Container
+from headrace.container.producers import SequenceGap
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
 from headrace.log.frames import HEADER_BYTES
@@ -80,6 +81,7 @@ class Produce:
 def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
     """Start to answer a Produce request. Raises `MalformedRequest`."""
     produce = decode_request(request, header.body, header.api_version)
+    arrived = time.monotonic()
     if session.refusals is not None:
         session.refusals.expire()
         if not session.refusals:
@@ -92,9 +94,9 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
         return
     partitions = _ready(broker, produce)
     if partitions is None or broker.saturated:
-        session.park(_start_later(broker, produce, header.api_version, slot, session), finish=True)
+        session.park(_start_later(broker, produce, header.api_version, slot, session, arrived), finish=True)
     else:
-        _start(broker, produce, partitions, header.api_version, slot, session)
+        _start(broker, produce, partitions, header.api_version, slot, session, arrived)
 
 
 def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection) -> bool:
@@ -114,9 +116,9 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
         return False
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=1)
     try:
-        _append(pending, part, topic, partition, now=int(time.time() * 1000))
+        _append(pending, part, topic, partition, now=int(time.time() * 1000), source=session.number)
     except HeadraceError as error:
-        pending.add(_refused(session, part, error, topic, partition.log_start), settled=True)
+        pending.add(_refused(broker, session, part, error, topic, partition.log_start), settled=True)
     broker.counters.produce_requests += 1
     return True
 
@@ -137,10 +139,27 @@ def _ready(broker: "Broker", produce: ProduceRequest) -> list[tuple[Topic, Parti
         if broker.rolls.due(partition):
             return None
         found.append((topic, partition))
-    for container, length in _lengths(produce, found).items():
-        if not container.has_room(length):
-            return None
-    return found
+    return None if _without_room(produce, found) else found
+
+
+def _without_room(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | None]) -> list[Container]:
+    """The containers that have no room for what the request adds to them. What repeats a stored batch adds nothing."""
+    lacking = [container for container, length in _lengths(produce, found).items() if not container.has_room(length)]
+    if not lacking:
+        return lacking
+    new = [
+        None if one is None or one[1].container not in lacking or _is_stored(part, *one) else one
+        for part, one in zip(produce.partitions, found, strict=True)
+    ]
+    return [container for container, length in _lengths(produce, new).items() if not container.has_room(length)]
+
+
+def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bool:
+    try:
+        header = read_batch(part.records or b"", check_crc=False)
+        return partition.known(header, append_time=topic.policy.append_time) is not None
+    except HeadraceError:
+        return False  # it is refused where it is appended
 
 
 def _lengths(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | None]) -> dict[Container, int]:
@@ -157,7 +176,7 @@ def _lengths(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | 
 
 
 async def _start_later(
-    broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection
+    broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection, arrived: float
 ) -> None:
     """Get everything ready, then start the request; partitions that cannot be got ready in time are refused."""
     refused: dict[int, KafkaError] = {}
@@ -188,7 +207,7 @@ async def _start_later(
         partitions = []
     rest = iter(partitions)
     merged = [None if index in refused else next(rest) for index in range(len(produce.partitions))]
-    _start(broker, produce, merged, version, slot, session, refused)
+    _start(broker, produce, merged, version, slot, session, arrived, refused)
 
 
 async def _prepare(
@@ -214,13 +233,12 @@ async def _prepare(
             found[index] = (topic, partition)
         except HeadraceError as error:
             refused[index] = told(error)
-    for container, length in _lengths(produce, found).items():
+    for container in _without_room(produce, found):
         try:
-            if not container.has_room(length):
-                await container.make_room()
+            await container.make_room()
         except StorageFull as full:
-            for index, one in enumerate(found):
-                if one is not None and one[1].container is container:
+            for index, (part, one) in enumerate(zip(produce.partitions, found, strict=True)):
+                if one is not None and one[1].container is container and not _is_stored(part, *one):
                     refused[index] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(full))
 
 
@@ -231,6 +249,7 @@ def _start(
     version: int,
     slot: Slot,
     session: Connection,
+    arrived: float,
     refused: dict[int, KafkaError] | None = None,
 ) -> None:
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=len(produce.partitions) + 1)
@@ -242,21 +261,25 @@ def _start(
             if found is None:
                 error = (refused or {}).get(index)
                 raise error or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{part.topic} has no such partition")
-            if (
-                session.refusals is not None
-                and (shared := session.refusals.stands(part, found[1].producers, found[0].topic_id)) is not None
-            ):
-                raise shared
-            _append(pending, part, *found, now=now)
+            if session.refusals is not None:
+                topic, partition = found
+                shared = session.refusals.stands(part, partition.producers, topic.topic_id, arrived=arrived)
+                if shared is not None:
+                    pending.add(_refusal(part, shared, partition.log_start), settled=True)
+                    continue
+            _append(pending, part, *found, now=now, source=session.number)
         except HeadraceError as error:
             log_start = found[1].log_start if found is not None else -1
-            topic = broker.topics.cached(part.topic)
-            pending.add(_refused(session, part, error, topic, log_start), settled=True)
+            pending.add(
+                _refused(broker, session, part, error, broker.topics.cached(part.topic), log_start), settled=True
+            )
     broker.counters.produce_requests += 1
     pending.committed()
 
 
-def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: Partition, *, now: int) -> None:
+def _append(
+    pending: Produce, part: PartitionRecords, topic: Topic, partition: Partition, *, now: int, source: int
+) -> None:
     batch = part.records
     if batch is None or len(batch) == 0:
         raise KafkaError(Code.INVALID_RECORD, "no record batch for this partition")
@@ -276,12 +299,9 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
     if partition.seal is not None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
-    if container.refuses:
-        raise StorageFull(container.refuses)
-    if not container.has_room(len(batch)):
-        raise StorageFull("no chunk is ready for this batch")
     known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)
     if known is not None:
+        partition.producers.heard(header.producer_id, source=source)
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         pending.add(_result(part, known.base_offset, -1, partition), settled=False)
         if partition.high_watermark > known.base_offset:
@@ -289,26 +309,45 @@ def _append(pending: Produce, part: PartitionRecords, topic: Topic, partition: P
         else:
             container.when_committed(Position(container.log.end), pending)
         return
+    if container.refuses:
+        raise StorageFull(container.refuses)
+    if not container.has_room(len(batch)):
+        raise StorageFull("no chunk is ready for this batch")
     if container.primary.stalled:  # invariant 6: it would wait until a follower comes back
         raise KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} has too few replicas in sync")
     append_time = now if topic.policy.append_time else None
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset
     pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
-    partition.append(batch, header, append_time=append_time, now=now, request=pending)
+    partition.append(batch, header, append_time=append_time, now=now, request=pending, source=source)
 
 
 def _refused(
-    session: Connection, part: PartitionRecords, error: HeadraceError, topic: Topic | None, log_start: int
+    broker: "Broker",
+    session: Connection,
+    part: PartitionRecords,
+    error: HeadraceError,
+    topic: Topic | None,
+    log_start: int,
 ) -> ProduceResult:
+    if isinstance(error, SequenceGap) and error.source != session.number and broker.node_count > 1:
+        session.refusals = session.refusals or Refusals()
+        if session.refusals.is_early(part):
+            log.info(
+                "a batch is early", topic=part.topic, partition=part.partition, peer=session.peer, reason=str(error)
+            )
+            error = KafkaError(Code.LEADER_NOT_AVAILABLE, f"{error}; send it again")
     if error.code in FOR_THE_MOMENT:
-        if session.refusals is None:
-            session.refusals = Refusals()
+        session.refusals = session.refusals or Refusals()
         session.refusals.note(part, error, None if topic is None else topic.topic_id)
     elif error.code in OF_THE_ORDER:  # rare, and what came of it is hard to find out later
         log.warning(
             "a batch is out of order", topic=part.topic, partition=part.partition, peer=session.peer, reason=str(error)
         )
+    return _refusal(part, error, log_start)
+
+
+def _refusal(part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:
     return ProduceResult(
         topic=part.topic, partition=part.partition, error=error.code, log_start=log_start, message=str(error)
     )

@@ -11,7 +11,13 @@ A batch that is stored already is no part of that: it repeats what went by way o
 
 A refusal is over when its batch comes again, when the producer begins a new epoch, when the partition's own state says
 that a batch is the next one (what was refused here may have been stored by way of another node), and after a while: a
-short one if the topic was deleted and made again since, as its new life knows nothing of what the old one stored.
+short one if the topic was deleted and made again since, as its new life knows nothing of what the old one stored. What
+counts is when a request arrived: it may have waited for longer than that until it could start.
+
+A batch that comes by a new connection *before* the one that it follows is refused for the moment too, for a second, and
+only then as OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka does that when a partition changes hands: the thread of the old
+leader's connection counts a refused batch as no longer under way before it has put it back into the queue
+(rd_kafka_msgbatch_handle_Produce_result), so that of the new leader may take those behind it first.
 
 Also responsible for what producers are told of faults that are not theirs to understand: the catalog's.
 """
@@ -28,6 +34,9 @@ REMEMBERED_S: Final = 60.0
 REMEMBERED_OF_ANOTHER_LIFE_S: Final = 1.0
 """Where the topic is unknown: here the catalog may only be a moment behind, but if it was deleted, the client gives the
 batch up and goes on with the next sequence, should the topic be made again. And where it has been made again."""
+
+EARLY_S: Final = 1.0
+"""For so long a batch that came too early is to be sent again: by then the one that it follows is in the queue."""
 
 FOR_THE_MOMENT: Final = frozenset(
     {
@@ -84,33 +93,57 @@ Key = tuple[str, int, int]
 class Refusals:
     """Those of one connection."""
 
-    __slots__ = ("_refused",)
+    __slots__ = ("_early", "_refused")
 
     def __init__(self) -> None:
         self._refused: dict[Key, _Refused] = {}
+        self._early: dict[Key, tuple[int, float]] = {}
+        """The epoch in which a producer's batch came too early, and since when."""
 
     def __bool__(self) -> bool:
-        return bool(self._refused)
+        return bool(self._refused or self._early)
 
     def expire(self) -> None:
         """Forget what has been remembered for long enough."""
         now = time.monotonic()
         self._refused = {key: each for key, each in self._refused.items() if each.holds(each.topic_id, now)}
+        self._early = {key: each for key, each in self._early.items() if now < each[1] + REMEMBERED_S}
 
     def note(self, part: PartitionRecords, error: HeadraceError, topic_id: bytes | None) -> None:
-        """This batch was refused. `topic_id`: of its topic as far as this node knows."""
+        """This batch was refused, and not because it shares a refusal: else one would last as long as the client tries.
+
+        `topic_id`: of its topic as far as this node knows.
+        """
         if error.code not in FOR_THE_MOMENT or (producer := _producer(part)) is None:
             return
         producer_id, epoch, sequence = producer
         key = part.topic, part.partition, producer_id
-        if (known := self._refused.get(key)) is not None and known.epoch == epoch and _behind(sequence, known.sequence):
-            return
-        self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), topic_id, time.monotonic())
+        now = time.monotonic()
+        known = self._refused.get(key)
+        same_life = known is not None and (topic_id == known.topic_id or None in (topic_id, known.topic_id))
+        if known is not None and same_life and known.epoch == epoch and _behind(sequence, known.sequence):
+            self._refused[key] = known._replace(since=now)
+        else:
+            self._refused[key] = _Refused(epoch, sequence, KafkaError(error.code, str(error)), topic_id, now)
 
-    def stands(self, part: PartitionRecords, producers: Producers, topic_id: bytes | None) -> KafkaError | None:
+    def is_early(self, part: PartitionRecords) -> bool:
+        """Of a batch that comes before the one that it follows: whether that one may still come."""
+        if (producer := _producer(part)) is None:
+            return False
+        producer_id, epoch, _ = producer
+        key = part.topic, part.partition, producer_id
+        now = time.monotonic()
+        known = self._early.get(key)
+        if known is None or known[0] != epoch:
+            known = self._early[key] = (epoch, now)
+        return now < known[1] + EARLY_S
+
+    def stands(
+        self, part: PartitionRecords, producers: Producers, topic_id: bytes | None, *, arrived: float
+    ) -> KafkaError | None:
         """The refusal that this batch shares; None: it may be stored, as far as order goes.
 
-        `producers`: of its partition. `topic_id`: of its topic.
+        `producers`: of its partition. `topic_id`: of its topic. `arrived`: when it did, on the monotonic clock.
         """
         if (producer := _producer(part)) is None:
             return None
@@ -123,7 +156,7 @@ class Refusals:
         if expected is not None and _behind(expected, sequence):
             return None  # it repeats what is stored, by way of another node perhaps, and puts nothing out of order
         behind = known.epoch == epoch and _behind(sequence, known.sequence)
-        if behind and sequence != expected and known.holds(topic_id, time.monotonic()):
+        if behind and sequence != expected and known.holds(topic_id, arrived):
             return known.error
         del self._refused[key]  # it has come again, or its producer has given it up and begun anew
         return None

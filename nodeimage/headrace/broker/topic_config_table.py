@@ -219,7 +219,7 @@ def _inert(name: str, kind: ConfigType, default: int | str, check: Check, why: s
 
 
 _CHUNKS: Final = "all partitions of a container share its chunks, so a partition has no segments of its own."
-_SYNCED: Final = "every record is synced to disk before it is acknowledged."
+_SYNCED: Final = "every record is synced to disk before it is acknowledged, unless its volume says otherwise."
 _LATER: Final = "compaction is not performed yet."
 _TIERS: Final = "there is no remote storage yet."
 _VOLUME: Final = "the stream's volume decides how many replicas hold a record before it is acknowledged."

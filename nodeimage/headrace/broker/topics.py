@@ -1,20 +1,18 @@
 """The topics that clients use now, in memory, by the names under which they use them.
 
-Responsible for name → topic: forms of names (DESIGN section 7), look-up in the catalog in a reader thread, creation on
-first use where the stream's policy allows it, and for staying true as commands are applied. Bounded: topics that
+Responsible for name → topic: forms of names (DESIGN section 7), look-up in the catalog in a reader thread, and for
+staying true as commands are applied. Topics that are made on first use come from first_use.py. Bounded: topics that
 nobody has asked for in a while are forgotten, with their partitions' state, and looked up again when needed.
 """
 
 import asyncio
 import itertools
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.broker.refusals import told
+from headrace.broker.first_use import make_topics
 from headrace.broker.roll_frames import open_frames
 from headrace.broker.topic import Topic, rows_by_id, rows_by_name
 from headrace.broker.topic_configs import EffectivePolicy, effective
@@ -26,7 +24,6 @@ from headrace.catalog.commands import (
     CreateTopics,
     DeleteStream,
     DeleteTopics,
-    NewTopic,
     RollDone,
     Rolled,
     SetLogStart,
@@ -38,8 +35,8 @@ from headrace.catalog.names import TopicName, split
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, Replaced, RollOutcome, StreamRow, TopicOutcome, TopicRow
 from headrace.catalog.service import Change
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, Millis, Position
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Position
 from headrace.log.frames import FrameType
 
 if TYPE_CHECKING:
@@ -177,50 +174,11 @@ class Topics:
                 return rows
 
     async def _create(self, names: list[TopicName]) -> dict[str, Topic | KafkaError]:
-        """Topics made on first use, in streams whose policy allows it."""
-        paths = sorted({name.stream for name in names})
-        if not names:
-            return {}
-        streams = await self._broker.catalog.query(lambda reader: {path: reader.stream(path) for path in paths})
-        items = []
-        refused: dict[str, Topic | KafkaError] = {}
-        for name in names:
-            stream = streams[name.stream]
-            if stream is None or not stream.policy.auto_create:
-                continue
-            count = stream.policy.default_partitions
-            try:
-                places = self._broker.place(count, stream.policy.volume)
-            except KafkaError as error:
-                refused[name.full] = error
-                continue
-            items.append(
-                NewTopic(
-                    stream=name.stream,
-                    name=name.topic,
-                    topic_id=uuid.uuid4().bytes,
-                    partitions=count,
-                    configs={},
-                    container_ids=[container for container, _ in places],
-                    container_epochs=[epoch for _, epoch in places],
-                )
-            )
-        if not items:
-            return refused
-        try:
-            outcome = await self._broker.catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
-        except HeadraceError as error:
-            return refused | {f"{item.stream}:{item.name}": told(error) for item in items}
-        assert isinstance(outcome, list)
-        made = refused
-        for item, result in zip(items, outcome, strict=True):
-            stream = streams[item.stream]
-            row = getattr(result, "topic", None)
-            if row is not None and stream is not None:
-                made[f"{item.stream}:{item.name}"] = self._keep(row, stream.policy)
-            elif result.code is Code.LEADER_NOT_AVAILABLE:
-                made[f"{item.stream}:{item.name}"] = KafkaError(result.code, result.message)
-        return made
+        """Topics made on first use, in memory from now on."""
+        return {
+            name: made if isinstance(made, KafkaError) else self._keep(*made)
+            for name, made in (await make_topics(self._broker, names)).items()
+        }
 
     def _keep(self, row: TopicRow, policy: StreamPolicy) -> Topic:
         self._policies[row.stream_number] = policy

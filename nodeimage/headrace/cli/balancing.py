@@ -46,7 +46,7 @@ def balance(
     if output is OutputFormat.JSON:
         print_json(answer)
         return
-    note("paused: nothing is moved; `headrace balance --resume` ends that" if answer["paused"] else "load is balanced")
+    note("paused: nothing is moved; `headrace balance --resume` ends that" if answer["paused"] else "balancing is on")
     columns, rows, numbers = rows_of(answer["nodes"], COLUMNS)
     print_table(columns, rows, right=numbers)
     if explain:

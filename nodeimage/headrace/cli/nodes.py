@@ -119,7 +119,10 @@ def drain(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Empty a node: its roles go to others at once, then its replicas. Clients notice nothing."""
+    """Empty a node: its roles go to others at once, then its replicas. Clients notice nothing.
+
+    Exit code 1 where it is not empty when --wait ends.
+    """
     from headrace.cli.connect import connected
 
     with connected(bootstrap, data) as cluster:
@@ -136,6 +139,8 @@ def drain(
         note(f"node {node} is being drained: {_left(answer)}; `headrace node list` shows how far it is")
     else:
         note(f"node {node} is empty; `headrace node remove {node}{_data_option(data)}` forgets it")
+    if wait and not cancel and answer["replicas"]:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -9,10 +9,11 @@ from concurrent.futures import Executor
 
 import structlog
 
-from headrace.container.container import commands_in
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import Code, KafkaError
+from headrace.errors import Code, CorruptLog, KafkaError
 from headrace.ids import Position
+from headrace.log.container_log import ContainerLog
+from headrace.log.frames import HEADER_BYTES, Frame, FrameType
 
 log = structlog.get_logger()
 
@@ -82,6 +83,21 @@ class CatalogLog:
         """See CommandLog. It happens in a thread; what fails is tried again at the next snapshot."""
         trimmed = self._loop.run_in_executor(self._executor, self._replica.log.trim, until)
         trimmed.add_done_callback(_trimmed)
+
+
+def commands_in(container_log: ContainerLog, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
+    """[blocking] The catalog commands behind `after` that end at or below `until`: (position after the frame, payload).
+
+    Raises `CorruptLog` where commands from there on have been trimmed: going on would leave some out.
+    """
+    if after < container_log.start:
+        raise CorruptLog(
+            f"{container_log.folder} starts at {container_log.start}; what was at {after} has been trimmed"
+        )
+    frames: Iterator[Frame] = container_log.control_frames(after, until)
+    for frame in frames:
+        if frame.type == FrameType.COMMAND:
+            yield Position(frame.position + HEADER_BYTES + len(frame.payload)), bytes(frame.payload)
 
 
 def _not_here() -> KafkaError:

@@ -2,42 +2,25 @@
 
 Responsible for the primary's half of a replica: frames join the pending job in the order of `append_*` calls, the sync
 cycle writes and syncs them, and the followers get them at the same time; `committed` moves when all of the in-sync set
-have them, and everybody who waited for a position below it is called, in order (invariants 1, 2). Who waits when this
-node ceases to lead is told `lost`: whether its frames will be committed is for the next primary to say.
+have them, and everybody who waited for a position below it is told, in order (invariants 1, 2; waiting.py).
 
 Knows nothing of topics, clients or the catalog's commands: partitionlets are numbers and payloads are bytes. All
-methods belong to the loop thread, unless marked [blocking].
+methods belong to the loop thread.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Protocol
-
-import structlog
 
 from headrace.container.command_tail import CommandTail
 from headrace.container.cycle import Room, SyncCycle
 from headrace.container.replica import Member, Primary
-from headrace.errors import Code, CorruptLog, KafkaError, StorageFull
+from headrace.container.waiting import CommitQueue, Waiting, WaitingFuture, not_leader
+from headrace.errors import StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
 from headrace.log.container_log import ContainerLog, WriteJob
-from headrace.log.frames import HEADER_BYTES, Frame, FrameType
-
-__all__ = ["Container", "Room", "Waiting"]
-
-log = structlog.get_logger()
-
-
-class Waiting(Protocol):
-    """Somebody who waits for a frame to be committed."""
-
-    def committed(self) -> None:
-        """It is."""
-
-    def lost(self) -> None:
-        """This node leads the container no more. The frame may be committed by the next primary, or be gone."""
+from headrace.log.frames import FrameType
 
 
 class Feed(Protocol):
@@ -118,7 +101,7 @@ class Container:
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._member = member
-        self._waiting: deque[tuple[int, Waiting]] = deque()
+        self._waiting = CommitQueue(container_id)
         self._later = 0
         """Control frames that wait for a new chunk: those after them wait too, so that none overtakes another."""
         self.on_chunk_full: Callable[[Container], None] = lambda _container: None
@@ -192,7 +175,7 @@ class Container:
             max_timestamp=max_timestamp,
             batch=batch,
         )
-        self._waiting.append((position, waiting))
+        self._waiting.add(position, waiting)
         self.cycle.kick()
 
     def append_control(
@@ -212,7 +195,7 @@ class Container:
         """
         future: asyncio.Future[Position] = self._loop.create_future()
         if self.lost:
-            future.set_exception(_not_leader(self.id))
+            future.set_exception(not_leader(self.id))
             return future
         if self._later or not self.has_room(len(payload)):
             self._append_later(frame_type, payload, partitionlet, first, last, future, from_reserve)
@@ -227,7 +210,7 @@ class Container:
         )
         if frame_type is FrameType.COMMAND:
             self.commands_tail.add(position, payload)
-        self.when_committed(position, _Future(future, position, self.id))
+        self.when_committed(position, WaitingFuture(future, position, self.id))
         return future
 
     def _append_later(
@@ -278,13 +261,13 @@ class Container:
         if self.lost:
             waiting.lost()
             return
-        self._waiting.append((position, waiting))
+        self._waiting.add(position, waiting)
         self.cycle.kick()
 
     async def all_committed(self) -> None:
         """Return when all that has been appended by now is committed. Raises NOT_LEADER_OR_FOLLOWER."""
         done: asyncio.Future[Position] = self._loop.create_future()
-        self.when_committed(self.log.end, _Future(done, self.log.end, self.id))
+        self.when_committed(self.log.end, WaitingFuture(done, self.log.end, self.id))
         await done
 
     def has_room(self, length: int) -> bool:
@@ -332,13 +315,7 @@ class Container:
 
     def committed_moved(self) -> None:
         """Tell everybody who waited, in order."""
-        committed = self.primary.committed
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= committed:
-            try:
-                waiting.popleft()[1].committed()
-            except Exception:  # one listener's fault must not keep the others waiting
-                log.exception("who waited for a commit failed", container=self.id)
+        self._waiting.committed(self.primary.committed)
         for feed in self.feeds:
             feed.committed_moved()
         if self.on_commit is not None:
@@ -367,41 +344,13 @@ class Container:
         for feed in list(self.feeds):
             feed.close()
         self.feeds.clear()
-        waiting, self._waiting = self._waiting, deque()
-        for _, each in waiting:
-            try:
-                each.lost()
-            except Exception:  # one listener's fault must not keep the others waiting
-                log.exception("who waited for a commit failed", container=self.id)
+        self._waiting.lost()
 
     async def close(self) -> None:
         """Write and sync what is pending, answer those who wait, and close the files."""
         await self.cycle.flush()
         self.lose()
         await self.cycle.close()
-
-
-class _Future:
-    """A future as somebody who waits."""
-
-    __slots__ = ("_container", "_future", "_position")
-
-    def __init__(self, future: asyncio.Future[Position], position: Position, container: ContainerId) -> None:
-        self._future = future
-        self._position = position
-        self._container = container
-
-    def committed(self) -> None:
-        if not self._future.done():
-            self._future.set_result(self._position)
-
-    def lost(self) -> None:
-        if not self._future.done():
-            self._future.set_exception(_not_leader(self._container))
-
-
-def _not_leader(container: ContainerId) -> KafkaError:
-    return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node leads container {container} no more")
 
 
 def _copy(ended: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
@@ -413,18 +362,3 @@ def _copy(ended: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
         future.set_exception(error)
     else:
         future.set_result(ended.result())
-
-
-def commands_in(container_log: ContainerLog, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
-    """[blocking] The catalog commands behind `after` that end at or below `until`: (position after the frame, payload).
-
-    Raises `CorruptLog` where commands from there on have been trimmed: going on would leave some out.
-    """
-    if after < container_log.start:
-        raise CorruptLog(
-            f"{container_log.folder} starts at {container_log.start}; what was at {after} has been trimmed"
-        )
-    frames: Iterator[Frame] = container_log.control_frames(after, until)
-    for frame in frames:
-        if frame.type == FrameType.COMMAND:
-            yield Position(frame.position + HEADER_BYTES + len(frame.payload)), bytes(frame.payload)

@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.container.container import Container
 from headrace.ids import ContainerId, NodeId
-from headrace.store import records
+from headrace.store import container_records
 from headrace.store.protocol import StoreCall
 
 STAND_BACK_S: Final = 10.0
@@ -56,7 +56,7 @@ class Damage:
         if container is not None:
             container.handing_over = True  # invariant 16: until it is known that nobody else leads
         after = await store(
-            lambda store: records.leave_in_sync(store, container_id, own, heirs=near, hand_over=hand_over)
+            lambda store: container_records.leave_in_sync(store, container_id, own, heirs=near, hand_over=hand_over)
         )
         if container is not None and after.epoch == container.epoch:
             container.handing_over = False

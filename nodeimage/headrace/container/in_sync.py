@@ -16,7 +16,7 @@ from headrace.container.container import Container
 from headrace.container.replica import Member
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable, VersionConflict
 from headrace.store.records import ContainerRecord
 
@@ -128,7 +128,7 @@ def _try_put(store: ClusterStore, container: Container, wanted: frozenset[Member
             # The controller took a replica away meanwhile: what the record says stands, and is proposed from anew.
             return members(record)
         try:
-            records.put_container(store, structs.replace(record, in_sync=in_sync), found.version)
+            container_records.put_container(store, structs.replace(record, in_sync=in_sync), found.version)
         except VersionConflict:
             continue
         return wanted

@@ -21,6 +21,15 @@ EXPIRE_EVERY = 100
 _SEQUENCES = 1 << 31
 
 
+class SequenceGap(KafkaError):
+    """A batch comes before the one that it follows."""
+
+    def __init__(self, message: str, *, source: int) -> None:
+        """`source`: see `Producer.source`."""
+        super().__init__(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
+        self.source = source
+
+
 class KnownBatch(NamedTuple):
     """One batch that the partition holds."""
 
@@ -33,7 +42,7 @@ class KnownBatch(NamedTuple):
 class Producer:
     """One producer's last batches in one partition, oldest first."""
 
-    __slots__ = ("batches", "epoch", "seen", "torn")
+    __slots__ = ("batches", "epoch", "seen", "source", "torn")
 
     def __init__(self, epoch: int, batches: Iterable[KnownBatch] = (), *, seen: int, torn: bool = False) -> None:
         """`seen`: when it was last heard of, by this node's clock, in milliseconds.
@@ -43,6 +52,8 @@ class Producer:
         self.epoch = epoch
         self.seen = seen
         self.torn = torn
+        self.source = 0
+        """The number of the connection that it was last heard by; 0 where its batches were read from the log."""
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
@@ -71,7 +82,7 @@ class Producers:
         """The batch that this one repeats, or None if it is the next one. `timestamp`: its largest; None: not known.
 
         A producer of which nothing is known begins where it likes. Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older
-        epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, or a sequence that was used for something else).
+        epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (`SequenceGap`, or a sequence that was used for something else).
 
         A sequence used twice for different batches is what a producer does that calls one topic by two names. To take
         the second for a repeat of the first would lose it without a word.
@@ -117,10 +128,15 @@ class Producers:
             )
         if known.torn:
             return None
-        raise KafkaError(
-            Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
+        raise SequenceGap(
+            f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next", source=known.source
         )
+
+    def heard(self, producer_id: int, *, source: int) -> None:
+        """A batch that it repeats came by the connection `source`."""
+        known = self._known.get(producer_id)
+        if known is not None:
+            known.source = source
 
     def next_sequence(self, *, producer_id: int, epoch: int) -> int | None:
         """The sequence that this producer's next batch has; None if nothing is known of it in that epoch."""
@@ -139,6 +155,7 @@ class Producers:
         base_offset: int,
         timestamp: int,
         now: int,
+        source: int = 0,
     ) -> None:
         """Remember a batch that `check` let pass and that now has its offset. `timestamp`: its largest."""
         last = base_sequence if producer_id < -1 else (base_sequence + records - 1) % _SEQUENCES
@@ -149,9 +166,11 @@ class Producers:
                 self._known = {}
             elif len(self._known) % EXPIRE_EVERY == 0:
                 self.expire(now - IDLE_MS)
-            self._known[producer_id] = Producer(epoch, (batch,), seen=now)
+            known = self._known[producer_id] = Producer(epoch, (batch,), seen=now)
+            known.source = source
             return
         known.seen = now
+        known.source = source
         known.torn = False
         known.batches.append(batch)
         if len(known.batches) > BATCHES_KEPT:

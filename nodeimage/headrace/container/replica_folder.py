@@ -1,6 +1,6 @@
 """What a replica's folder says of itself: the file `replica.json` beside the chunks.
 
-    {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...]}
+    {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...], "boot": id, "record": json}
 
 `format` is made with the folder (invariant 5): a folder that was lost and made again is another replica. `seen` is the
 highest epoch that the replica has heard of, written before it answers in that epoch (invariant 4). `led` is the last

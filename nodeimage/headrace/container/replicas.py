@@ -1,46 +1,36 @@
 """The replicas of one node: which there are and who leads them follows from the containers' records.
 
-Responsible for carrying out what the cluster store says: a replica becomes primary, follows, or goes, as its record
-changes; and for the one change that a primary makes itself, the in-sync set (invariants 3, 5, 6). One task per
-replica makes its changes of role one after the other; one timer for all looks after silent followers and heartbeats.
-
-A primary that starts again takes a new epoch by compare and set before it writes: what it had not synced may be on its
-followers, and no epoch is written in twice. A put whose outcome is unknown is put again until the record has another
-version; meanwhile commits wait for both sets.
+Responsible for carrying out what the cluster store says: a replica becomes primary, follows (roles.py), or goes, as its
+record changes; and for the one change that a primary makes itself, the in-sync set (in_sync.py; invariants 3, 5, 6).
+One task per replica makes its changes of role one after the other; one timer for all looks after silent followers and
+heartbeats.
 """
 
 import asyncio
-import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
-from msgspec import structs
 
-from headrace.container import feed, replica_folder
+from headrace.container import feed, replica_folder, roles
 from headrace.container.container import Container
-from headrace.container.cycle import Room
 from headrace.container.damage import Damage
-from headrace.container.follower import Follower, Install
-from headrace.container.in_sync import InSync, members
+from headrace.container.environment import Environment
+from headrace.container.follower import Install
+from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica
-from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
+from headrace.errors import Code, CorruptLog, HeadraceError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
-from headrace.log.container_log import ContainerLog, LogOptions
-from headrace.peer.messages import Follow, ReplicaState
-from headrace.store import records
-from headrace.store.protocol import ClusterStore, VersionConflict
-from headrace.store.records import ContainerRecord, NodeRecord
+from headrace.log.container_log import ContainerLog
+from headrace.peer.messages import Follow
+from headrace.peer.reports import ReplicaState
+from headrace.store.records import ContainerRecord
 
 if TYPE_CHECKING:
     from headrace.peer.session import Session
 
 log = structlog.get_logger()
-
-T = TypeVar("T")
 
 TICK_S: Final = 0.1
 BEAT_EVERY: Final = 3
@@ -48,54 +38,6 @@ STORE_RETRY_S: Final = 0.3
 DAMAGED_RETRY_S: Final = 1.0
 
 Snapshot = Callable[[], Awaitable[tuple[memoryview, Position]]]
-
-
-class View(Protocol):
-    """What the cluster store holds, as last seen (store.view.ClusterView)."""
-
-    @property
-    def nodes(self) -> Mapping[NodeId, NodeRecord]: ...
-
-    @property
-    def containers(self) -> Mapping[ContainerId, ContainerRecord]: ...
-
-    @property
-    def versions(self) -> Mapping[ContainerId, int]: ...
-
-    def refresh(self) -> None: ...
-
-
-class Environment(Protocol):
-    """What replicas need of their node."""
-
-    @property
-    def node_id(self) -> NodeId: ...
-
-    @property
-    def node_format(self) -> str:
-        """Of the node's folder."""
-
-    @property
-    def executor(self) -> Executor: ...
-
-    @property
-    def view(self) -> View: ...
-
-    @property
-    def folder(self) -> Path:
-        """Where the replicas' folders lie."""
-
-    def options(self, kind: str, volume: str) -> LogOptions: ...
-
-    def room(self, kind: str) -> Room: ...
-
-    def fatal(self, reason: str) -> None: ...
-
-    def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]:
-        """Run a blocking call on the cluster store in a thread."""
-        ...
-
-    async def connect(self, node: NodeRecord) -> "Session": ...
 
 
 class _Kept:
@@ -292,89 +234,28 @@ class Replicas:
         await replica.renew()
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
-        others = {node for node, _ in record.in_sync} - {self._env.node_id}
-        replica = await LocalReplica.open(
-            container_id=record.container_id,
-            kind=record.kind,
-            node=self._env.node_id,
-            folder=self._env.folder / str(record.container_id),
-            options=self._env.options(record.kind, record.volume),
-            executor=self._env.executor,
-            room=self._env.room(record.kind),
-            fatal=self._env.fatal,
-            replaceable=bool(others),
-            unmarked=self._env.node_format,
-        )
-        replica.on_other_epoch = lambda epoch: self._env.view.refresh()
+        replica = await roles.open_replica(self._env, record)
         for callback in self.on_opened:
             callback(replica)
         return replica
 
     async def _lead(self, record: ContainerRecord, replica: LocalReplica) -> None:
-        if replica.container is not None and replica.container.epoch == record.epoch and not replica.container.lost:
+        container = await roles.lead(self._env, record, replica)
+        if container is None:
             return
-        if replica.container is not None:
-            await replica.stop()
-        own = (self._env.node_id, uuid.UUID(replica.format))
-        if own not in record.in_sync:
-            # Invariants 5, 14: what this replica lost or never had may be committed elsewhere.
-            await replica.stop()
-            raise KafkaError(Code.REPLICA_NOT_AVAILABLE, "this replica is not in the in-sync set, and cannot lead")
-        if record.epoch <= replica.led or record.epoch < replica.seen:
-            await replica.stop()
-            await self._claim(record, replica)
-            return
-        if self._env.view.containers.get(record.container_id) is not record:
-            return  # it has changed while we waited; the next round sees to it
-        container = await replica.lead(
-            epoch=record.epoch, in_sync=members(record), replicas=record.replicas, min_in_sync=record.min_in_sync
-        )
         container.on_follower_gone = self._trouble
         container.on_unreadable = lambda: self._unreadable(record.container_id)
-        container.volume = record.volume
-        container.recovered_epoch = record.recovered_epoch
-        container.closing = record.state != "open"
         self.led[container.id] = container
         log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)
         for callback in self.on_led:
             callback(container)
         self._heed(container.id)
 
-    async def _claim(self, record: ContainerRecord, replica: LocalReplica) -> None:
-        """Take an epoch that nobody has written in."""
-        if self._env.view.containers.get(record.container_id) is not record:
-            return  # it has changed while we waited: with its new version the old record would be put over the new one
-        epoch = Epoch(max(record.epoch, replica.seen, replica.led) + 1)
-        wanted = structs.replace(record, epoch=epoch)
-        version = self._env.view.versions[record.container_id]
-        try:
-            await self._env.store(lambda store: records.put_container(store, wanted, version))
-        except VersionConflict:
-            pass
-        self._env.view.refresh()
-
     async def _follow(self, record: ContainerRecord, replica: LocalReplica) -> None:
-        follower = replica.follower
-        observer = self._env.node_id not in record.replicas
-        if follower is not None and follower.epoch == record.epoch and follower.observer == observer:
-            return
-        await replica.stop()
-        if record.epoch < replica.seen:
-            raise KafkaError(Code.FENCED_LEADER_EPOCH, f"epoch {record.epoch} is older than {replica.seen}, seen here")
-        await replica.saw(record.epoch)
-
-        async def connect() -> "Session":
-            node = self._env.view.nodes.get(record.primary)
-            if node is None:
-                raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"node {record.primary} is not known")
-            return await self._env.connect(node)
-
-        replica.follower = Follower(
+        await roles.follow(
+            self._env,
+            record,
             replica,
-            epoch=record.epoch,
-            node=self._env.node_id,
-            observer=observer,
-            connect=connect,
             lost=lambda: self._trouble(record.primary),
             install=self._install if record.kind == CATALOG else None,
         )

@@ -25,7 +25,7 @@ from headrace.control.changes import Change, PutContainer, Roll
 from headrace.control.heirs import hand_over, heirs
 from headrace.control.observed import CLOSED, DATA, OPEN, Observed
 from headrace.ids import ContainerId, NodeId
-from headrace.peer.messages import NodeLoad
+from headrace.peer.reports import NodeLoad
 from headrace.store.records import ContainerRecord
 
 EVERY_S: Final = 3.0

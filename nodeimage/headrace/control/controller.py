@@ -28,7 +28,7 @@ from headrace.control.prober import Prober
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import ProbeAnswer, RollAway
-from headrace.store import records
+from headrace.store import container_records
 from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
 from headrace.store.records import NOBODY, ContainerRecord, VolumeRecord
 from headrace.store.view import Changed, ClusterView
@@ -315,7 +315,9 @@ class Controller:
             self._wake.set()
             return
         try:
-            version = await self._store_call(lambda store: records.put_container(store, change.record, change.version))
+            version = await self._store_call(
+                lambda store: container_records.put_container(store, change.record, change.version)
+            )
         except StoreUnavailable as error:
             # It may have landed, or may yet. Whatever version comes next tells.
             self._unsure[container] = change

@@ -15,7 +15,7 @@ import structlog
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import AnswerT, Prepare, Request
-from headrace.store import records
+from headrace.store import container_records
 from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
@@ -43,7 +43,7 @@ async def create(
     """
     if not members:
         raise HeadraceError("a container needs a node that is registered")
-    container = await store_call(lambda store: records.take_container_id(store, kind))
+    container = await store_call(lambda store: container_records.take_container_id(store, kind))
     answers = await asyncio.gather(
         *(_prepare(peers, node, container, kind) for node in members), return_exceptions=True
     )
@@ -56,7 +56,7 @@ async def create(
         else:
             log.warning("a replica was not made", container=container, node=node.node_id, reason=str(answer))
     return await store_call(
-        lambda store: records.create_container(
+        lambda store: container_records.create_container(
             store,
             kind=kind,
             members=ready,

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.ids import ContainerId, NodeId
-from headrace.peer.messages import NodeLoad, ProbeAnswer, ReplicaState
+from headrace.peer.messages import ProbeAnswer
+from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 DEFAULT_VOLUME = "default"

@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.control.observed import DELETED, OPEN
 from headrace.ids import NodeId
-from headrace.peer.messages import NodeLoad
+from headrace.peer.reports import NodeLoad
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 DISK_FULL = 0.9

@@ -16,7 +16,7 @@ from headrace.errors import FolderRefused, HeadraceError
 from headrace.folder import DataFolder
 from headrace.ids import NodeId
 from headrace.local.folder import node_folders, node_name
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.records import VolumeRecord
 from headrace.store.sqlite import SqliteStore
 
@@ -74,7 +74,7 @@ def ensure_nodes(folder: Path, wanted: int | None) -> list[str]:
     """
     present = node_folders(folder)
     with opened_store(folder) as store:
-        if present and (records.containers(store) or wanted in (None, len(present))):
+        if present and (container_records.containers(store) or wanted in (None, len(present))):
             if wanted not in (None, len(present)):
                 raise OtherNodes(_other_number(folder, present, wanted or 0))
             return present

@@ -33,7 +33,7 @@ from headrace.local.cluster import running_cluster
 from headrace.local.folder import node_folders, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
 from headrace.log.container_log import ContainerLog, LogOptions
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import StoreUnavailable
 from headrace.store.records import ClusterRecord, ContainerRecord, NodeRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
@@ -174,7 +174,7 @@ def _write(
         for identity in identities:
             _put(store, f"{records.NODE_PREFIX}{identity.node_id}", _node(identity, old))
         for record in containers:
-            records.put_container(store, record, None)
+            container_records.put_container(store, record, None)
         _skip_ids(store, "node", max(identity.node_id for identity in identities))
         _skip_ids(store, "container", max(record.container_id for record in containers))
     kept_as = _replace(folder, draft)

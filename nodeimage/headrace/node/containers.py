@@ -12,7 +12,7 @@ from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.errors import HeadraceError
 from headrace.node.changes import Changes
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord, NodeRecord
 from headrace.store.view import ClusterView
@@ -91,7 +91,7 @@ class NodeContainers:
             # Who stood still may ask for it late: what is deleted stays so.
             return present if present.state == "deleted" else structs.replace(present, state=state)
 
-        await self._store(lambda store: records.change_container(store, container.id, changed))
+        await self._store(lambda store: container_records.change_container(store, container.id, changed))
         self._view.refresh()
 
     # --- at the end

@@ -1,4 +1,4 @@
-"""What a node gives its replicas (container.replicas.Environment): sizes, room, the store, the way to others."""
+"""What a node gives its replicas (container.environment.Environment): sizes, room, the store, the way to others."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ CONNECT_S = 2.0
 
 
 class NodeEnvironment:
-    """See container.replicas.Environment."""
+    """See container.environment.Environment."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING
 
-from headrace.peer.messages import NodeLoad
+from headrace.peer.reports import NodeLoad
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker

@@ -38,7 +38,8 @@ from headrace.node.load import LoadMeter
 from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.options import KubernetesCluster, Options
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, Submit
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, Submit
+from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
 from headrace.store import records

@@ -15,12 +15,13 @@ Three ways to speak, by base class:
 """
 
 import uuid
-from typing import ClassVar, Final, Generic, Literal, TypeVar, Union
+from typing import ClassVar, Final, Generic, TypeVar, Union
 
 import msgspec
 
 from headrace.errors import Code
 from headrace.ids import ContainerId, Epoch, Millis, NodeId, Offset, PartitionletId, Position
+from headrace.peer.reports import NodeLoad, ReplicaState
 
 PEER_VERSION: Final = 1
 """The newest version of this protocol that this node speaks."""
@@ -99,37 +100,6 @@ class Refused(Message, frozen=True):
 
 
 # --- probes, by the controller
-
-
-class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One replica, as its node sees it."""
-
-    container: ContainerId
-    role: Literal["primary", "follower", "none"]
-    epoch: Epoch
-    """The highest it has seen."""
-    last_epoch: Epoch
-    """Of its log's history: what `end` is to be compared under."""
-    end: Position
-    committed: Position
-    stalled: bool = False
-    """A primary that cannot commit, as it would go below the minimum in sync."""
-    in_sync: list[NodeId] = []
-    format: str = ""
-    """Of the replica's folder (invariant 5)."""
-    damaged: bool = False
-    """What it holds cannot all be read: another is to lead."""
-
-
-class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node carries; rates are over the last seconds."""
-
-    bytes_in_per_s: float = 0.0
-    bytes_out_per_s: float = 0.0
-    requests_per_s: float = 0.0
-    disk_used: int = 0
-    disk_total: int = 0
-    led_containers: int = 0
 
 
 class ProbeAnswer(Message, frozen=True):

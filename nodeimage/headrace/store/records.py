@@ -1,19 +1,20 @@
-"""The changes that are made to the cluster store's records (store.record_types).
+"""The changes that are made to the cluster store's records (store.record_types), but for those of containers.
 
 All functions block, and go through compare and set alone, so any number of processes may call them at a time.
 """
 
 import base64
 import secrets
-import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
 import msgspec
 from msgspec import structs
 
 from headrace.errors import FolderRefused, HeadraceError
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.ids import NodeId
+from headrace.store.compare_and_set import change, read, take_id
+from headrace.store.container_records import containers
 from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.record_types import (
     BALANCE_KEY,
@@ -36,7 +37,6 @@ from headrace.store.record_types import (
     NodeRecord,
     ProducerIdBlock,
     R,
-    Record,
     VolumeRecord,
     check_volume,
     decode,
@@ -65,24 +65,17 @@ __all__ = [
     "ProducerIdBlock",
     "R",
     "VolumeRecord",
-    "change_container",
     "change_volume",
     "check_volume",
-    "containers",
-    "create_container",
     "decode",
     "decode_container",
     "ensure_cluster",
     "ensure_volume",
-    "get_container",
     "get_lease",
     "get_node",
     "get_volume",
-    "leave_in_sync",
-    "list_containers_versioned",
     "next_producer_block",
     "nodes",
-    "put_container",
     "put_lease",
     "register_node",
     "remove_node",
@@ -90,15 +83,8 @@ __all__ = [
     "set_draining",
     "set_full",
     "set_stopping",
-    "take_container_id",
     "volumes",
 ]
-
-_PAUSE_S = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)
-
-
-class _NextId(Record, frozen=True):
-    next: int = 1
 
 
 def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecord:
@@ -113,7 +99,7 @@ def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecor
             return structs.replace(present, secret=secrets.token_hex(SECRET_BYTES))
         return present
 
-    record = _change(store, CLUSTER_KEY, ClusterRecord, decide)
+    record = change(store, CLUSTER_KEY, ClusterRecord, decide)
     if record.format_version > FORMAT_VERSION:
         raise FolderRefused(
             f"the cluster has format {record.format_version}, this version reads {FORMAT_VERSION}; use a newer headrace"
@@ -146,7 +132,7 @@ def register_node(
     if node_id is None:
         known = [node.node_id for node in nodes(store) if node.format == format]
         new = not known
-        node_id = known[0] if known else NodeId(_take_ids(store, "node"))
+        node_id = known[0] if known else NodeId(take_id(store, "node"))
     own_id = node_id
 
     def decide(present: NodeRecord | None) -> NodeRecord:
@@ -173,7 +159,7 @@ def register_node(
             advertised={} if present is None else present.advertised,
         )
 
-    return _change(store, f"{NODE_PREFIX}{own_id}", NodeRecord, decide)
+    return change(store, f"{NODE_PREFIX}{own_id}", NodeRecord, decide)
 
 
 def set_draining(store: ClusterStore, node_id: NodeId, draining: bool) -> NodeRecord:
@@ -224,153 +210,18 @@ def nodes(store: ClusterStore) -> list[NodeRecord]:
 
 def get_node(store: ClusterStore, node_id: NodeId) -> NodeRecord | None:
     """One node."""
-    return _get(store, f"{NODE_PREFIX}{node_id}", NodeRecord)
-
-
-def take_container_id(store: ClusterStore, kind: str) -> ContainerId:
-    """The id for a new container: one that nobody has had, but the catalog's is always the same."""
-    if kind == "catalog":
-        return CATALOG_ID
-    while (taken := _take_ids(store, "container")) == CATALOG_ID:
-        continue
-    return ContainerId(taken)
-
-
-def create_container(
-    store: ClusterStore,
-    *,
-    kind: str,
-    members: Sequence[tuple[NodeId, uuid.UUID]] = (),
-    primary: NodeRecord | None = None,
-    container_id: ContainerId | None = None,
-    volume: str = "default",
-    min_in_sync: int = 1,
-    wanted: int = 1,
-) -> ContainerRecord:
-    """A new open container at epoch 1, the first member its primary, all of them in sync.
-
-    Members are (node, format of its replica's folder); without formats, `primary` alone is the member and its node's
-    format stands for the replica's. `container_id` is from `take_container_id`. The catalog is made once: whoever comes
-    later gets the one that is there. Raises StoreUnavailable: it may be there nevertheless, with an id that nobody
-    else gets.
-    """
-    if primary is not None:
-        members = ((primary.node_id, primary.format),)
-    record = ContainerRecord(
-        container_id=take_container_id(store, kind) if container_id is None else container_id,
-        kind=kind,
-        primary=members[0][0],
-        epoch=Epoch(1),
-        in_sync=tuple(members),
-        replicas=tuple(node for node, _ in members),
-        volume=volume,
-        min_in_sync=min_in_sync,
-        wanted=wanted,
-    )
-    try:
-        put_container(store, record, None)
-    except VersionConflict:
-        present = get_container(store, record.container_id)
-        if kind != "catalog" or present is None:
-            raise
-        return present
-    return record
-
-
-def containers(store: ClusterStore) -> list[ContainerRecord]:
-    """All containers, by id."""
-    found = [decode(each.value, ContainerRecord, each.key) for each in store.list(CONTAINER_PREFIX)]
-    return sorted(found, key=lambda container: container.container_id)
-
-
-def list_containers_versioned(store: ClusterStore) -> list[tuple[ContainerRecord, int]]:
-    """All containers with the versions of their records, by id."""
-    found = [(decode_container(each), each.version) for each in store.list(CONTAINER_PREFIX)]
-    return sorted(found, key=lambda pair: pair[0].container_id)
-
-
-def get_container(store: ClusterStore, container_id: ContainerId) -> ContainerRecord | None:
-    """One container."""
-    return _get(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord)
-
-
-def put_container(store: ClusterStore, record: ContainerRecord, expected_version: int | None) -> int:
-    """Write a container's record if it is at `expected_version`; its new version.
-
-    Raises VersionConflict, StoreUnavailable (it may have landed, or may yet), and HeadraceError for a record that no
-    container may have: a primary that is not in sync or no replica, or a node named twice. Another member of the
-    in-sync set may for a moment be no replica any more; the primary sees to that.
-    """
-    if (
-        record.primary not in record.replicas
-        or all(node != record.primary for node, _ in record.in_sync)
-        or len(set(record.in_sync)) < len(record.in_sync)
-        or len(set(record.replicas)) < len(record.replicas)
-    ):
-        raise HeadraceError(f"no container may have this record: {record}")
-    return store.put(f"{CONTAINER_PREFIX}{record.container_id}", msgspec.json.encode(record), expected_version)
-
-
-def change_container(
-    store: ClusterStore, container_id: ContainerId, decide: Callable[[ContainerRecord], ContainerRecord]
-) -> ContainerRecord:
-    """Replace a container's record with what `decide` makes of it; decided anew when somebody else was faster.
-
-    `decide` may run more than once, and may raise to leave the record as it is. Raises HeadraceError where there is no
-    such container, for a change that breaks invariant 3 (an epoch that falls, a new primary at an old epoch), and where
-    a deleted one would be back.
-    """
-
-    def checked(present: ContainerRecord | None) -> ContainerRecord:
-        if present is None:
-            raise HeadraceError(f"there is no container {container_id}")
-        wanted = decide(present)
-        falls = wanted.epoch < present.epoch or (wanted.primary != present.primary and wanted.epoch == present.epoch)
-        if falls or (present.state == "deleted" != wanted.state):
-            raise HeadraceError(f"container {container_id} must not go from {present} to {wanted}")
-        return wanted
-
-    return _change(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord, checked)
-
-
-def leave_in_sync(
-    store: ClusterStore,
-    container_id: ContainerId,
-    member: tuple[NodeId, uuid.UUID],
-    *,
-    heirs: Collection[NodeId],
-    hand_over: bool = True,
-) -> ContainerRecord:
-    """Take a replica that is damaged out of the in-sync set; the record as it is then.
-
-    It stays where fewer than the minimum would be left, as its copy may be the last good one of something else. A
-    primary hands over to another member among `heirs`, in a new epoch; where it stays in sync only with `hand_over`:
-    what it cannot read to others that one may.
-    """
-    node, _ = member
-
-    def without(present: ContainerRecord) -> ContainerRecord:
-        others = tuple(each for each in present.in_sync if each != member)
-        able = [each for each, _ in others if each in present.replicas and each in heirs]
-        leaves = len(others) >= max(1, present.min_in_sync)
-        leads = present.primary == node
-        if len(others) == len(present.in_sync) or (leads and not (able and (leaves or hand_over))):
-            return present
-        after = structs.replace(present, in_sync=others) if leaves else present
-        return structs.replace(after, primary=able[0], epoch=Epoch(present.epoch + 1)) if leads else after
-
-    return change_container(store, container_id, without)
+    return read(store, f"{NODE_PREFIX}{node_id}", NodeRecord)
 
 
 def ensure_volume(store: ClusterStore, volume: VolumeRecord) -> VolumeRecord:
     """The volume of that name as it is, or `volume` where there is none yet. Raises HeadraceError as `check_volume`."""
     check_volume(volume)
-    return _change(store, f"{VOLUME_PREFIX}{volume.name}", VolumeRecord, lambda present: present or volume)
+    return change(store, f"{VOLUME_PREFIX}{volume.name}", VolumeRecord, lambda present: present or volume)
 
 
 def get_volume(store: ClusterStore, name: str) -> VolumeRecord | None:
     """One volume."""
-    return _get(store, f"{VOLUME_PREFIX}{name}", VolumeRecord)
+    return read(store, f"{VOLUME_PREFIX}{name}", VolumeRecord)
 
 
 def volumes(store: ClusterStore) -> list[VolumeRecord]:
@@ -391,7 +242,7 @@ def change_volume(
         check_volume(wanted)
         return wanted
 
-    return _change(store, f"{VOLUME_PREFIX}{name}", VolumeRecord, checked)
+    return change(store, f"{VOLUME_PREFIX}{name}", VolumeRecord, checked)
 
 
 def get_lease(store: ClusterStore) -> tuple[LeaseRecord, int] | None:
@@ -407,7 +258,7 @@ def put_lease(store: ClusterStore, record: LeaseRecord, expected_version: int | 
 
 def set_balance_paused(store: ClusterStore, paused: bool) -> BalanceRecord:
     """Have the controller move load, or not."""
-    return _change(store, BALANCE_KEY, BalanceRecord, lambda _: BalanceRecord(paused))
+    return change(store, BALANCE_KEY, BalanceRecord, lambda _: BalanceRecord(paused))
 
 
 def next_producer_block(store: ClusterStore, size: int) -> range:
@@ -420,7 +271,7 @@ def next_producer_block(store: ClusterStore, size: int) -> range:
             raise HeadraceError(f"the cluster has handed out all of its {1 << PRODUCER_ID_BITS} producer ids")
         return ProducerIdBlock(first + size)
 
-    end = (cluster.random_bits << PRODUCER_ID_BITS) + _change(store, PRODUCER_IDS_KEY, ProducerIdBlock, decide).next
+    end = (cluster.random_bits << PRODUCER_ID_BITS) + change(store, PRODUCER_IDS_KEY, ProducerIdBlock, decide).next
     return range(end - size, end)
 
 
@@ -430,37 +281,4 @@ def _change_node(store: ClusterStore, node_id: NodeId, decide: Callable[[NodeRec
             raise HeadraceError(f"there is no node {node_id}")
         return decide(present)
 
-    return _change(store, f"{NODE_PREFIX}{node_id}", NodeRecord, known)
-
-
-def _take_ids(store: ClusterStore, kind: str) -> int:
-    """An id that nobody has had."""
-
-    def decide(present: _NextId | None) -> _NextId:
-        return _NextId(1 + (present or _NextId()).next)
-
-    return _change(store, f"next/{kind}", _NextId, decide).next - 1
-
-
-def _change(store: ClusterStore, key: str, type_: type[R], decide: Callable[[R | None], R]) -> R:
-    """Compare and set until it holds. A record that need not change is not written."""
-    attempt = 0
-    while True:
-        found = store.get(key)
-        present = None if found is None else decode(found.value, type_, key)
-        wanted = decide(present)
-        if wanted == present:
-            return wanted
-        try:
-            store.put(key, msgspec.json.encode(wanted), None if found is None else found.version)
-        except VersionConflict:
-            # Somebody else got on, so this ends; the pause keeps many processes from colliding again.
-            time.sleep(secrets.SystemRandom().uniform(0, _PAUSE_S[min(attempt, len(_PAUSE_S) - 1)]))
-            attempt += 1
-        else:
-            return wanted
-
-
-def _get(store: ClusterStore, key: str, type_: type[R]) -> R | None:
-    found = store.get(key)
-    return None if found is None else decode(found.value, type_, key)
+    return change(store, f"{NODE_PREFIX}{node_id}", NodeRecord, known)

@@ -8,7 +8,7 @@ import pytest
 from headrace.broker import cluster_rules as rules
 from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId, Position
-from headrace.peer.messages import ReplicaState
+from headrace.peer.reports import ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 FORMATS = {number: uuid.UUID(int=number) for number in range(1, 10)}

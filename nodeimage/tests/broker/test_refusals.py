@@ -23,6 +23,18 @@ def part(sequence: int, *, producer: int = 7, epoch: int = 0, partition: int = 0
     return PartitionRecords("t", partition, memoryview(batch))
 
 
+def shared(
+    refusals: Refusals,
+    batch: PartitionRecords,
+    known: Producers,
+    topic_id: bytes | None,
+    *,
+    arrived: float | None = None,
+) -> KafkaError | None:
+    """What a batch shares that arrives now."""
+    return refusals.stands(batch, known, topic_id, arrived=time.monotonic() if arrived is None else arrived)
+
+
 @pytest.fixture
 def refusals() -> Refusals:
     """The batch at sequence 10 was refused."""
@@ -33,15 +45,15 @@ def refusals() -> Refusals:
 
 def test_batches_behind_a_refused_one_share_its_refusal(refusals: Refusals) -> None:
     for sequence in (15, 20, 25):
-        shared = refusals.stands(part(sequence), NOBODY, LIFE)
-        assert shared is not None
-        assert shared.code is Code.NOT_LEADER_OR_FOLLOWER
+        refusal = shared(refusals, part(sequence), NOBODY, LIFE)
+        assert refusal is not None
+        assert refusal.code is Code.NOT_LEADER_OR_FOLLOWER
 
 
 def test_the_refused_batch_itself_may_come_again_and_the_others_after_it(refusals: Refusals) -> None:
-    assert refusals.stands(part(15), NOBODY, LIFE) is not None
-    assert refusals.stands(part(10), NOBODY, LIFE) is None
-    assert refusals.stands(part(15), NOBODY, LIFE) is None
+    assert shared(refusals, part(15), NOBODY, LIFE) is not None
+    assert shared(refusals, part(10), NOBODY, LIFE) is None
+    assert shared(refusals, part(15), NOBODY, LIFE) is None
     assert not refusals
 
 
@@ -58,7 +70,7 @@ def test_the_refused_batch_itself_may_come_again_and_the_others_after_it(refusal
     ids=["another producer", "another partition", "a new epoch", "not idempotent", "nothing", "junk"],
 )
 def test_nothing_else_shares_it(refusals: Refusals, other: PartitionRecords) -> None:
-    assert refusals.stands(other, NOBODY, LIFE) is None
+    assert shared(refusals, other, NOBODY, LIFE) is None
 
 
 def test_a_batch_that_is_stored_already_shares_no_refusal(refusals: Refusals) -> None:
@@ -66,9 +78,9 @@ def test_a_batch_that_is_stored_already_shares_no_refusal(refusals: Refusals) ->
     stored = Producers()
     for sequence in (10, 15):
         stored.add(producer_id=7, epoch=0, base_sequence=sequence, records=5, base_offset=sequence, timestamp=0, now=0)
-    assert refusals.stands(part(15), stored, LIFE) is None
-    assert refusals.stands(part(25), stored, LIFE) is not None, "20 has not come yet"
-    assert refusals.stands(part(20), stored, LIFE) is None
+    assert shared(refusals, part(15), stored, LIFE) is None
+    assert shared(refusals, part(25), stored, LIFE) is not None, "20 has not come yet"
+    assert shared(refusals, part(20), stored, LIFE) is None
 
 
 def test_it_is_remembered_for_a_while(refusals: Refusals, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +92,41 @@ def test_it_is_remembered_for_a_while(refusals: Refusals, monkeypatch: pytest.Mo
     assert not refusals
 
 
+def test_it_is_remembered_for_a_while_after_the_last_refusal(
+    refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be an old one, of what was stored by way of another node since: those behind the new one share it too."""
+    began = time.monotonic()
+    monkeypatch.setattr(refusals_module.time, "monotonic", lambda: began + REMEMBERED_S - 1)
+    refusals.note(part(500), MOVED, LIFE)
+    later = began + REMEMBERED_S + 1
+    assert shared(refusals, part(505), NOBODY, LIFE, arrived=later) is not None
+    assert shared(refusals, part(505), NOBODY, LIFE, arrived=later + REMEMBERED_S) is None
+
+
+def test_what_counts_is_when_a_batch_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic was not known here when the first was refused; the one behind it waited until it was."""
+    refusals = Refusals()
+    refusals.note(part(10), KafkaError(Code.LEADER_NOT_AVAILABLE), None)
+    arrived = time.monotonic()
+    monkeypatch.setattr(refusals_module.time, "monotonic", lambda: arrived + 5 * REMEMBERED_OF_ANOTHER_LIFE_S)
+    assert shared(refusals, part(15), NOBODY, LIFE, arrived=arrived) is not None
+    assert shared(refusals, part(20), NOBODY, LIFE, arrived=arrived) is not None
+    assert shared(refusals, part(10), NOBODY, LIFE, arrived=arrived) is None
+
+
+def test_what_is_refused_in_a_topics_new_life_begins_anew(refusals: Refusals) -> None:
+    refusals.note(part(500), MOVED, b"2" * 16)
+    later = time.monotonic() + 2 * REMEMBERED_OF_ANOTHER_LIFE_S
+    assert shared(refusals, part(505), NOBODY, b"2" * 16, arrived=later) is not None
+    assert shared(refusals, part(500), NOBODY, b"2" * 16, arrived=later) is None
+
+
 def test_of_an_unknown_topic_it_is_remembered_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is deleted and made again goes on at whatever sequence its producer is."""
     refusals = Refusals()
     refusals.note(part(10), KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION), LIFE)
-    assert refusals.stands(part(15), NOBODY, LIFE) is not None
+    assert shared(refusals, part(15), NOBODY, LIFE) is not None
     later = time.monotonic() + REMEMBERED_OF_ANOTHER_LIFE_S
     monkeypatch.setattr(refusals_module.time, "monotonic", lambda: later)
     refusals.expire()
@@ -95,35 +137,35 @@ def test_of_a_topic_made_again_it_is_remembered_for_a_moment(
     refusals: Refusals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch may have been stored in the topic's last life, by way of another node: it never comes again."""
-    assert refusals.stands(part(30), NOBODY, b"2" * 16) is not None
+    assert shared(refusals, part(30), NOBODY, b"2" * 16) is not None
     later = time.monotonic() + REMEMBERED_OF_ANOTHER_LIFE_S
     monkeypatch.setattr(refusals_module.time, "monotonic", lambda: later)
     refusals.expire()
-    assert refusals.stands(part(30), NOBODY, LIFE) is not None
-    assert refusals.stands(part(30), NOBODY, b"2" * 16) is None
+    assert shared(refusals, part(30), NOBODY, LIFE) is not None
+    assert shared(refusals, part(30), NOBODY, b"2" * 16) is None
 
 
 def test_a_batch_that_is_the_next_one_shares_nothing(refusals: Refusals) -> None:
     """What was refused here was stored by way of another node, and this one leads again."""
     known = Producers()
     known.add(producer_id=7, epoch=0, base_sequence=10, records=5, base_offset=0, timestamp=0, now=0)
-    assert refusals.stands(part(20), known, LIFE) is not None
-    assert refusals.stands(part(15), known, LIFE) is None
+    assert shared(refusals, part(20), known, LIFE) is not None
+    assert shared(refusals, part(15), known, LIFE) is None
     assert not refusals
 
 
 def test_the_first_refused_one_counts(refusals: Refusals) -> None:
     refusals.note(part(15), KafkaError(Code.KAFKA_STORAGE_ERROR), LIFE)
-    shared = refusals.stands(part(15), NOBODY, LIFE)
-    assert shared is not None
-    assert shared.code is Code.NOT_LEADER_OR_FOLLOWER
-    assert refusals.stands(part(10), NOBODY, LIFE) is None
+    refusal = shared(refusals, part(15), NOBODY, LIFE)
+    assert refusal is not None
+    assert refusal.code is Code.NOT_LEADER_OR_FOLLOWER
+    assert shared(refusals, part(10), NOBODY, LIFE) is None
 
 
 def test_sequences_that_wrap_are_in_order() -> None:
     refusals = Refusals()
     refusals.note(part((1 << 31) - 3), MOVED, LIFE)
-    assert refusals.stands(part(2), NOBODY, LIFE) is not None
+    assert shared(refusals, part(2), NOBODY, LIFE) is not None
 
 
 def test_what_a_client_does_not_send_again_is_not_remembered() -> None:

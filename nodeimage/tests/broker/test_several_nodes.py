@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -592,6 +592,68 @@ async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: lis
     for value, sequence, offset in ((b"a", 0, 1), (b"b", 1, 2), (b"c", 2, 3)):
         stored = await result(send(broker, connection, index, batch(value, producer=9, epoch=0, sequence=sequence)))
         assert (stored.error, stored.base_offset) == (0, offset)
+
+
+async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic could not be looked up for the first; for the second it took longer than the refusal is remembered."""
+    monkeypatch.setattr("headrace.broker.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    known = broker.topics.cached(topic)
+    resolve = broker.topics.resolve
+    fails = True
+
+    async def resolved(names: Sequence[str], *rest: Any, **more: Any) -> Any:
+        if fails:
+            raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "the catalog is away")
+        await asyncio.sleep(0.1)
+        return await resolve(names, *rest, **more)
+
+    monkeypatch.setattr(broker.topics, "resolve", resolved)
+    monkeypatch.setattr(broker.topics, "cached", lambda _name: None)
+    connection = session(broker)
+    first = await result(send(broker, connection, index, batch(b"a", producer=9, epoch=0, sequence=0)))
+    assert first.error == Code.LEADER_NOT_AVAILABLE
+    fails = False
+    waits = send(broker, connection, index, batch(b"b", producer=9, epoch=0, sequence=1))
+    await asyncio.sleep(0.05)
+    monkeypatch.setattr(broker.topics, "cached", lambda _name: known)
+    assert (await result(waits)).error == Code.LEADER_NOT_AVAILABLE  # on its own it would be stored
+    for value, sequence in ((b"a", 0), (b"b", 1)):
+        stored = await result(send(broker, connection, index, batch(value, producer=9, epoch=0, sequence=sequence)))
+        assert (stored.error, stored.base_offset) == (0, sequence)
+
+
+async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As librdkafka sends them where a partition has just changed hands."""
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    old, new = session(broker), session(broker)
+
+    async def sent(connection: Connection, sequence: int) -> wire_produce.ProduceResult:
+        records = batch(b"%d" % sequence, producer=9, epoch=0, sequence=sequence)
+        return await result(send(broker, connection, index, records))
+
+    assert (await sent(old, 0)).error == 0
+    assert (await sent(old, 2)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER  # it knows what it has sent by this one
+    early = await sent(new, 2)
+    assert early.error == Code.LEADER_NOT_AVAILABLE
+    assert "1 comes next; send it again" in (early.message or "")
+    assert (await sent(new, 3)).error == Code.LEADER_NOT_AVAILABLE
+    for sequence in (1, 2, 3):
+        stored = await sent(new, sequence)
+        assert (stored.error, stored.base_offset) == (0, sequence)
+    assert (await sent(new, 5)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    third = session(broker)
+    assert (await sent(third, 5)).error == Code.LEADER_NOT_AVAILABLE
+    monkeypatch.setattr("headrace.broker.refusals.EARLY_S", 0.0)  # time goes by
+    assert (await sent(third, 5)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER, "what it follows has not come"
+    assert (await sent(third, 4)).error == 0
 
 
 # --- placing

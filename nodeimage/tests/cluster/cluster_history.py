@@ -251,14 +251,18 @@ def _check_cursors(history: History, found: dict[str, list[str]]) -> None:
     for (group, where), cursors in seen.items():
         asked_for = commits[group, where]
         facts = [(each.returned, each.offset) for each in asked_for if each.outcome is Outcome.OK]
-        facts += [(each.returned, each.offset) for each in cursors]
-        for cursor in cursors:
-            least = max((offset for returned, offset in facts if returned < cursor.called), default=-1)
+        facts = sorted([*facts, *((each.returned, each.offset) for each in cursors)])
+        first_called: dict[int, float] = {}
+        for each in asked_for:
+            first_called[each.offset] = min(each.called, first_called.get(each.offset, each.called))
+        least, at = -1, 0
+        for cursor in sorted(cursors, key=lambda each: each.called):
+            while at < len(facts) and facts[at][0] < cursor.called:
+                least = max(least, facts[at][1])
+                at += 1
             if cursor.offset < least:
                 found["cursor"].append(f"{group} {where}: went back from {least} to {cursor.offset}")
-            if cursor.offset >= 0 and not any(
-                each.offset == cursor.offset and each.called < cursor.returned for each in asked_for
-            ):
+            if cursor.offset >= 0 and first_called.get(cursor.offset, cursor.returned) >= cursor.returned:
                 found["cursor"].append(f"{group} {where}: is {cursor.offset}, which nobody committed")
 
 

@@ -23,7 +23,7 @@ from cluster_ways import Ways
 
 from headrace.ids import NodeId
 from headrace.local.processes import free_port
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.records import ContainerRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire.client import BrokerConnection, admin_call
@@ -232,7 +232,7 @@ class Cluster:
 
     def containers(self) -> list[ContainerRecord]:
         """All records."""
-        return records.containers(self.store)
+        return container_records.containers(self.store)
 
     def controller(self) -> int | None:
         """The node that holds the lease."""

@@ -1,4 +1,4 @@
-"""Faults of every kind by chance, several at a time, with quiet between: HEADRACE_FAULT_SECONDS of it, 30 by default.
+"""Faults of processes, networks and disks by chance, one after the other: HEADRACE_FAULT_SECONDS of it, 30 by default.
 
 Prints its seed, and each fault; `HEADRACE_FAULT_SEED` chooses the same ones again (what they meet is up to the clock).
 At most one node is down, cut off or broken at a time, so that writes go on, but for the one fault that meets all.

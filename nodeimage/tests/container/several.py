@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from headrace.container.container import Container, commands_in
+from headrace.container.catalog_log import commands_in
+from headrace.container.container import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.ids import ContainerId, NodeId, Position
@@ -17,7 +18,7 @@ from headrace.peer.client import PeerClient
 from headrace.peer.messages import Follow
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, NodeRecord
 from headrace.store.sqlite import SqliteStore
@@ -134,10 +135,10 @@ class Several:
     ) -> ContainerId:
         """A container that the first node leads."""
         first = self.nodes[0]
-        taken = container_id or await first.store(lambda store: records.take_container_id(store, kind))
+        taken = container_id or await first.store(lambda store: container_records.take_container_id(store, kind))
         members = [(node.node_id, uuid.UUID(await node.replicas.prepare(taken))) for node in self.nodes[:replicas]]
         await first.store(
-            lambda store: records.create_container(
+            lambda store: container_records.create_container(
                 store,
                 kind=kind,
                 members=members,
@@ -164,7 +165,7 @@ class Several:
         self, container_id: ContainerId, decide: Callable[[ContainerRecord], ContainerRecord]
     ) -> ContainerRecord:
         running = next(node for node in self.nodes if node.running)
-        return await running.store(lambda store: records.change_container(store, container_id, decide))
+        return await running.store(lambda store: container_records.change_container(store, container_id, decide))
 
     def replica(self, number: int, container_id: ContainerId) -> LocalReplica:
         replica = self.nodes[number].replicas.replica(container_id)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.container.container import Container, commands_in
+from headrace.container.catalog_log import commands_in
+from headrace.container.container import Container
 from headrace.container.replica import Member
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.log.container_log import ContainerLog, LogOptions

@@ -12,7 +12,8 @@ from headrace.control.changes import Change, CreateContainer, PutContainer, Roll
 from headrace.control.observed import Condition, Observed, Settings, Sight
 from headrace.control.plan import conditions, plan
 from headrace.ids import ContainerId, Epoch, NodeId, Position
-from headrace.peer.messages import NodeLoad, ProbeAnswer, ReplicaState
+from headrace.peer.messages import ProbeAnswer
+from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 

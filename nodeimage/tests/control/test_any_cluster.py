@@ -11,7 +11,7 @@ from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer
 from headrace.control.observed import Life, Observed, Sight
 from headrace.ids import NodeId, Position
-from headrace.peer.messages import NodeLoad
+from headrace.peer.reports import NodeLoad
 
 
 @st.composite

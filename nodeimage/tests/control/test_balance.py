@@ -8,7 +8,7 @@ from nodeimage.tests.control.conftest import World
 from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, SETTLE_S, BalanceState, balance
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.ids import ContainerId, NodeId, Position
-from headrace.peer.messages import NodeLoad
+from headrace.peer.reports import NodeLoad
 
 MIB = 1024 * 1024
 

@@ -17,19 +17,11 @@ from headrace.control.controller import Controller
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import (
-    NodeLoad,
-    Prepare,
-    Prepared,
-    Probe,
-    ProbeAnswer,
-    ReplicaState,
-    RollAway,
-    Rolled,
-)
+from headrace.peer.messages import Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.peer.server import PeerServer
 from headrace.peer.session import PeerUnreachable, Session
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.store.records import NOBODY, ContainerRecord, LeaseRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
@@ -170,7 +162,7 @@ class Cluster:
         return self.members
 
     def containers(self) -> list[ContainerRecord]:
-        return records.containers(self.store)
+        return container_records.containers(self.store)
 
     def controllers(self) -> list[Member]:
         return [each for each in self.members if each.controller.in_office]
@@ -317,16 +309,18 @@ async def test_load_moves_unless_that_is_paused(cluster: Cluster) -> None:
     await cluster.until(lambda: controller.view.balance.paused)
     assert controller.controller.status().balance_paused
     for _ in range(3):  # closed ones, all led by the same node
-        container = records.take_container_id(cluster.store, "data")
+        container = container_records.take_container_id(cluster.store, "data")
         formats = [uuid.UUID(each.formats.setdefault(container, str(uuid.uuid4()))) for each in members]
-        made = records.create_container(
+        made = container_records.create_container(
             cluster.store,
             kind="data",
             members=[(NodeId(1), formats[0]), (NodeId(2), formats[1])],
             container_id=container,
             wanted=2,
         )
-        records.change_container(cluster.store, made.container_id, lambda was: structs.replace(was, state="closed"))
+        container_records.change_container(
+            cluster.store, made.container_id, lambda was: structs.replace(was, state="closed")
+        )
 
     def led() -> list[int]:
         return sorted(each.primary for each in cluster.containers() if each.state == "closed")
@@ -351,7 +345,7 @@ async def test_a_node_that_comes_back_leads_again(cluster: Cluster) -> None:
     for record in cluster.containers():  # what their primaries do when it has caught up
         assert victim.node_id is not None
         pair = (victim.node_id, uuid.UUID(victim.formats[record.container_id]))
-        records.change_container(cluster.store, record.container_id, partial(with_member, pair=pair))
+        container_records.change_container(cluster.store, record.container_id, partial(with_member, pair=pair))
     await cluster.until(lambda: len(cluster.leads(victim)) == 1)
     assert len(cluster.containers()) == 4
 
@@ -373,7 +367,7 @@ async def test_a_put_whose_outcome_is_unknown_is_put_again_and_happens_once(clus
     controller.store_fails = fail
     await victim.kill()
     await cluster.until(lambda: failures < 0 and not cluster.leads(victim))
-    found = records.get_container(cluster.store, led.container_id)
+    found = container_records.get_container(cluster.store, led.container_id)
     assert found is not None
     assert found.epoch == 2
     await cluster.until(lambda: controller.controller.in_office)

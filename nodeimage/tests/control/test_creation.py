@@ -13,7 +13,7 @@ from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import Prepare, Prepared
 from headrace.peer.session import PeerUnreachable
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CATALOG_ID, NodeRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
@@ -37,7 +37,7 @@ class Folders:
 
     async def call(self, address: tuple[str, int], message: Any, *, timeout_s: float) -> Any:
         assert isinstance(message, Prepare)
-        assert records.get_container(self.store, message.container) is None, "the folders come first"
+        assert container_records.get_container(self.store, message.container) is None, "the folders come first"
         await asyncio.sleep(0)
         if address[1] in self.away:
             raise PeerUnreachable("away")
@@ -60,7 +60,7 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
 
 async def test_the_record_names_the_formats_of_the_folders(folders: Folders) -> None:
     made = await folders.make(3, 1, 2)
-    assert made == records.get_container(folders.store, made.container_id)
+    assert made == container_records.get_container(folders.store, made.container_id)
     assert (made.primary, made.replicas, made.epoch) == (3, (3, 1, 2), 1)
     assert [str(format) for _, format in made.in_sync] == [
         folders.formats[each, made.container_id] for each in (3, 1, 2)
@@ -79,7 +79,7 @@ async def test_without_its_first_member_there_is_no_container(folders: Folders) 
     folders.away = {3}
     with pytest.raises(PeerUnreachable):
         await folders.make(3, 1, 2)
-    assert records.containers(folders.store) == []
+    assert container_records.containers(folders.store) == []
 
 
 async def test_a_refusal_of_the_first_member_is_passed_on(folders: Folders) -> None:
@@ -94,5 +94,5 @@ async def test_a_refusal_of_the_first_member_is_passed_on(folders: Folders) -> N
 async def test_two_that_make_the_catalog_at_a_time_get_the_same_one(folders: Folders) -> None:
     one, other = await asyncio.gather(folders.make(1, 2, kind="catalog"), folders.make(2, 1, kind="catalog"))
     assert one == other
-    assert records.containers(folders.store) == [one]
+    assert container_records.containers(folders.store) == [one]
     assert one.container_id == CATALOG_ID

@@ -6,7 +6,7 @@ from nodeimage.tests.control.conftest import World
 
 from headrace.control.placement import choose_members
 from headrace.ids import NodeId
-from headrace.peer.messages import NodeLoad
+from headrace.peer.reports import NodeLoad
 from headrace.store.records import VolumeRecord
 
 

@@ -5,6 +5,7 @@ and folder. Clients produce by Kafka's Produce request, and read as a fetch does
 """
 
 import asyncio
+import itertools
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -86,11 +87,16 @@ class Commit:
         self.metadata = metadata
 
 
+_numbers = itertools.count(1)
+
+
 class _Session:
     """As much of a connection as Produce asks for."""
 
     def __init__(self, broker: Broker) -> None:
         self.refusals = None
+        self.number = next(_numbers)
+        self.peer = "a client"
         self._broker = broker
 
     def park(self, coroutine: Any, *, finish: bool = False) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.container.container import Container, commands_in
+from headrace.container.catalog_log import commands_in
+from headrace.container.container import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.errors import CorruptLog
 from headrace.ids import ContainerId, Epoch, Position

@@ -94,6 +94,8 @@ class Cluster:
         self.store.on_put = self.checks.put
         self.nodes: list[Node] = []
         self.drained: set[int] = set()
+        self.damaged: set[str] = set()
+        """The formats of replicas that were damaged: what they had may be gone."""
         self.flipped: dict[ContainerId, str] = {}
         """The format of the one replica of a container that was last damaged without anybody noticing."""
         self.over = False
@@ -186,6 +188,7 @@ class Cluster:
                 for each, format in record.in_sync
                 if each != node.node_id
                 and self.by_id(each).holds(container_id)[0] == str(format) != self.flipped.get(container_id)
+                and str(format) not in self.damaged
             ]
             led = node.replicas.led.get(container_id) if node.replicas is not None else None
             if node.node_id in record.replicas and not others:

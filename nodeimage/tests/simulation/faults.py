@@ -12,7 +12,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.rolls import Rolls
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, Epoch
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX
 from simulation.broker_side import BrokerSide
 from simulation.disk import damage, flip
@@ -313,6 +313,8 @@ class Trouble:
             node.kill()
             for folder in sorted(node.folder.iterdir()):
                 if self._cluster.chance.random() < 0.5:
+                    if folder.name.isdigit():
+                        self._cluster.damaged.add(node.format_of(ContainerId(int(folder.name))))
                     self._cluster.trace(f"damage of {folder.name}: {damage(folder, self._cluster.chance)}")
             await self._down(fault)
             if not node.is_up:
@@ -419,10 +421,12 @@ class Trouble:
             await asyncio.sleep(0.1)
         for container_id in empty[:1]:
             try:
-                records.change_container(self._cluster.store, container_id, lambda now: replace(now, state="closed"))
+                container_records.change_container(
+                    self._cluster.store, container_id, lambda now: replace(now, state="closed")
+                )
                 await asyncio.sleep(3.0)
                 if not lives_in(self._cluster, container_id):
-                    records.change_container(
+                    container_records.change_container(
                         self._cluster.store, container_id, lambda now: replace(now, state="deleted")
                     )
                     self._cluster.trace(f"container {container_id} is deleted")
@@ -440,7 +444,7 @@ class Trouble:
             living = [each for each in others if self._cluster.by_id(each).is_up]
             if living and self._cluster.chance.random() < 0.4:
                 heir = self._cluster.chance.choice(living)
-                records.change_container(
+                container_records.change_container(
                     self._cluster.store,
                     container_id,
                     lambda now, heir=heir: replace(now, primary=heir, epoch=Epoch(now.epoch + 1)),  # type: ignore[misc]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.container import replica_folder
-from headrace.container.container import Container, commands_in
+from headrace.container.catalog_log import commands_in
+from headrace.container.container import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
@@ -21,7 +22,8 @@ from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, Storage
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.log.container_log import LogOptions
 from headrace.log.scrub import Scrubbed, scrub
-from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.peer.reports import NodeLoad
 from headrace.store import records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.store.records import NodeRecord

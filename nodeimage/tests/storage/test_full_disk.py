@@ -96,6 +96,8 @@ async def test_expiry_makes_room_on_a_full_disk_though_producers_have_to_be_carr
     assert result.error == Code.KAFKA_STORAGE_ERROR
     while (await node.call("produce", TOPIC, [b"fill the rest"])).error == 0:
         taken += 1
+    stored = await node.call("produce", TOPIC, [b"%08d" % 0 + bytes(SIZE)], producer=(producer, 0, 0))
+    assert (stored.error, stored.base_offset) == (0, 0), "what is stored needs no room"
     await node.call("admin", "stream.alter", path="/default", changes={"ttl_ms": 1})
     await wait_for_room(node, TOPIC, taken)
     again = await node.call("produce", TOPIC, [b"%08d" % 0 + bytes(SIZE)], producer=(producer, 0, 0))

@@ -182,12 +182,12 @@ async def test_leader_epochs_rise_at_a_roll_after_very_many_restarts(new_node: N
     from msgspec import structs
 
     from headrace.ids import Epoch
-    from headrace.store import records
+    from headrace.store import container_records
     from headrace.store.sqlite import SqliteStore
 
     store = SqliteStore(node.folder / "cluster.sqlite")
-    for record in records.containers(store):  # as a thousand starts leave it
-        records.change_container(
+    for record in container_records.containers(store):  # as a thousand starts leave it
+        container_records.change_container(
             store, record.container_id, lambda now: structs.replace(now, epoch=Epoch(now.epoch + 1000))
         )
     store.close()

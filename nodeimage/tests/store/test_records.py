@@ -10,6 +10,15 @@ from msgspec import structs
 
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.container_records import (
+    change_container,
+    containers,
+    create_container,
+    get_container,
+    leave_in_sync,
+    list_containers_versioned,
+    put_container,
+)
 from headrace.store.protocol import VersionConflict
 from headrace.store.records import (
     CATALOG_ID,
@@ -18,22 +27,15 @@ from headrace.store.records import (
     LeaseRecord,
     NodeRecord,
     VolumeRecord,
-    change_container,
     change_volume,
     check_volume,
-    containers,
-    create_container,
     ensure_cluster,
     ensure_volume,
-    get_container,
     get_lease,
     get_node,
     get_volume,
-    leave_in_sync,
-    list_containers_versioned,
     next_producer_block,
     nodes,
-    put_container,
     put_lease,
     register_node,
     remove_node,

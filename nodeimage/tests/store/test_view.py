@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.ids import ContainerId, NodeId
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable
 from headrace.store.records import ContainerRecord, LeaseRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
@@ -46,7 +46,7 @@ def register(store: ClusterStore) -> records.NodeRecord:
 async def test_a_view_starts_with_all_that_there_is(store: SqliteStore, view: ClusterView) -> None:
     cluster = records.ensure_cluster(store)
     node = register(store)
-    container = records.create_container(store, kind="data", primary=node)
+    container = container_records.create_container(store, kind="data", primary=node)
     volume = records.ensure_volume(store, VolumeRecord("default"))
     records.put_lease(store, LeaseRecord(node.node_id, node.run, 1), None)
     seen: list[Changed] = []
@@ -55,7 +55,9 @@ async def test_a_view_starts_with_all_that_there_is(store: SqliteStore, view: Cl
     assert view.cluster == cluster
     assert view.nodes == {node.node_id: node}
     assert view.containers == {container.container_id: container}
-    assert dict(records.list_containers_versioned(store)[:1])[container] == view.versions[container.container_id]
+    assert (
+        dict(container_records.list_containers_versioned(store)[:1])[container] == view.versions[container.container_id]
+    )
     assert view.volumes == {"default": volume}
     assert view.lease == LeaseRecord(node.node_id, node.run, 1)
     assert view.reachable_at > 0
@@ -81,12 +83,12 @@ async def test_changes_of_others_are_told_and_shown(store: SqliteStore, view: Cl
 async def test_ones_own_put_is_shown_at_once_and_never_taken_back_by_an_older_look(
     store: SqliteStore, view: ClusterView
 ) -> None:
-    made = records.create_container(store, kind="data", primary=register(store))
+    made = container_records.create_container(store, kind="data", primary=register(store))
     await view.start()
     container = made.container_id
     old = view.versions[container]
     closed = msgspec.structs.replace(made, state="closed")
-    version = records.put_container(store, closed, old)
+    version = container_records.put_container(store, closed, old)
     view.put_seen(closed, version)
     assert view.containers[container].state == "closed"
     view.put_seen(made, old)
@@ -172,7 +174,7 @@ def test_no_order_of_looks_and_own_puts_shows_an_old_state(data: st.DataObject) 
                         member = (NodeId(1), uuid.UUID(int=1))
                         record = ContainerRecord(container, "data", NodeId(1), 0, (member,), (NodeId(1),))  # type: ignore[arg-type]
                     record = msgspec.structs.replace(record, epoch=record.epoch + 1)
-                    latest[container] = (record, records.put_container(store, record, version))
+                    latest[container] = (record, container_records.put_container(store, record, version))
                     if how == "own":
                         view.put_seen(*latest[container])
                 case "other":

@@ -12,8 +12,9 @@ Knows nothing of topics, cursors and the catalog.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from headrace.broker.groups.group import Group, Shared
+from headrace.broker.groups.group import Group
 from headrace.broker.groups.joining import join
+from headrace.broker.groups.leaving import leave
 from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.messages import (
     UNKNOWN_MEMBER,
@@ -27,6 +28,7 @@ from headrace.broker.groups.messages import (
     Ticket,
     Token,
 )
+from headrace.broker.groups.shared import Shared
 from headrace.broker.groups.snapshot import GroupSnapshot
 from headrace.broker.groups.subscription import PROTOCOL_TYPE, subscribed_topics
 from headrace.broker.groups.syncing import sync
@@ -82,7 +84,7 @@ class Coordinator:
         group = self._groups[request.group_id]
         if not limits.min_session_timeout_ms <= request.session_timeout_ms <= limits.max_session_timeout_ms:
             group.answer(token, JoinResult(code=Code.INVALID_SESSION_TIMEOUT, member_id=request.member_id))
-        elif not group.exists and not group.members.pending and request.member_id != UNKNOWN_MEMBER:
+        elif not group.exists and not group.pending and request.member_id != UNKNOWN_MEMBER:
             group.answer(token, JoinResult(code=Code.UNKNOWN_MEMBER_ID, member_id=request.member_id))
         else:
             join(group, request, token=token, suffix=self._new_suffix(), now=now)
@@ -110,7 +112,7 @@ class Coordinator:
         group = self._groups[group_id]
         if group.state is GroupState.DEAD:
             return [Code.COORDINATOR_NOT_AVAILABLE] * len(departures)
-        codes = [group.leave(departure, now) for departure in departures]
+        codes = [leave(group, departure, now=now) for departure in departures]
         self._settle(group)
         return codes
 
@@ -126,7 +128,7 @@ class Coordinator:
             return Code.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and group.state is GroupState.EMPTY:
             return Code.NONE
-        if not group.exists and not group.members.pending:
+        if not group.exists and not group.pending:
             return Code.ILLEGAL_GENERATION
         if generation < 0 and member_id == UNKNOWN_MEMBER and instance_id is None:
             return Code.UNKNOWN_MEMBER_ID
@@ -172,7 +174,7 @@ class Coordinator:
     def delete(self, group_id: str) -> Code:
         """NONE: the group takes no more requests; delete it from the catalog, then report `deleted`."""
         group = self._groups[group_id]
-        if group.state is GroupState.DEAD or not (group.exists or group.members.pending):
+        if group.state is GroupState.DEAD or not (group.exists or group.pending):
             return Code.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY:
             return Code.NON_EMPTY_GROUP

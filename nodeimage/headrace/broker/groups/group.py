@@ -6,7 +6,8 @@
 
 PreparingRebalance waits for every known member to join again, at most for the rebalance timeout. CompletingRebalance
 waits for the leader's assignments, which are stored before anybody gets one. Semantics are those of Apache Kafka 3.9
-(GroupCoordinator.scala); where a JoinGroup leads is decided in joining.py.
+(GroupCoordinator.scala); where a JoinGroup, SyncGroup or LeaveGroup leads is decided in joining.py, syncing.py and
+leaving.py.
 
 Knows nothing of the catalog, sockets or clocks: effects go to `shared.outbox`, `now` is monotonic milliseconds.
 
@@ -14,41 +15,27 @@ Rules that the code relies on: every token is answered once; members that wait i
 expire, but for new ones; no assignment is answered that is not stored; the generation never goes back.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
-from itertools import count
 
-from headrace.broker.groups.deadlines import Alarm, Deadlines
-from headrace.broker.groups.limits import GroupLimits
+from headrace.broker.groups.deadlines import Alarm
 from headrace.broker.groups.members import Member, Members
 from headrace.broker.groups.messages import (
     Answer,
-    Departure,
-    Effect,
     GroupState,
     Join,
     JoinResult,
     Note,
     Persist,
-    Protocol,
     SyncResult,
     Ticket,
     Token,
 )
+from headrace.broker.groups.pending import Pending
+from headrace.broker.groups.shared import Shared
 from headrace.broker.groups.snapshot import GroupSnapshot, StoredMember
-from headrace.broker.groups.views import as_leader_sees, snapshot_of
+from headrace.broker.groups.views import as_assigned, as_joined, snapshot_of
 from headrace.errors import Code
-
-
-@dataclass(slots=True, kw_only=True)
-class Shared:
-    """What all groups of a coordinator have in common."""
-
-    limits: GroupLimits
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    outbox: list[Effect] = field(default_factory=list)
-    tickets: Iterator[int] = field(default_factory=lambda: count(1))
 
 
 class Group:
@@ -67,6 +54,7 @@ class Group:
         "generation",
         "group_id",
         "members",
+        "pending",
         "protocol_name",
         "protocol_type",
         "shared",
@@ -83,6 +71,7 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.members = Members()
+        self.pending = Pending(shared.deadlines, owner=self, expired=self.complete_join_if_all)
         self.stored = False
         """Whether the catalog knows the group, by a generation or by a cursor."""
         self.stored_generation = 0
@@ -105,12 +94,7 @@ class Group:
     @property
     def idle(self) -> bool:
         """Whether nothing would be lost if the group were read from the catalog again."""
-        return (
-            self.state is GroupState.EMPTY
-            and not self.members.pending
-            and not self._outstanding
-            and self._phase.due is None
-        )
+        return self.state is GroupState.EMPTY and not self.pending and not self._outstanding and self._phase.due is None
 
     @property
     def exists(self) -> bool:
@@ -133,7 +117,7 @@ class Group:
                 return Code.FENCED_INSTANCE_ID
         return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
-    # --- members come and go (joining.py decides)
+    # --- members come and go (joining.py and leaving.py decide)
 
     def admit(self, join: Join, *, member_id: str, token: Token, now: int) -> None:
         """A new member waits in JoinGroup, and a rebalance starts unless one is under way."""
@@ -154,24 +138,11 @@ class Group:
             self.protocol_type = join.protocol_type
         if self.state is GroupState.PREPARING and self._remaining_ms is not None:
             self._newcomer = True
-        self.forget_pending(member_id)
+        self.pending.forget(member_id)
         self.members.add(member)
         self.members.wait_in_join(member, token)
         self.shared.deadlines.set(member.session, now + self.shared.limits.new_member_join_timeout_ms)
         self.rebalance_unless_preparing(f"member {member_id} joins: {join.reason or 'no reason given'}", now)
-
-    def expect(self, member_id: str, session_timeout_ms: int, now: int) -> None:
-        """An id was handed out; a rebalance waits for it to come back, for a session timeout."""
-        alarm = Alarm(self, partial(self._pending_expired, member_id))
-        self.members.pending[member_id] = alarm
-        self.shared.deadlines.set(alarm, now + session_timeout_ms)
-
-    def forget_pending(self, member_id: str) -> bool:
-        """The id is awaited no more; whether it was. The caller then lets the rebalance go on."""
-        alarm = self.members.pending.pop(member_id, None)
-        if alarm is not None:
-            self.shared.deadlines.cancel(alarm)
-        return alarm is not None
 
     def update(self, member: Member, join: Join, token: Token) -> None:
         """A member joins again, perhaps with other protocols and timeouts, and waits in JoinGroup."""
@@ -213,20 +184,6 @@ class Group:
         self._unsynced.discard(member.member_id)
         self.members.remove(member.member_id)
 
-    def leave(self, departure: Departure, now: int) -> Code:
-        """One member of a LeaveGroup request."""
-        member_id = departure.member_id
-        if not member_id and departure.instance_id is not None:
-            member_id = self.members.member_id_of(departure.instance_id) or ""
-        elif self.forget_pending(member_id):
-            self.complete_join_if_all(now)
-            return Code.NONE
-        code = self.identify(member_id, departure.instance_id)
-        member = self.members.get(member_id)
-        if code is Code.NONE and member is not None:
-            self.remove(member, f"member {member_id} leaves: {departure.reason or 'no reason given'}", now)
-        return code
-
     def touch(self, member: Member, now: int) -> None:
         """The member lives; its session starts again."""
         self.shared.deadlines.set(member.session, now + member.session_timeout_ms)
@@ -255,7 +212,9 @@ class Group:
 
     def complete_join_if_all(self, now: int) -> None:
         """End PreparingRebalance early, when nobody is missing and the initial delay is over."""
-        if self.state is GroupState.PREPARING and self._remaining_ms is None and self.members.all_joined():
+        if self.state is not GroupState.PREPARING or self._remaining_ms is not None:
+            return
+        if not self.pending and self.members.all_joined():
             self._complete_join(now)
 
     def _complete_join(self, now: int) -> None:
@@ -280,21 +239,8 @@ class Group:
         for member in self.members:
             member.is_new = False
             self._unsynced.add(member.member_id)
-            self._end_join(member, self.joined(member))
+            self._end_join(member, as_joined(self, member))
             self.touch(member, now)
-
-    def joined(self, member: Member, *, skip_assignment: bool = False) -> JoinResult:
-        """The answer to a JoinGroup for the current generation."""
-        return JoinResult(
-            code=Code.NONE,
-            member_id=member.member_id,
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            leader=self.members.leader or "",
-            members=as_leader_sees(self) if member.member_id == self.members.leader else (),
-            skip_assignment=skip_assignment,
-        )
 
     def wait_for_assignments(self, member: Member, token: Token) -> None:
         """In CompletingRebalance: the member's SyncGroup waits for those of the leader to be stored."""
@@ -311,7 +257,7 @@ class Group:
 
     def answer_assigned(self, member: Member, token: Token, now: int) -> None:
         """In Stable: the member's SyncGroup gets its assignment."""
-        self.answer(token, self._assigned(member))
+        self.answer(token, as_assigned(self, member))
         self.touch(member, now)
         self._unsynced.discard(member.member_id)
         self._settle_syncs()
@@ -349,7 +295,7 @@ class Group:
         self._proposed = {}
         self.state = GroupState.STABLE
         for member in self.members:
-            self._end_sync(member, self._assigned(member), now)
+            self._end_sync(member, as_assigned(self, member), now)
         self._settle_syncs()
         self._note("group is stable", "")
 
@@ -380,8 +326,7 @@ class Group:
     def kill(self) -> None:
         """The group is being deleted; it was Empty. What is asked of it from now on is refused."""
         assert self.state is GroupState.EMPTY
-        for member_id in list(self.members.pending):
-            self.forget_pending(member_id)
+        self.pending.forget_all()
         self.shared.deadlines.cancel(self._phase)
         self.state = GroupState.DEAD
 
@@ -409,35 +354,13 @@ class Group:
             return  # it waits for us; the session starts again with the answer
         self.remove(member, f"session of member {member.member_id} ended", now)
 
-    def _pending_expired(self, member_id: str, now: int) -> None:
-        self.members.pending.pop(member_id, None)
-        self.complete_join_if_all(now)
-
     # --- small steps
 
     def _make_member(self, stored: StoredMember) -> Member:
         session = Alarm(self, _ring_nothing)
-        member = Member(
-            member_id=stored.member_id,
-            instance_id=stored.instance_id,
-            client_id=stored.client_id,
-            client_host=stored.client_host,
-            session_timeout_ms=stored.session_timeout_ms,
-            rebalance_timeout_ms=max(stored.rebalance_timeout_ms, 1),
-            protocols=tuple(Protocol(name, metadata) for name, metadata in stored.protocols),
-            session=session,
-            assignment=stored.assignment,
-        )
+        member = Member.of(stored, session)
         session.ring = partial(self._session_expired, member)
         return member
-
-    def _assigned(self, member: Member) -> SyncResult:
-        return SyncResult(
-            code=Code.NONE,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            assignment=member.assignment,
-        )
 
     def _settle_syncs(self) -> None:
         if not self._unsynced:

@@ -7,6 +7,7 @@ KIP-814 (static members that skip the assignment).
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.members import Member
 from headrace.broker.groups.messages import UNKNOWN_MEMBER, GroupState, Join, JoinResult, Token
+from headrace.broker.groups.views import as_joined
 from headrace.errors import Code
 
 LONGEST_CLIENT_ID = 255
@@ -20,7 +21,7 @@ def join(group: Group, request: Join, *, token: Token, suffix: str, now: int) ->
         member = group.members.get(request.member_id)
         if member is not None:
             group.drop(member, now)
-        group.forget_pending(request.member_id)
+        group.pending.forget(request.member_id)
         _refuse(group, token, Code.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
     elif group.state is GroupState.DEAD:
         _refuse(group, token, Code.COORDINATOR_NOT_AVAILABLE, request.member_id)
@@ -30,7 +31,7 @@ def join(group: Group, request: Join, *, token: Token, suffix: str, now: int) ->
         _join_as_new_instance(group, request, token=token, suffix=suffix, now=now)
     elif unknown:
         _join_as_new(group, request, token=token, suffix=suffix, now=now)
-    elif request.member_id in group.members.pending and request.instance_id is None:
+    elif request.member_id in group.pending and request.instance_id is None:
         group.admit(request, member_id=request.member_id, token=token, now=now)
     else:
         _join_again(group, request, token=token, now=now)
@@ -54,10 +55,10 @@ def _join_as_new(group: Group, request: Join, *, token: Token, suffix: str, now:
     member_id = f"{request.client_id[:LONGEST_CLIENT_ID]}-{suffix}"
     if not request.requires_known_member:
         group.admit(request, member_id=member_id, token=token, now=now)
-    elif len(group.members.pending) >= group.shared.limits.max_size:
+    elif len(group.pending) >= group.shared.limits.max_size:
         _refuse(group, token, Code.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
     else:
-        group.expect(member_id, request.session_timeout_ms, now)
+        group.pending.expect(member_id, request.session_timeout_ms, now)
         _refuse(group, token, Code.MEMBER_ID_REQUIRED, member_id)
 
 
@@ -72,7 +73,7 @@ def _join_as_new_instance(group: Group, request: Join, *, token: Token, suffix: 
     group.replace(member, member_id=member_id, now=now)
     group.update(member, request, token)
     if group.state is GroupState.STABLE and group.members.select_protocol() == group.protocol_name:
-        result = group.joined(member, skip_assignment=request.can_skip_assignment and _leads(group, member))
+        result = as_joined(group, member, skip_assignment=request.can_skip_assignment and _leads(group, member))
         if not request.can_skip_assignment:
             # The former id of the leader keeps an old client from assigning again in a group that is stable.
             result = JoinResult(
@@ -99,7 +100,7 @@ def _join_again(group: Group, request: Join, *, token: Token, now: int) -> None:
     # because it saw the topics change, so it forces a rebalance.
     current = group.state is GroupState.COMPLETING or (group.state is GroupState.STABLE and not _leads(group, member))
     if unchanged and current:
-        group.answer(token, group.joined(member))
+        group.answer(token, as_joined(group, member))
         return
     group.update(member, request, token)
     reason = f"member {member.member_id} joins again: {request.reason or 'no reason given'}"

@@ -1,4 +1,4 @@
-"""Who is in a group: members, static instances, pending members, the leader, and the votes for a protocol.
+"""Who is in a group: members, static instances, the leader, and the votes for a protocol.
 
 Holds no state of the rebalance and decides nothing about it; group.py does.
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace.broker.groups.deadlines import Alarm
 from headrace.broker.groups.messages import Protocol, Token
+from headrace.broker.groups.snapshot import StoredMember
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -32,6 +33,21 @@ class Member:
     is_new: bool = False
     """Has not been in a generation yet; its JoinGroup expires, since it may not know its id and come again."""
 
+    @classmethod
+    def of(cls, stored: StoredMember, session: Alarm) -> "Member":
+        """A member as it is, or would be, stored; `session` rings when nothing was heard of it for too long."""
+        return cls(
+            member_id=stored.member_id,
+            instance_id=stored.instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            session_timeout_ms=stored.session_timeout_ms,
+            rebalance_timeout_ms=max(stored.rebalance_timeout_ms, 1),
+            protocols=tuple(Protocol(name, metadata) for name, metadata in stored.protocols),
+            session=session,
+            assignment=stored.assignment,
+        )
+
     def metadata(self, protocol: str) -> bytes:
         """What it said in this protocol; empty when it does not offer it."""
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
@@ -42,8 +58,6 @@ class Members:
     """The members of one group."""
 
     leader: str | None = None
-    pending: dict[str, Alarm] = field(default_factory=dict)
-    """Ids handed out with MEMBER_ID_REQUIRED that have not come back yet."""
     _by_id: dict[str, Member] = field(default_factory=dict)
     _by_instance: dict[str, str] = field(default_factory=dict)
     _votes: Counter[str] = field(default_factory=Counter)
@@ -73,8 +87,8 @@ class Members:
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=1)
 
     def all_joined(self) -> bool:
-        """Whether a rebalance has nobody to wait for."""
-        return not self.pending and self.joining == len(self._by_id)
+        """Whether all wait in JoinGroup."""
+        return self.joining == len(self._by_id)
 
     def wait_in_join(self, member: Member, token: Token) -> Token | None:
         """The member waits in JoinGroup under `token`; returns the token of an older wait that this one replaces."""

@@ -1,18 +1,45 @@
-"""A group in the forms in which others see it: its leader, the catalog, an operator. Changes nothing."""
+"""A group in the forms in which others see it: its members, the catalog, an operator. Changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headrace.broker.groups.messages import GroupState, GroupView, JoinedMember, MemberView
+from headrace.broker.groups.messages import GroupState, GroupView, JoinedMember, JoinResult, MemberView, SyncResult
 from headrace.broker.groups.snapshot import GroupSnapshot, StoredMember
+from headrace.errors import Code
 
 if TYPE_CHECKING:
     from headrace.broker.groups.group import Group
+    from headrace.broker.groups.members import Member
 
 
-def as_leader_sees(group: Group) -> tuple[JoinedMember, ...]:
+def as_joined(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinResult:
+    """The answer to a JoinGroup for the current generation; the leader gets all members."""
+    leads = member.member_id == group.members.leader
+    return JoinResult(
+        code=Code.NONE,
+        member_id=member.member_id,
+        generation=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.members.leader or "",
+        members=_as_leader_sees(group) if leads else (),
+        skip_assignment=skip_assignment,
+    )
+
+
+def as_assigned(group: Group, member: Member) -> SyncResult:
+    """The answer to a SyncGroup of the current generation."""
+    return SyncResult(
+        code=Code.NONE,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )
+
+
+def _as_leader_sees(group: Group) -> tuple[JoinedMember, ...]:
     """All members with their subscriptions, in the form of the selected protocol."""
     protocol = group.protocol_name or ""
     return tuple(JoinedMember(m.member_id, m.instance_id, m.metadata(protocol)) for m in group.members)

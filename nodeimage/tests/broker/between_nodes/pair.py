@@ -20,7 +20,7 @@ from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch
 from headrace.node import Node
 from headrace.node.options import Options
-from headrace.store import records
+from headrace.store import container_records
 from headrace.store.records import ContainerRecord
 from headrace.wire.batch import RecordIn, build_batch, iter_records, read_batch
 
@@ -98,7 +98,7 @@ class Pair:
         """As the controller does it: another in-sync replica leads, in the next epoch."""
         node = self.nodes[0]
         await node.store(
-            lambda store: records.change_container(
+            lambda store: container_records.change_container(
                 store, container, lambda now: structs.replace(now, primary=to.node_id, epoch=Epoch(now.epoch + 1))
             )
         )
@@ -127,7 +127,7 @@ class Pair:
         yield other.broker
         own = (other.broker.node_id, uuid.UUID(replica.format))
         await other.store(
-            lambda store: records.change_container(
+            lambda store: container_records.change_container(
                 store,
                 container,
                 lambda now: structs.replace(

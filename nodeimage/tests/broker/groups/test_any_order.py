@@ -194,7 +194,7 @@ class Groups(RuleBasedStateMachine):
         self.machine.collect()
         self.machine.pass_time(2_000_000)
         assert self._group().state is GroupState.EMPTY
-        assert not self._group().members.pending
+        assert not self._group().pending
         assert self.machine.coordinator.next_deadline is None, "something still ticks in an empty group"
         assert self.tokens <= self.machine.answered, "a request was never answered"
 

@@ -1,0 +1,71 @@
+"""Topics that are made on first use, in streams whose policy allows it.
+
+Responsible for the command, one for however many topics: where their partitions lie, and why there is none. Holds
+nothing: who asks keeps what was made (topics.py).
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.broker.refusals import told
+from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.names import TopicName
+from headrace.catalog.rows import TopicRow
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import Millis
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+
+async def make_topics(
+    broker: "Broker", names: Sequence[TopicName]
+) -> dict[str, tuple[TopicRow, StreamPolicy] | KafkaError]:
+    """By full name, the row of each that was made or was there, with its stream's policy, or why it was not made.
+
+    Left out are those whose stream is not there or makes none, and those that the catalog refused for good.
+    """
+    paths = sorted({name.stream for name in names})
+    if not names:
+        return {}
+    streams = await broker.catalog.query(lambda reader: {path: reader.stream(path) for path in paths})
+    items = []
+    made: dict[str, tuple[TopicRow, StreamPolicy] | KafkaError] = {}
+    for name in names:
+        stream = streams[name.stream]
+        if stream is None or not stream.policy.auto_create:
+            continue
+        count = stream.policy.default_partitions
+        try:
+            places = broker.place(count, stream.policy.volume)
+        except KafkaError as error:
+            made[name.full] = error
+            continue
+        items.append(
+            NewTopic(
+                stream=name.stream,
+                name=name.topic,
+                topic_id=uuid.uuid4().bytes,
+                partitions=count,
+                configs={},
+                container_ids=[container for container, _ in places],
+                container_epochs=[epoch for _, epoch in places],
+            )
+        )
+    if not items:
+        return made
+    try:
+        outcome = await broker.catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
+    except HeadraceError as error:
+        return made | {f"{item.stream}:{item.name}": told(error) for item in items}
+    assert isinstance(outcome, list)
+    for item, result in zip(items, outcome, strict=True):
+        stream = streams[item.stream]
+        row = getattr(result, "topic", None)
+        if row is not None and stream is not None:
+            made[f"{item.stream}:{item.name}"] = (row, stream.policy)
+        elif result.code is Code.LEADER_NOT_AVAILABLE:
+            made[f"{item.stream}:{item.name}"] = KafkaError(result.code, result.message)
+    return made

@@ -1,0 +1,68 @@
+"""What the replicas of a node need of it: where they lie, how they are kept, the cluster store, the way to others.
+
+Says nothing of how a node gives it (node.environment), so that replicas run without a broker, or without a process.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from headrace.container.cycle import Room
+from headrace.ids import ContainerId, NodeId
+from headrace.log.container_log import LogOptions
+from headrace.store.protocol import ClusterStore
+from headrace.store.records import ContainerRecord, NodeRecord
+
+if TYPE_CHECKING:
+    from headrace.peer.session import Session
+
+T = TypeVar("T")
+
+
+class View(Protocol):
+    """What the cluster store holds, as last seen (store.view.ClusterView)."""
+
+    @property
+    def nodes(self) -> Mapping[NodeId, NodeRecord]: ...
+
+    @property
+    def containers(self) -> Mapping[ContainerId, ContainerRecord]: ...
+
+    @property
+    def versions(self) -> Mapping[ContainerId, int]: ...
+
+    def refresh(self) -> None: ...
+
+
+class Environment(Protocol):
+    """What replicas need of their node."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    @property
+    def node_format(self) -> str:
+        """Of the node's folder."""
+
+    @property
+    def executor(self) -> Executor: ...
+
+    @property
+    def view(self) -> View: ...
+
+    @property
+    def folder(self) -> Path:
+        """Where the replicas' folders lie."""
+
+    def options(self, kind: str, volume: str) -> LogOptions: ...
+
+    def room(self, kind: str) -> Room: ...
+
+    def fatal(self, reason: str) -> None: ...
+
+    def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]:
+        """Run a blocking call on the cluster store in a thread."""
+        ...
+
+    async def connect(self, node: NodeRecord) -> "Session": ...

@@ -1,0 +1,129 @@
+"""The roles of one replica of this node, as its container's record gives them: it is opened, leads, or follows.
+
+A primary that starts again takes a new epoch by compare and set before it writes: what it had not synced may be on its
+followers, and no epoch is written in twice.
+
+Knows one replica at a time, and nothing of when records change or who is to hear of it (replicas.py). A record that
+asks for what this replica must not do is refused with a KafkaError that says why.
+"""
+
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from headrace.container.container import Container
+from headrace.container.environment import Environment
+from headrace.container.follower import Follower, Install
+from headrace.container.in_sync import members
+from headrace.container.local_replica import LocalReplica
+from headrace.errors import Code, KafkaError
+from headrace.ids import Epoch
+from headrace.store import container_records
+from headrace.store.protocol import VersionConflict
+from headrace.store.records import ContainerRecord
+
+if TYPE_CHECKING:
+    from headrace.peer.session import Session
+
+
+async def open_replica(env: Environment, record: ContainerRecord) -> LocalReplica:
+    """This node's replica of the record's container, with no role yet.
+
+    Raises CorruptLog where it is damaged and no other is in sync.
+    """
+    others = {node for node, _ in record.in_sync} - {env.node_id}
+    replica = await LocalReplica.open(
+        container_id=record.container_id,
+        kind=record.kind,
+        node=env.node_id,
+        folder=env.folder / str(record.container_id),
+        options=env.options(record.kind, record.volume),
+        executor=env.executor,
+        room=env.room(record.kind),
+        fatal=env.fatal,
+        replaceable=bool(others),
+        unmarked=env.node_format,
+    )
+    replica.on_other_epoch = lambda epoch: env.view.refresh()
+    return replica
+
+
+async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica) -> Container | None:
+    """The container that the replica leads from now on, as the record says.
+
+    None: it leads already, another epoch had to be taken first, or the record has changed meanwhile; when the record
+    changes, all is looked at again.
+    """
+    if replica.container is not None and replica.container.epoch == record.epoch and not replica.container.lost:
+        return None
+    if replica.container is not None:
+        await replica.stop()
+    own = (env.node_id, uuid.UUID(replica.format))
+    if own not in record.in_sync:
+        # Invariants 5, 14: what this replica lost or never had may be committed elsewhere.
+        await replica.stop()
+        raise KafkaError(Code.REPLICA_NOT_AVAILABLE, "this replica is not in the in-sync set, and cannot lead")
+    if record.epoch <= replica.led or record.epoch < replica.seen:
+        await replica.stop()
+        await _claim(env, record, replica)
+        return None
+    if env.view.containers.get(record.container_id) is not record:
+        return None  # it has changed while we waited; the next round sees to it
+    container = await replica.lead(
+        epoch=record.epoch, in_sync=members(record), replicas=record.replicas, min_in_sync=record.min_in_sync
+    )
+    container.volume = record.volume
+    container.recovered_epoch = record.recovered_epoch
+    container.closing = record.state != "open"
+    return container
+
+
+async def _claim(env: Environment, record: ContainerRecord, replica: LocalReplica) -> None:
+    """Take an epoch that nobody has written in."""
+    if env.view.containers.get(record.container_id) is not record:
+        return  # it has changed while we waited: with its new version the old record would be put over the new one
+    epoch = Epoch(max(record.epoch, replica.seen, replica.led) + 1)
+    wanted = structs.replace(record, epoch=epoch)
+    version = env.view.versions[record.container_id]
+    try:
+        await env.store(lambda store: container_records.put_container(store, wanted, version))
+    except VersionConflict:
+        pass
+    env.view.refresh()
+
+
+async def follow(
+    env: Environment,
+    record: ContainerRecord,
+    replica: LocalReplica,
+    *,
+    lost: Callable[[], None],
+    install: Install | None,
+) -> None:
+    """Have the replica follow the record's primary. `lost` and `install`: see Follower."""
+    follower = replica.follower
+    observer = env.node_id not in record.replicas
+    if follower is not None and follower.epoch == record.epoch and follower.observer == observer:
+        return
+    await replica.stop()
+    if record.epoch < replica.seen:
+        raise KafkaError(Code.FENCED_LEADER_EPOCH, f"epoch {record.epoch} is older than {replica.seen}, seen here")
+    await replica.saw(record.epoch)
+
+    async def connect() -> "Session":
+        node = env.view.nodes.get(record.primary)
+        if node is None:
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"node {record.primary} is not known")
+        return await env.connect(node)
+
+    replica.follower = Follower(
+        replica,
+        epoch=record.epoch,
+        node=env.node_id,
+        observer=observer,
+        connect=connect,
+        lost=lost,
+        install=install,
+    )

@@ -1,0 +1,54 @@
+"""Changes of one record of the cluster store that hold, whoever else changes it: by compare and set, again and again.
+
+Knows nothing of what the records say: what becomes of one is decided by who asks, anew where somebody else was faster.
+All functions block.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.store.protocol import ClusterStore, VersionConflict
+from headrace.store.record_types import R, Record, decode
+
+_PAUSE_S = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)
+
+
+class _NextId(Record, frozen=True):
+    next: int = 1
+
+
+def read(store: ClusterStore, key: str, type_: type[R]) -> R | None:
+    """The record under `key`, as it is now."""
+    found = store.get(key)
+    return None if found is None else decode(found.value, type_, key)
+
+
+def change(store: ClusterStore, key: str, type_: type[R], decide: Callable[[R | None], R]) -> R:
+    """Compare and set until it holds. A record that need not change is not written."""
+    attempt = 0
+    while True:
+        found = store.get(key)
+        present = None if found is None else decode(found.value, type_, key)
+        wanted = decide(present)
+        if wanted == present:
+            return wanted
+        try:
+            store.put(key, msgspec.json.encode(wanted), None if found is None else found.version)
+        except VersionConflict:
+            # Somebody else got on, so this ends; the pause keeps many processes from colliding again.
+            time.sleep(secrets.SystemRandom().uniform(0, _PAUSE_S[min(attempt, len(_PAUSE_S) - 1)]))
+            attempt += 1
+        else:
+            return wanted
+
+
+def take_id(store: ClusterStore, kind: str) -> int:
+    """An id that nobody has had."""
+
+    def decide(present: _NextId | None) -> _NextId:
+        return _NextId(1 + (present or _NextId()).next)
+
+    return change(store, f"next/{kind}", _NextId, decide).next - 1

@@ -1,0 +1,161 @@
+"""The records of containers in the cluster store (record_types.ContainerRecord), and what each of them may become.
+
+Invariants 3 and 5: primary, epoch and in-sync set change here alone, by compare and set; an epoch never falls, and a
+new primary has a new one. Which change is wanted is for others to decide: for a primary, the controller, an operator.
+
+All functions block; any number of processes may call them at a time.
+"""
+
+import uuid
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+from msgspec import structs
+
+from headrace.errors import HeadraceError
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.compare_and_set import change, read, take_id
+from headrace.store.protocol import ClusterStore, VersionConflict
+from headrace.store.record_types import (
+    CATALOG_ID,
+    CONTAINER_PREFIX,
+    ContainerRecord,
+    NodeRecord,
+    decode,
+    decode_container,
+)
+
+
+def take_container_id(store: ClusterStore, kind: str) -> ContainerId:
+    """The id for a new container: one that nobody has had, but the catalog's is always the same."""
+    if kind == "catalog":
+        return CATALOG_ID
+    while (taken := take_id(store, "container")) == CATALOG_ID:
+        continue
+    return ContainerId(taken)
+
+
+def create_container(
+    store: ClusterStore,
+    *,
+    kind: str,
+    members: Sequence[tuple[NodeId, uuid.UUID]] = (),
+    primary: NodeRecord | None = None,
+    container_id: ContainerId | None = None,
+    volume: str = "default",
+    min_in_sync: int = 1,
+    wanted: int = 1,
+) -> ContainerRecord:
+    """A new open container at epoch 1, the first member its primary, all of them in sync.
+
+    Members are (node, format of its replica's folder); without formats, `primary` alone is the member and its node's
+    format stands for the replica's. `container_id` is from `take_container_id`. The catalog is made once: whoever comes
+    later gets the one that is there. Raises StoreUnavailable: it may be there nevertheless, with an id that nobody
+    else gets.
+    """
+    if primary is not None:
+        members = ((primary.node_id, primary.format),)
+    record = ContainerRecord(
+        container_id=take_container_id(store, kind) if container_id is None else container_id,
+        kind=kind,
+        primary=members[0][0],
+        epoch=Epoch(1),
+        in_sync=tuple(members),
+        replicas=tuple(node for node, _ in members),
+        volume=volume,
+        min_in_sync=min_in_sync,
+        wanted=wanted,
+    )
+    try:
+        put_container(store, record, None)
+    except VersionConflict:
+        present = get_container(store, record.container_id)
+        if kind != "catalog" or present is None:
+            raise
+        return present
+    return record
+
+
+def containers(store: ClusterStore) -> list[ContainerRecord]:
+    """All containers, by id."""
+    found = [decode(each.value, ContainerRecord, each.key) for each in store.list(CONTAINER_PREFIX)]
+    return sorted(found, key=lambda container: container.container_id)
+
+
+def list_containers_versioned(store: ClusterStore) -> list[tuple[ContainerRecord, int]]:
+    """All containers with the versions of their records, by id."""
+    found = [(decode_container(each), each.version) for each in store.list(CONTAINER_PREFIX)]
+    return sorted(found, key=lambda pair: pair[0].container_id)
+
+
+def get_container(store: ClusterStore, container_id: ContainerId) -> ContainerRecord | None:
+    """One container."""
+    return read(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord)
+
+
+def put_container(store: ClusterStore, record: ContainerRecord, expected_version: int | None) -> int:
+    """Write a container's record if it is at `expected_version`; its new version.
+
+    Raises VersionConflict, StoreUnavailable (it may have landed, or may yet), and HeadraceError for a record that no
+    container may have: a primary that is not in sync or no replica, or a node named twice. Another member of the
+    in-sync set may for a moment be no replica any more; the primary sees to that.
+    """
+    if (
+        record.primary not in record.replicas
+        or all(node != record.primary for node, _ in record.in_sync)
+        or len(set(record.in_sync)) < len(record.in_sync)
+        or len(set(record.replicas)) < len(record.replicas)
+    ):
+        raise HeadraceError(f"no container may have this record: {record}")
+    return store.put(f"{CONTAINER_PREFIX}{record.container_id}", msgspec.json.encode(record), expected_version)
+
+
+def change_container(
+    store: ClusterStore, container_id: ContainerId, decide: Callable[[ContainerRecord], ContainerRecord]
+) -> ContainerRecord:
+    """Replace a container's record with what `decide` makes of it; decided anew when somebody else was faster.
+
+    `decide` may run more than once, and may raise to leave the record as it is. Raises HeadraceError where there is no
+    such container, for a change that breaks invariant 3 (an epoch that falls, a new primary at an old epoch), and where
+    a deleted one would be back.
+    """
+
+    def checked(present: ContainerRecord | None) -> ContainerRecord:
+        if present is None:
+            raise HeadraceError(f"there is no container {container_id}")
+        wanted = decide(present)
+        falls = wanted.epoch < present.epoch or (wanted.primary != present.primary and wanted.epoch == present.epoch)
+        if falls or (present.state == "deleted" != wanted.state):
+            raise HeadraceError(f"container {container_id} must not go from {present} to {wanted}")
+        return wanted
+
+    return change(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord, checked)
+
+
+def leave_in_sync(
+    store: ClusterStore,
+    container_id: ContainerId,
+    member: tuple[NodeId, uuid.UUID],
+    *,
+    heirs: Collection[NodeId],
+    hand_over: bool = True,
+) -> ContainerRecord:
+    """Take a replica that is damaged out of the in-sync set; the record as it is then.
+
+    It stays where fewer than the minimum would be left, as its copy may be the last good one of something else. A
+    primary hands over to another member among `heirs`, in a new epoch; where it stays in sync only with `hand_over`:
+    what it cannot read to others that one may.
+    """
+    node, _ = member
+
+    def without(present: ContainerRecord) -> ContainerRecord:
+        others = tuple(each for each in present.in_sync if each != member)
+        able = [each for each, _ in others if each in present.replicas and each in heirs]
+        leaves = len(others) >= max(1, present.min_in_sync)
+        leads = present.primary == node
+        if len(others) == len(present.in_sync) or (leads and not (able and (leaves or hand_over))):
+            return present
+        after = structs.replace(present, in_sync=others) if leaves else present
+        return structs.replace(after, primary=able[0], epoch=Epoch(present.epoch + 1)) if leads else after
+
+    return change_container(store, container_id, without)

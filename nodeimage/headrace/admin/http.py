@@ -1,9 +1,9 @@
 """A node's HTTP port.
 
-    /livez     200 while the event loop answers
-    /readyz    200 once the node serves; 503 with a line that says what it waits for
-    /safez     200 where this node can stop without anybody waiting; 503 with what would be missed
-    /metrics   Prometheus's text format
+/livez     200 while the event loop answers
+/readyz    200 once the node serves; 503 with a line that says what it waits for
+/safez     200 where this node can stop without anybody waiting; 503 with what would be missed
+/metrics   Prometheus's text format
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,9 +21,7 @@ Check = Callable[[], str]
 class HttpPort:
     """One node's."""
 
-    def __init__(
-        self, *, ready: Check, safe: Check, status: Callable[[], Awaitable[dict[str, Any]] | None]
-    ) -> None:
+    def __init__(self, *, ready: Check, safe: Check, status: Callable[[], Awaitable[dict[str, Any]] | None]) -> None:
         """`status` gives None until there is a broker."""
         self._ready = ready
         self._safe = safe

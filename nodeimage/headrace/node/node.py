@@ -10,8 +10,8 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
@@ -34,8 +34,8 @@ from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.disk import NodeDisk
 from headrace.node.environment import NodeEnvironment
-from headrace.node.load import LoadMeter
 from headrace.node.health import why_not_ready, why_not_safe
+from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Follow, NodeLoad, Prepare, Prepared, Probe, ProbeAnswer, Submit

@@ -61,17 +61,24 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--data", type=Path, required=True, help="this node's folder")
     store = parser.add_mutually_exclusive_group(required=True)
     store.add_argument("--store", type=Path, help="the cluster store's SQLite file")
-    store.add_argument("--kubernetes", metavar="NAMESPACE/CLUSTER", help="the cluster store is this one's, in Kubernetes")
+    store.add_argument(
+        "--kubernetes", metavar="NAMESPACE/CLUSTER", help="the cluster store is this one's, in Kubernetes"
+    )
     parser.add_argument("--cluster-record", type=Path, help="with --kubernetes: the file with the cluster's own record")
     parser.add_argument("--host", default="127.0.0.1", help="of the address that clients are told")
     parser.add_argument("--bind", default="", help="address to listen at, if it is not --host")
     parser.add_argument("--peer-host", default="", help="where other nodes reach this one, if it is not --host")
     parser.add_argument(
-        "--listener", action="append", default=[], metavar="NAME=PORT", help="one more port for clients, who are told "
-        "the addresses that nodes have for that listener"
+        "--listener",
+        action="append",
+        default=[],
+        metavar="NAME=PORT",
+        help="one more port for clients, who are told the addresses that nodes have for that listener",
     )
     parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
-    parser.add_argument("--slot", default="", help="where this process runs: a new folder there replaces the former node")
+    parser.add_argument(
+        "--slot", default="", help="where this process runs: a new folder there replaces the former node"
+    )
     parser.add_argument("--port", type=int, default=0, help="for Kafka clients; 0: any free one")
     parser.add_argument("--peer-port", type=int, default=0, help="for the other nodes; 0: any free one")
     parser.add_argument("--ready-file", type=Path, help="written as JSON once the node serves")

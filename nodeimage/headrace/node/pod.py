@@ -53,9 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=Path("/data"))
     given, more = parser.parse_known_args(arguments)
     commands = [
-        command(
-            shard, cluster=given.cluster, shards=given.shards, data=given.data, environment=os.environ, more=more
-        )
+        command(shard, cluster=given.cluster, shards=given.shards, data=given.data, environment=os.environ, more=more)
         for shard in range(given.shards)
     ]
     for shard in range(given.shards):

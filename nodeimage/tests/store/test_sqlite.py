@@ -66,7 +66,11 @@ def test_watch_tells_changes_and_removals_since_a_revision(store: SqliteStore) -
     two = store.put("node/2", b"b", None)
     store.delete("node/1", one)
     changes = store.watch("node/", since=everything.revision, timeout_s=0)
-    assert (changes.records, changes.removed, changes.whole) == ([Versioned("node/2", b"b", two)], {"node/1": changes.revision}, False)
+    assert (changes.records, changes.removed, changes.whole) == (
+        [Versioned("node/2", b"b", two)],
+        {"node/1": changes.revision},
+        False,
+    )
     nothing = store.watch("node/", since=changes.revision, timeout_s=0)
     assert (nothing.revision, nothing.records, nothing.removed) == (changes.revision, [], {})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from toy_api import ToyApi, toy_api
 
 from headrace.ids import ContainerId, NodeId
 from headrace.store import records
@@ -15,7 +16,6 @@ from headrace.store.kubernetes.api import Access
 from headrace.store.kubernetes.store import KubernetesStore
 from headrace.store.protocol import StoreUnavailable, VersionConflict
 from headrace.store.records import ClusterRecord, LeaseRecord, NodeRecord
-from toy_api import ToyApi, toy_api
 
 NODES = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagenodes"
 CONTAINERS = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagecontainers"

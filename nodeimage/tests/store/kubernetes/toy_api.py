@@ -95,7 +95,10 @@ class ToyApi:
             if request.transport is not None:
                 request.transport.close()
             raise web.HTTPServiceUnavailable
-        if self.tokens is not None and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+        if (
+            self.tokens is not None
+            and request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens
+        ):
             return _failed(401, "Unauthorized")
         params = dict(parse_qsl(request.query_string))
         if params.get("watch"):
@@ -113,7 +116,9 @@ class ToyApi:
             case "GET" if path in self.objects:
                 return web.json_response(self.objects[path])
             case "GET" if _is_collection(path):
-                items = [each for where, each in sorted(self.objects.items()) if _in(path, where) and _chosen(each, params)]
+                items = [
+                    each for where, each in sorted(self.objects.items()) if _in(path, where) and _chosen(each, params)
+                ]
                 return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": items})
             case "POST":
                 assert body is not None

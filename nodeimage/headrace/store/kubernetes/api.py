@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import aiohttp
 import msgspec
-from aiohttp.abc import AddrInfoType
+from aiohttp import AddrInfoType
 
 from headrace.errors import Code, FolderRefused, HeadraceError
 
@@ -135,7 +135,7 @@ class Api:
 
     async def watch(
         self, path: str, *, params: Mapping[str, str], since: str
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """(type, object) of each event after version `since`, bookmarks too; ends when the server ends it.
 
         Raises ApiError (410: `since` is too old, list again), ApiBusy, ApiSilent.
@@ -179,7 +179,7 @@ class Api:
         if answer.status < HTTPStatus.BAD_REQUEST:
             return
         reason = answer.reason or ""
-        with contextlib.suppress(aiohttp.ClientError, msgspec.MsgspecError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(aiohttp.ClientError, ValueError, TypeError, KeyError):
             reason = str(msgspec.json.decode(await answer.read())["message"])
         match answer.status:
             case HTTPStatus.TOO_MANY_REQUESTS:
@@ -207,7 +207,7 @@ class Api:
 def _reported(what: str) -> Iterator[None]:
     try:
         yield
-    except (aiohttp.ClientError, msgspec.MsgspecError, OSError, ValueError, KeyError, TypeError) as error:
+    except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
         raise ApiSilent(f"{what}: {error!r}") from error
 
 

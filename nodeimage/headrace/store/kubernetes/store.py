@@ -5,9 +5,9 @@ answers from etcd's quorum; `put` and `delete` write an object at the very resou
 and so does a put that is made again: of all that expect one version, one lands. `watch` is served from what the watches
 have seen, and from the answers to calls, which may be ahead of them.
 
-Writes are bounded: so many under way, so many a second; the lease goes first. A server that is busy is left alone for as
-long as it says. Whatever happens in between, a crash leaves an object as it was or as it was to be: each change of a
-record is one call.
+Writes are bounded: so many under way, so many a second; the lease goes first. A server that is busy is left alone for
+as long as it says. A crash in between leaves an object as it was, or as it was to be: each change of a record is one
+call.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ class KubernetesStore:
         return next((each for each in objects.records(resource, self._cluster, found) if each.key == key), None)
 
     async def _list(self, prefix: str) -> Sequence[Versioned]:
-        records: list[Versioned] = []  # type: ignore[valid-type]
+        records: list[Versioned] = []
         for resource, params in objects.watched(self._cluster):
             if objects.may_hold(resource, prefix):
                 found, _ = await self._api.list_all(resource.path(self._namespace), params=params)
@@ -232,7 +232,7 @@ class _Pace:
 
     async def free(self) -> None:
         """Once the server is not busy."""
-        while (wait := self._held_until - self._loop.time()) > 0:
+        if (wait := self._held_until - self._loop.time()) > 0:
             await asyncio.sleep(wait)
 
     @contextlib.asynccontextmanager

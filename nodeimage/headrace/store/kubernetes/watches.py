@@ -53,11 +53,14 @@ class Watches:
             ]
             try:
                 await self._until_deaf()
+                log.warning("the watches of Kubernetes are silent, and begin anew")
+            except Exception:
+                log.exception("Kubernetes gives answers that cannot be read; the watches begin anew")
+                await asyncio.sleep(AGAIN_S[-1])
             finally:
                 for each in following:
                     each.cancel()
                 await asyncio.gather(*following, return_exceptions=True)
-            log.warning("the watches of Kubernetes are silent, and begin anew")
 
     async def _follow(self, resource: Resource, params: Mapping[str, str]) -> None:
         loop = asyncio.get_running_loop()

@@ -1,8 +1,7 @@
 """Whether a node is ready, and whether it can stop, by the cluster's records and whom it hears. Pure.
 
-Ready says: it has its containers, and is not behind. It says nothing of what no other node could do better, so that
-nodes which start all at once do not wait for each other's readiness, and a container that nobody leads, or whose primary
-does not answer, makes nobody unready.
+Ready says: it has its containers, and is not behind. A container that nobody leads, or whose primary does not answer,
+makes nobody unready, so nodes that start all at once do not wait for each other's readiness.
 """
 
 from collections.abc import Collection

@@ -29,6 +29,7 @@ CALL_S: Final = 5.0
 CONNECT_S: Final = 2.0
 PAGE: Final = 500
 """Objects of one answer to a list."""
+LIST_TRIES: Final = 3
 EVENT_BYTES: Final = 4 * 1024 * 1024
 """Of one event of a watch, at most; an object of etcd's has 1.5 MB."""
 WATCH_S: Final = 300
@@ -99,6 +100,8 @@ class Api:
             connector=aiohttp.TCPConnector(ssl=context, limit=0, socket_factory=_socket),
             read_bufsize=EVENT_BYTES,
         )
+        # aiohttp sends PUT and DELETE again by itself where a connection ends: what has landed would be a conflict then.
+        self._http._retry_connection = False
 
     async def close(self) -> None:
         """End all connections."""
@@ -123,15 +126,13 @@ class Api:
 
     async def list_all(self, path: str, *, params: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
         """All objects of a collection at one moment, and the version to watch from. Raises as `call`."""
-        found: list[dict[str, Any]] = []
-        asked = {**params, "limit": str(PAGE)}
-        while True:
-            page = await self.call("GET", path, params=asked)
-            found += page.get("items") or []
-            meta = page["metadata"]
-            if not meta.get("continue"):
-                return found, str(meta["resourceVersion"])
-            asked["continue"] = meta["continue"]
+        for again in reversed(range(LIST_TRIES)):
+            try:
+                return await self._list(path, params)
+            except ApiError as error:
+                if error.status != HTTPStatus.GONE or not again:
+                    raise  # 410: it took so long that its moment is forgotten
+        raise AssertionError("unreachable")
 
     async def watch(
         self, path: str, *, params: Mapping[str, str], since: str
@@ -157,6 +158,17 @@ class Api:
                     if event["type"] == "ERROR":
                         raise ApiError(int(found.get("code", 500)), str(found.get("message", "")))
                     yield event["type"], found
+
+    async def _list(self, path: str, params: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+        found: list[dict[str, Any]] = []
+        asked = {**params, "limit": str(PAGE)}
+        while True:
+            page = await self.call("GET", path, params=asked)
+            found += page.get("items") or []
+            meta = page["metadata"]
+            if not meta.get("continue"):
+                return found, str(meta["resourceVersion"])
+            asked["continue"] = meta["continue"]
 
     async def _call(
         self, method: str, path: str, params: Mapping[str, str] | None, body: object, timeout_s: float
@@ -208,7 +220,7 @@ def _reported(what: str) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ApiSilent(f"{what}: {error!r}") from error
+        raise ApiSilent(f"{what}: {type(error).__name__} {error}".rstrip()) from error
 
 
 def _seconds(retry_after: str) -> float:

@@ -84,8 +84,15 @@ class ToyApi:
         asyncio.set_event_loop(self._loop)
         runner = self._loop.run_until_complete(self._serve())
         self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
+        self._loop.run_until_complete(self._end(runner))
         self._loop.close()
+
+    async def _end(self, runner: web.AppRunner) -> None:
+        await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in left:
+            each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _serve(self) -> web.AppRunner:
         application = web.Application(client_max_size=8 << 20)

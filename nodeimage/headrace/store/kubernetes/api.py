@@ -22,6 +22,7 @@ import aiohttp
 import msgspec
 from aiohttp import AddrInfoType
 
+from headrace import __version__
 from headrace.errors import Code, FolderRefused, HeadraceError
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -99,8 +100,9 @@ class Api:
             base_url=access.url,
             connector=aiohttp.TCPConnector(ssl=context, limit=0, socket_factory=_socket),
             read_bufsize=EVENT_BYTES,
+            headers={"User-Agent": f"headrace-node/{__version__}"},  # whom Kubernetes notes as the manager of fields
         )
-        # aiohttp sends PUT and DELETE again by itself where a connection ends: what has landed would be a conflict then.
+        # Or aiohttp sends PUT and DELETE again where a connection ends: what has landed would be a conflict then.
         self._http._retry_connection = False
 
     async def close(self) -> None:

@@ -149,3 +149,21 @@ def test_a_node_hands_over_before_it_stops_and_an_empty_folder_is_another_node_i
     three.await_whole()
     load.await_writes(time.monotonic())
     load.finish()
+
+
+def test_containers_that_are_deleted_by_hand_are_never_made_anew_over_what_the_nodes_hold(
+    three: KubernetesCluster, api: ToyApi
+) -> None:
+    load = Load(three)
+    load.await_writes(time.monotonic())
+    kept = {path: body for path, body in api.objects.items() if path.startswith(CONTAINERS)}
+    for path in kept:
+        api.drop(path)
+    told = "the cluster store has lost its record"
+    until("the controller is refused", lambda: any(told in node.log() for node in three.nodes.values()))
+    assert f"{CONTAINERS}/c-1" not in api.objects
+    for path, body in kept.items():
+        api.put(path, {**body, "status": {**body["status"], "epoch": body["status"]["epoch"] + 1}})
+    load.await_writes(time.monotonic(), within_s=30.0)
+    three.await_whole()
+    load.finish()

@@ -27,7 +27,7 @@ PING_S: Final = 0.5
 """Silence after which the server is asked."""
 ANSWER_S: Final = 1.0
 DEAF_S: Final = 1.5
-AGAIN_S: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
+AGAIN_S: Final = (0.05, 0.2, 0.5, 1.0)
 """Before each next attempt to list and watch; the nodes of a cluster spread over it."""
 STEADY_S: Final = 5.0
 """A watch that went on for so long was no failed attempt."""
@@ -66,7 +66,7 @@ class Watches:
         loop = asyncio.get_running_loop()
         path = resource.path(self._namespace)
         attempt = 0
-        since = ""
+        since = refused = ""
         while True:
             begun = loop.time()
             pause = 0.0
@@ -82,16 +82,18 @@ class Watches:
                         since = str(objects.version(each))
                         self._heard(resource, objects.version(each))
                         attempt = 0
+                        refused = ""
             except ApiBusy as busy:
                 pause = busy.retry_after_s
             except ApiError as error:
                 since = ""
                 if error.status != HTTPStatus.GONE:
                     self._seen.trouble = str(error)
-                    log.warning("Kubernetes refuses a watch", of=resource.plural, reason=str(error))
+                    if refused != str(error):
+                        log.warning("Kubernetes refuses a watch", of=resource.plural, reason=str(error))
+                    refused = str(error)
             except ApiSilent as error:
-                self._seen.trouble = str(error)
-                log.debug("a watch of Kubernetes ended", of=resource.plural, reason=str(error))
+                self._seen.trouble = str(error)  # who looks tells, if it lasts
             except Exception:  # the cache would stand still for ever
                 since = ""
                 log.exception("a watch of Kubernetes went wrong", of=resource.plural)

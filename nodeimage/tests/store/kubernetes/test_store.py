@@ -264,10 +264,12 @@ def test_a_server_that_does_not_answer_in_time_is_away(store: KubernetesStore, a
 
 def test_a_busy_server_is_left_alone_for_as_long_as_it_says(store: KubernetesStore, api: ToyApi) -> None:
     until("all is listed", lambda: Follower(store).look(5))
-    api.busy, api.busy_s = 2, 1
-    begun = time.monotonic()
+    api.busy, api.busy_s = 1000, 1
+    threading.Timer(0.3, lambda: setattr(api, "busy", 0)).start()
+    begun, before = time.monotonic(), len(api.calls)
     version = store.put("volume/a", b'{"name":"a"}', None)
     assert time.monotonic() - begun >= 1
+    assert len([path for _, path in api.calls[before:] if "configmaps" in path]) == 3  # told to wait, asked, written
     found = store.get("volume/a")
     assert found is not None
     assert found.version == version

@@ -1,11 +1,14 @@
 """A node's HTTP port.
 
-    /livez     200 while the event loop answers
-    /readyz    200 once the node serves; 503 with a line that says what it waits for
-    /safez     200 where this node can stop without anybody waiting; 503 with what would be missed
-    /metrics   Prometheus's text format
+/livez      200 while the event loop answers
+/readyz     200 once the node serves, has its containers and is not behind; 503 with a line that says what it waits for
+/safez      200 where this node can stop without anybody waiting; 503 with what would be missed
+/metrics    Prometheus's text format
+/hand-over  POST from this host alone: others lead what the node leads; answered when they do. It is about to stop, and
+            takes no roles until it is started again. SIGTERM does the same
 """
 
+import ipaddress
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -22,18 +25,23 @@ class HttpPort:
     """One node's."""
 
     def __init__(
-        self, *, ready: Check, safe: Check, status: Callable[[], Awaitable[dict[str, Any]] | None]
+        self,
+        *,
+        ready: Check,
+        safe: Check,
+        status: Callable[[], Awaitable[dict[str, Any]] | None],
+        hand_over: Callable[[], Awaitable[None]],
     ) -> None:
         """`status` gives None until there is a broker."""
-        self._ready = ready
-        self._safe = safe
         self._status = status
+        self._hand_over = hand_over
         application = web.Application()
         application.router.add_get("/livez", self._alive)
         application.router.add_get("/readyz", self._answer(ready))
         application.router.add_get("/safez", self._answer(safe))
         application.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(application, access_log=None)
+        application.router.add_post("/hand-over", self._handed_over)
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> int:
         """Serve; the port. Raises OSError."""
@@ -63,3 +71,18 @@ class HttpPort:
         if status is None:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="the node is starting\n")
         return web.Response(body=exposition(await status).encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _handed_over(self, request: web.Request) -> web.Response:
+        if not _is_local(request.remote):
+            return web.Response(status=HTTPStatus.FORBIDDEN, text="only from the same host\n")
+        await self._hand_over()
+        return web.Response(text="ok\n")
+
+
+def _is_local(address: str | None) -> bool:
+    try:
+        found = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)  # of a socket that listens at `::`
+    return found.is_loopback or (mapped is not None and mapped.is_loopback)

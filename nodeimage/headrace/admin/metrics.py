@@ -1,11 +1,14 @@
-"""A node's status as Prometheus's text format (version 0.0.4). Pure."""
+"""A node's status as Prometheus's text format (version 0.0.4). Pure. Every sample says of which node it is."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _GAUGES: Final = (
+    ("ready", ("ready",), "Whether the node has its containers and is not behind"),
+    ("controller", ("controller",), "Whether the node is the cluster's controller"),
+    ("store_silent_seconds", ("store_silent_s",), "How long the cluster store has not answered"),
     ("streams", ("streams",), "Streams in the catalog"),
     ("topics", ("topics",), "Topics in the catalog"),
     ("partitions", ("partitions",), "Partitions in the catalog"),
@@ -36,31 +39,45 @@ _OF_CONTAINERS: Final = (
 
 
 def exposition(status: Mapping[str, Any]) -> str:
-    """What `/metrics` answers, of a `node_status`."""
+    """What `/metrics` answers: of a `node_status`, with `ready`, `controller` and `store_silent_s`."""
     return "\n".join(_lines(status)) + "\n"
 
 
+def merged(expositions: Sequence[str]) -> str:
+    """Several nodes' as one: each metric's samples stand together."""
+    metrics: dict[str, list[str]] = {}
+    for each in expositions:
+        for metric in each.split("# HELP ")[1:]:
+            name, _, rest = metric.partition(" ")
+            head = metrics.setdefault(name, [])
+            lines = f"# HELP {name} {rest}".splitlines()
+            head += lines if not head else [line for line in lines if not line.startswith("#")]
+    return "".join(f"{line}\n" for lines in metrics.values() for line in lines)
+
+
 def _lines(status: Mapping[str, Any]) -> Iterator[str]:
+    node = {"node": str(status["node"])}
     for kind, metrics in (("gauge", _GAUGES), ("counter", _COUNTERS)):
         for name, path, what in metrics:
-            yield from _metric(name, kind, what, [("", _at(status, path))])
-    containers = status["containers"]
+            yield from _metric(name, kind, what, [(node, _at(status, path))])
+    containers = [(node | _labels_of(each), each) for each in status["containers"]]
     for name, field, what in _OF_CONTAINERS:
-        values = [(_labels(each), each[field]) for each in containers if each[field] is not None]
+        values = [(labels, each[field]) for labels, each in containers if each[field] is not None]
         yield from _metric(name, "gauge", what, values)
-    leads = [(_labels(each), int(each["role"] == "primary")) for each in containers]
+    leads = [(labels, int(each["role"] == "primary")) for labels, each in containers]
     yield from _metric("container_leads", "gauge", "Whether this node leads a container", leads)
 
 
-def _metric(name: str, kind: str, what: str, values: Iterable[tuple[str, object]]) -> Iterator[str]:
+def _metric(name: str, kind: str, what: str, values: Iterable[tuple[Mapping[str, str], object]]) -> Iterator[str]:
     yield f"# HELP headrace_{name} {what}."
     yield f"# TYPE headrace_{name} {kind}"
     for labels, value in values:
-        yield f"headrace_{name}{labels} {value}"
+        shown = ",".join(f'{label}="{text}"' for label, text in labels.items())
+        yield f"headrace_{name}{{{shown}}} {value}"
 
 
-def _labels(container: Mapping[str, Any]) -> str:
-    return f'{{container="{container["id"]}",kind="{container["kind"]}"}}'
+def _labels_of(container: Mapping[str, Any]) -> dict[str, str]:
+    return {"container": str(container["id"]), "kind": str(container["kind"])}
 
 
 def _at(status: Mapping[str, Any], path: Iterable[str]) -> object:

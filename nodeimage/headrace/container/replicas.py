@@ -329,9 +329,18 @@ class Replicas:
             session.close()
 
     async def prepare(self, container_id: ContainerId) -> str:
-        """Make an empty replica for a container that is about to be created; its format. Idempotent."""
+        """Make an empty replica for a container that is about to be created; its format. Idempotent.
+
+        Raises KafkaError (FENCED_LEADER_EPOCH) where it has been in use: then the container's record was lost.
+        """
         folder = self._env.folder / str(container_id)
         state = await self._loop.run_in_executor(self._env.executor, replica_folder.prepare, folder)
+        if state.seen and container_id not in self._env.view.containers:
+            raise KafkaError(
+                Code.FENCED_LEADER_EPOCH,
+                f"container {container_id} is to be made, but its replica here has seen epoch {state.seen}: "
+                "the cluster store has lost its record; put it back, at a higher epoch",
+            )
         return state.format
 
     def damaged(self, container_id: ContainerId) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final
 from urllib.error import HTTPError, URLError
 
+from headrace.admin.metrics import merged
+
 CLIENT_PORT: Final = 9092
 PEER_PORT: Final = 7092
 EXTERNAL_PORT: Final = 19092
@@ -26,6 +28,8 @@ ADMIN_PORT: Final = 8080
 SHARD_ADMIN_PORT: Final = 8180
 """Of shard 0, where there are several; the pod itself answers at ADMIN_PORT then."""
 CHECK_S: Final = 1.0
+HAND_OVER_S: Final = 10.0
+NEEDED: Final = ("POD_NAME", "POD_NAMESPACE", "POD_IP")
 RECORD: Final = Path("/etc/headrace/cluster/record")
 
 
@@ -40,22 +44,31 @@ def command(
     found += ["--bind", "::" if ":" in address else "0.0.0.0", "--host", host, "--peer-host", address]
     found += ["--port", str(CLIENT_PORT + shard), "--peer-port", str(PEER_PORT + shard)]
     found += ["--listener", f"external={EXTERNAL_PORT + shard}"]
-    found += ["--admin-port", str(ADMIN_PORT if shards == 1 else SHARD_ADMIN_PORT + shard)]
+    found += ["--admin-port", str(_admin_port(shard, shards))]
     found += ["--slot", f"{pod}/{shard}", "--failure-host", environment.get("HOST_NAME") or pod]
     return [*found, *more]
+
+
+def _admin_port(shard: int, shards: int) -> int:
+    return ADMIN_PORT if shards == 1 else SHARD_ADMIN_PORT + shard
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process."""
     parser = argparse.ArgumentParser(prog="headrace.node.pod", description="The storage nodes of one pod.")
-    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--cluster", default="")
+    parser.add_argument("--hand-over", action="store_true", help="have the nodes that run hand over, and return")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--data", type=Path, default=Path("/data"))
     given, more = parser.parse_known_args(arguments)
+    if given.hand_over:
+        return asyncio.run(_hand_over(given.shards))
+    if not given.cluster:
+        parser.error("--cluster is missing")
+    if missing := [name for name in NEEDED if not os.environ.get(name)]:
+        parser.error(f"{', '.join(missing)} is not set; see Kubernetes' downward API")
     commands = [
-        command(
-            shard, cluster=given.cluster, shards=given.shards, data=given.data, environment=os.environ, more=more
-        )
+        command(shard, cluster=given.cluster, shards=given.shards, data=given.data, environment=os.environ, more=more)
         for shard in range(given.shards)
     ]
     for shard in range(given.shards):
@@ -92,10 +105,9 @@ async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.Str
         path = line[1] if len(line) > 1 else "/"
         loop = asyncio.get_running_loop()
         answers = await asyncio.gather(
-            *(loop.run_in_executor(None, _ask, SHARD_ADMIN_PORT + shard, path) for shard in range(shards))
+            *(loop.run_in_executor(None, _ask, _admin_port(shard, shards), path) for shard in range(shards))
         )
-        status = max(code for code, _ in answers)
-        body = b"".join(text for code, text in answers if code == status)
+        status, body = _joined(path, answers)
         writer.write(f"HTTP/1.1 {status} \r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         await writer.drain()
     except (OSError, TimeoutError):
@@ -104,10 +116,34 @@ async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.Str
         writer.close()
 
 
-def _ask(port: int, path: str) -> tuple[int, bytes]:
+def _joined(path: str, answers: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
+    """The worst of the shards' answers, and whose it is; their metrics all together."""
+    status = max(code for code, _ in answers)
+    if path == "/metrics" and status == HTTPStatus.OK:
+        return status, merged([text.decode() for _, text in answers]).encode()
+    return status, b"".join(text for code, text in answers if code == status)
+
+
+async def _hand_over(shards: int) -> int:
+    """All at once: what they wait for is the same."""
+    loop = asyncio.get_running_loop()
+    answers = await asyncio.gather(
+        *(
+            loop.run_in_executor(None, _ask, _admin_port(shard, shards), "/hand-over", "POST", HAND_OVER_S)
+            for shard in range(shards)
+        )
+    )
+    for status, text in answers:
+        if status != HTTPStatus.OK:
+            sys.stderr.write(text.decode())
+    return int(any(status != HTTPStatus.OK for status, _ in answers))
+
+
+def _ask(port: int, path: str, method: str = "GET", timeout_s: float = CHECK_S) -> tuple[int, bytes]:
     """[blocking]"""
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=CHECK_S) as answer:
+        with urllib.request.urlopen(asked, timeout=timeout_s) as answer:
             return int(answer.status), answer.read()
     except HTTPError as error:
         return error.code, error.read()

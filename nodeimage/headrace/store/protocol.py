@@ -52,7 +52,8 @@ class Changes:
     """What changed since a revision, each key once, as it is now.
 
     `whole`: `records` is everything there is, and any other key is gone; so it is when `since` was 0 or too long ago.
-    `removed`: the records of these keys that had at most this version are gone.
+    `removed`: the records of these keys that had at most this version are gone. A version that is higher than it was
+    written after this look.
     """
 
     revision: int

@@ -160,7 +160,7 @@ class ClusterView:
         if changes.revision > self.revision:
             removed = dict(changes.removed)
             if changes.whole:
-                gone = self._known.keys() - {each.key for each in changes.records}
+                gone = self._known.keys() - {each.key for each in changes.records} - removed.keys()
                 removed |= dict.fromkeys(gone, changes.revision)
             for key, version in removed.items():
                 if 0 < self._known.get(key, 0) <= version:

@@ -24,6 +24,7 @@ from cluster_ways import Ways
 from headrace.ids import NodeId
 from headrace.local.processes import free_port
 from headrace.store import container_records, records
+from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire.client import BrokerConnection, admin_call
@@ -112,6 +113,7 @@ class Cluster:
         self.folder = folder
         self.options = (*OPTIONS, *options)
         self._first = count
+        self._closing = contextlib.ExitStack()
         self.on_close: list[Callable[[], None]] = []
         """What lets go of the nodes before they end."""
         self.nodes = {number: Node(number, folder / f"node-{number}") for number in range(1, count + 1)}
@@ -123,9 +125,15 @@ class Cluster:
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values() if not node.stopped)
 
     @functools.cached_property
-    def store(self) -> SqliteStore:
+    def store(self) -> ClusterStore:
         """The cluster store, to look into."""
-        return SqliteStore(self.folder / "cluster.sqlite")
+        store = SqliteStore(self.folder / "cluster.sqlite")
+        self._closing.callback(store.close)
+        return store
+
+    def store_options(self, node: Node) -> list[str]:
+        """What tells a node where its cluster's store is."""
+        return [f"--store={self.folder / 'cluster.sqlite'}"]
 
     # --- processes
 
@@ -139,7 +147,7 @@ class Cluster:
             self._write_routes()
             self.ways.up(number)
             command = [sys.executable, str(SCRIPT), str(node.faults), f"--data={node.data}"]
-            command += [f"--store={self.folder / 'cluster.sqlite'}"]
+            command += self.store_options(node)
             command += [f"--port={node.port}", f"--peer-port={node.peer_port}"]
             command += [f"--ready-file={node.ready_file}", f"--first-nodes={self._first}"]
             command += [f"--failure-host=host-{number}", *self.options]
@@ -215,7 +223,7 @@ class Cluster:
             if node.process is not None:
                 node.process.wait()
         self.ways.close()
-        self.store.close()
+        self._closing.close()
 
     def _write_routes(self) -> None:
         for number, node in self.nodes.items():

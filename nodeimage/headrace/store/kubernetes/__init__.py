@@ -1,6 +1,8 @@
-"""The cluster store of a cluster on Kubernetes: custom resources, with their resourceVersion as version.
+"""The cluster store of a cluster on Kubernetes: objects of its API server, with their resourceVersion as version.
 
 - `objects`: what stands in which object. Pure.
-- `api`: one API server, over aiohttp; the official client costs 46 MiB a process.
-- `store`: the ClusterStore, with a cache that watches keep up to date.
+- `api`: one API server, over aiohttp; the official client costs 46 MiB a process. Knows nothing of records.
+- `cache`: objects and records as last seen, and what changed since when. Pure.
+- `following`: watches that keep the cache up to date, and the ping that tells whether they do.
+- `store`: the ClusterStore.
 """

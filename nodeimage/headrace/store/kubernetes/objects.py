@@ -8,8 +8,10 @@
 A version is the resourceVersion of the object, so a record that shares its object with others gets a new one when they
 change: whoever loses by that reads again. `status` of the two kinds is no subresource: a record is made in one call.
 
-A node's record has `draining`, its zone and the advertised addresses from `spec`, where the operator and `headrace node drain`
-write them, and nowhere else. Fields that this version does not know stay as they are.
+A node's record has `draining` and the advertised addresses from `spec`, where the operator and `headrace node drain`
+write them, and nowhere else; its zone too, where `spec` has one. Fields that this version does not know stay as they
+are. A write changes its object always, if only by an annotation: one that changes nothing gets no new version from an
+API server, and so would not keep an older one from landing later (store.protocol).
 
 The cluster's own record, with its secret, is no object of the store's: the operator makes it and mounts it into the
 pods, so that nodes need no right to read Secrets.
@@ -18,16 +20,20 @@ pods, so that nodes need no right to read Secrets.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
 from headrace.errors import CorruptLog
+from headrace.ids import NodeId
 from headrace.store.protocol import Versioned
 from headrace.store.record_types import CONTAINER_PREFIX, LEASE_KEY, NODE_PREFIX, LeaseRecord
 
 GROUP: Final = "headrace.dev"
 VERSION: Final = "v1alpha1"
 CLUSTER_LABEL: Final = "headrace.dev/cluster"
+TOUCHED: Final = "headrace.dev/touched"
+"""Annotation that differs where nothing else does."""
 RENEWAL: Final = "headrace.dev/renewal"
 """Annotation of the lease. It has no clock in it: who looks on sees whether it moves."""
 
@@ -84,6 +90,14 @@ def watched(cluster: str) -> list[tuple[Resource, Mapping[str, str]]]:
     ]
 
 
+def may_hold(resource: Resource, prefix: str) -> bool:
+    """Whether records under a prefix may stand in objects of a kind."""
+    for own, key in ((NODES, NODE_PREFIX), (CONTAINERS, CONTAINER_PREFIX), (LEASES, LEASE_KEY)):
+        if resource == own:
+            return key.startswith(prefix) or prefix.startswith(key)
+    return not prefix.startswith((NODE_PREFIX, CONTAINER_PREFIX))
+
+
 def version(found: Object) -> int:
     """Resource versions of one cluster of etcd are numbers that rise over all objects (KEP-5504)."""
     return int(found["metadata"]["resourceVersion"])
@@ -92,51 +106,31 @@ def version(found: Object) -> int:
 def records(resource: Resource, cluster: str, found: Object) -> list[Versioned]:
     """What stands in an object. Raises CorruptLog where that is no record."""
     try:
-        return [
-            Versioned(key, msgspec.json.encode(record), version(found))
-            for key, record in _records(resource, cluster, found).items()
-        ]
-    except (KeyError, TypeError, ValueError) as error:
+        return [Versioned(key, value, version(found)) for key, value in _records(resource, cluster, found).items()]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         name = found.get("metadata", {}).get("name", "?")
         raise CorruptLog(f"{resource.kind} {name} holds no record: {error!r}") from error
 
 
-def _records(resource: Resource, cluster: str, found: Object) -> dict[str, Any]:
-    name = str(found["metadata"]["name"])
-    number = name.removeprefix(f"{cluster}-")
-    match resource.kind:
-        case "StorageNode":
-            status, spec = found.get("status"), found.get("spec", {})
-            if not status:
-                return {}
-            record = _snake(status) | {"draining": bool(spec.get("drain", False))}
-            record |= {name: spec[name] for name in ("advertised", "zone") if spec.get(name)}
-            return {f"{NODE_PREFIX}{number}": record}
-        case "StorageContainer":
-            status = found.get("status")
-            if not status:
-                return {}
-            record = _snake(status)
-            record["in_sync"] = [[member["node"], member["format"]] for member in record["in_sync"]]
-            return {f"{CONTAINER_PREFIX}{number}": record}
-        case "Lease":
-            spec = found.get("spec", {})
-            holder = str(spec.get("holderIdentity") or "")
-            if not holder:
-                return {}
-            node, _, run = holder.partition("/")
-            renewal = found["metadata"].get("annotations", {}).get(RENEWAL, "0")
-            return {
-                LEASE_KEY: {
-                    "node": int(node),
-                    "run": run,
-                    "term": int(spec.get("leaseTransitions", 0)),
-                    "renewal": int(renewal),
-                }
-            }
-        case _:
-            data = found.get("data") or {}
-            return {entry.replace(".", "/", 1): msgspec.json.decode(value) for entry, value in data.items()}
+def _records(resource: Resource, cluster: str, found: Object) -> dict[str, bytes]:
+    if resource == CONFIG_MAPS:
+        return {entry.replace(".", "/", 1): value.encode() for entry, value in (found.get("data") or {}).items()}
+    number = str(found["metadata"]["name"]).removeprefix(f"{cluster}-")
+    status, spec = found.get("status") or {}, found.get("spec") or {}
+    if resource == NODES and status:
+        record = _snake(status) | {"draining": bool(spec.get("drain", False))}
+        record |= {name: spec[name] for name in ("advertised", "zone") if spec.get(name)}
+        return {f"{NODE_PREFIX}{number}": msgspec.json.encode(record)}
+    if resource == CONTAINERS and status:
+        record = _snake(status)
+        record["in_sync"] = [[member["node"], member["format"]] for member in record["in_sync"]]
+        return {f"{CONTAINER_PREFIX}{number}": msgspec.json.encode(record)}
+    if resource == LEASES and spec.get("holderIdentity"):
+        node, _, run = str(spec["holderIdentity"]).partition("/")
+        renewal = (found["metadata"].get("annotations") or {}).get(RENEWAL, "0")
+        lease = LeaseRecord(NodeId(int(node)), UUID(run), int(spec.get("leaseTransitions") or 0), int(renewal))
+        return {LEASE_KEY: msgspec.json.encode(lease)}
+    return {}
 
 
 def fresh(cluster: str, namespace: str, where: Place) -> Object:
@@ -150,41 +144,41 @@ def fresh(cluster: str, namespace: str, where: Place) -> Object:
 
 def with_record(found: Object, key: str, value: bytes, *, now: str) -> Object:
     """The object with a record in it, all else as it was. `now`: RFC 3339, for people."""
-    changed = dict(found)
-    record = msgspec.json.decode(value)
+    spec, status = dict(found.get("spec") or {}), found.get("status") or {}
     match found["kind"]:
-        case "StorageNode":
-            spec = dict(found.get("spec", {}))
+        case NODES.kind:
+            record = msgspec.json.decode(value)
             spec["drain"] = record.pop("draining", False)
             record.pop("advertised", None)
-            changed["spec"] = spec
-            changed["status"] = dict(found.get("status", {})) | _camel(record)
-        case "StorageContainer":
+            changed = {**found, "spec": spec, "status": status | _camel(record)}
+        case CONTAINERS.kind:
+            record = msgspec.json.decode(value)
             record["in_sync"] = [{"node": node, "format": format} for node, format in record["in_sync"]]
-            changed["spec"] = found.get("spec", {})
-            changed["status"] = dict(found.get("status", {})) | _camel(record)
-        case "Lease":
+            changed = {**found, "spec": spec, "status": status | _camel(record)}
+        case LEASES.kind:
             lease = msgspec.json.decode(value, type=LeaseRecord)
-            changed["metadata"] = dict(found["metadata"])
-            changed["metadata"]["annotations"] = found["metadata"].get("annotations", {}) | {
-                RENEWAL: str(lease.renewal)
-            }
-            changed["spec"] = dict(found.get("spec", {})) | {
+            spec |= {
                 "holderIdentity": f"{lease.node}/{lease.run}",
                 "leaseTransitions": lease.term,
                 "renewTime": now,
             }
+            changed = _annotated({**found, "spec": spec}, RENEWAL, str(lease.renewal))
         case _:
-            changed["data"] = dict(found.get("data") or {}) | {key.replace("/", ".", 1): value.decode()}
-    return changed
+            changed = {**found, "data": (found.get("data") or {}) | {key.replace("/", ".", 1): value.decode()}}
+    return _annotated(changed, TOUCHED, now) if changed == found else changed
 
 
 def without_record(found: Object, key: str) -> Object | None:
     """The object without a record; None: nothing is left, and it goes."""
-    if found["kind"] != "ConfigMap":
+    if found["kind"] != CONFIG_MAPS.kind:
         return None
     entry = key.replace("/", ".", 1)
-    return dict(found) | {"data": {name: value for name, value in (found.get("data") or {}).items() if name != entry}}
+    return {**found, "data": {name: value for name, value in (found.get("data") or {}).items() if name != entry}}
+
+
+def _annotated(found: Object, name: str, value: str) -> Object:
+    meta = found["metadata"]
+    return {**found, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), name: value}}}
 
 
 def _camel(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,69 +1,65 @@
 """The ClusterStore of a cluster on Kubernetes.
 
-One thread of its own runs an event loop for all that goes to the API server. Watches keep a cache of every object; a
-call by name, once a second, tells whether the server is there and whether the watches are: a lease that is newer than
-the watched one shows a watch that has gone silent, and all of them begin anew.
+One thread of its own runs an event loop for all that goes to the API server. `get` and `list` ask the server, which
+answers from etcd's quorum; `put` and `delete` write an object at the very resourceVersion that the expected record had,
+and so does a put that is made again: of all that expect one version, one lands. `watch` is served from what the watches
+have seen, and from the answers to calls, which may be ahead of them.
 
-`get` and `list` ask the server, which answers from etcd's quorum, and so does what `put` compares with, unless the cache
-has just the expected version. `watch` is served from the cache alone.
+Writes are bounded: so many under way, so many a second; the lease goes first. A server that is busy is left alone for
+as long as it says. A crash in between leaves an object as it was, or as it was to be: each change of a record is one
+call.
 """
 
 import asyncio
+import concurrent.futures
+import contextlib
 import threading
-import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
-import structlog
-
-from headrace.errors import CorruptLog, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.store.kubernetes import objects
-from headrace.store.kubernetes.api import Access, Api, ApiError, ApiSilent
-from headrace.store.kubernetes.objects import Object, Place, Resource
+from headrace.store.kubernetes.api import Access, Api, ApiBusy, ApiError, ApiSilent
+from headrace.store.kubernetes.objects import LEASES, Object, Place, Resource
+from headrace.store.kubernetes.seen import Seen
+from headrace.store.kubernetes.watches import Watches
 from headrace.store.protocol import Changes, StoreUnavailable, VersionConflict, Versioned
-from headrace.store.record_types import CLUSTER_KEY, LEASE_KEY
-
-log = structlog.get_logger()
+from headrace.store.record_types import CLUSTER_KEY
 
 T = TypeVar("T")
 
-PING_S: Final = 1.0
-SILENT_S: Final = 2.0
-"""Without an answer for so long, the store counts as away."""
-DEAF_S: Final = 3.0
-"""A watch that has not told of what a call found for so long is begun anew."""
-AGAIN_S: Final = (0.1, 0.5, 1.0, 2.0)
-"""Between two attempts to list and watch."""
-CALL_S: Final = 12.0
+ALL_S: Final = 12.0
+"""For all that one call of the store takes."""
+WRITES_AT_ONCE: Final = 8
+WRITES_PER_S: Final = 50.0
+BURST: Final = 300
+"""Writes that a failover may take without waiting."""
 
 
 class KubernetesStore:
-    """Threads may share it. `cluster_record`: the cluster's own, as it is mounted into the pod."""
+    """Threads may share it. `cluster_record`: the cluster's own, as it is mounted into the pod.
+
+    Raises OSError where the files of `access` cannot be read.
+    """
 
     def __init__(self, *, cluster: str, namespace: str, access: Access, cluster_record: bytes) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._own = Versioned(CLUSTER_KEY, cluster_record, 1)
-        self._changed = threading.Condition()
-        self._cache = _Cache()
-        self._cache.take(self._own)
-        self._heard = float("-inf")
-        self._told: dict[str, int] = {}
-        """Up to where each watch has come, by kind."""
-        self._deaf_since: float | None = None
-        self._watches: list[asyncio.Task[None]] = []
-        self._unlisted = {resource.kind for resource, _ in objects.watched(cluster)}
-        self._loop = asyncio.new_event_loop()
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(access, started), name="kubernetes-store", daemon=True)
+        self._seen = Seen(cluster, self._own)
+        started: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(
+            target=asyncio.run, args=(self._live(access, started),), name="kubernetes-store", daemon=True
+        )
         self._thread.start()
-        started.wait()
+        started.result()
 
     def close(self) -> None:
-        """End all connections and the thread."""
-        self._loop.call_soon_threadsafe(self._ending.set)
+        """End all connections and the thread; what is under way fails, as for a store that is away."""
+        with contextlib.suppress(RuntimeError):  # closed before
+            self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join()
 
     # --- ClusterStore
@@ -74,7 +70,8 @@ class KubernetesStore:
 
     def list(self, prefix: str) -> list[Versioned]:
         """See ClusterStore."""
-        return self._call(self._list(prefix))
+        found = [*self._call(self._list(prefix)), self._own]
+        return sorted((each for each in found if each.key.startswith(prefix)), key=lambda each: each.key)
 
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
         """See ClusterStore."""
@@ -88,40 +85,68 @@ class KubernetesStore:
 
     def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
         """See ClusterStore."""
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while True:
-                changes = self._cache.changes(prefix, since)
-                left = deadline - time.monotonic()
-                if not self._unlisted and (changes.records or changes.removed):
-                    return changes
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-        if self._unlisted:
-            raise StoreUnavailable(f"Kubernetes has not listed the cluster's {', '.join(sorted(self._unlisted))} yet")
-        if time.monotonic() - self._heard > SILENT_S:
-            raise StoreUnavailable("Kubernetes does not answer")
-        return changes
+        return self._seen.changes(prefix, since=since, timeout_s=timeout_s)
 
-    # --- calls, on the loop
+    # --- the thread
+
+    async def _live(self, access: Access, started: "concurrent.futures.Future[None]") -> None:
+        try:
+            self._loop = asyncio.get_running_loop()
+            self._ending = asyncio.Event()
+            self._pace = _Pace()
+            self._api = Api(access)
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        watches = Watches(self._api, self._seen, cluster=self._cluster, namespace=self._namespace)
+        following = asyncio.create_task(watches.run(), name="watches")
+        started.set_result(None)
+        try:
+            await self._ending.wait()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await self._api.close()
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it on the thread's loop."""
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_S)
-        except (ApiSilent, ApiError, TimeoutError) as error:
-            raise StoreUnavailable(f"the cluster store does not answer: {error or 'timeout'}") from error
+            called = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:  # the loop has ended
             coroutine.close()
             raise StoreUnavailable("the cluster store is closed") from error
+        try:
+            return called.result(ALL_S)
+        except (ApiSilent, ApiError) as error:
+            raise StoreUnavailable(f"the cluster store does not answer: {error}") from error
+        except (TimeoutError, concurrent.futures.CancelledError) as error:
+            called.cancel()
+            raise StoreUnavailable(f"the cluster store does not answer within {ALL_S:.0f} s") from error
+
+    # --- calls, on its loop
+
+    async def _ask(self, method: str, path: str, body: Object | None = None) -> Object:
+        """One call, again while the server is busy: then it has not taken place."""
+        while True:
+            await self._pace.free()
+            try:
+                answer = await self._api.call(method, path, body=body)
+            except ApiBusy as busy:
+                self._pace.hold(busy.retry_after_s)
+            else:
+                self._seen.heard()
+                return answer
 
     async def _find(self, where: Place) -> Object | None:
         try:
-            return await self._api.call("GET", f"{where.resource.path(self._namespace)}/{where.name}")
+            found = await self._ask("GET", f"{where.resource.path(self._namespace)}/{where.name}")
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
+                self._seen.heard()
                 return None
             raise
+        self._seen.take(where.resource, found)
+        return found
 
     async def _get(self, key: str) -> Versioned | None:
         where = objects.place(self._cluster, key)
@@ -131,46 +156,46 @@ class KubernetesStore:
     def _record(self, resource: Resource, found: Object, key: str) -> Versioned | None:
         return next((each for each in objects.records(resource, self._cluster, found) if each.key == key), None)
 
-    async def _list(self, prefix: str) -> list[Versioned]:
-        found = [self._own]
+    async def _list(self, prefix: str) -> Sequence[Versioned]:
+        records: list[Versioned] = []
         for resource, params in objects.watched(self._cluster):
-            listed = await self._api.call("GET", resource.path(self._namespace), params=params)
-            for each in listed["items"]:
-                found += self._read(resource, each)
-        return sorted((each for each in found if each.key.startswith(prefix)), key=lambda each: each.key)
+            if objects.may_hold(resource, prefix):
+                found, _ = await self._api.list_all(resource.path(self._namespace), params=params)
+                self._seen.heard()
+                for each in found:
+                    records += objects.records(resource, self._cluster, each)
+        return records
 
     async def _put(self, key: str, value: bytes, expected: int | None) -> int:
         where = objects.place(self._cluster, key)
-        found = await self._expected(where, key, expected)
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        base = objects.fresh(self._cluster, self._namespace, where) if found is None else found
-        wanted = objects.with_record(base, key, value, now=now)
-        path = where.resource.path(self._namespace)
-        if found is None:
-            written = await self._write(key, expected, "POST", path, wanted)
-        else:
-            written = await self._write(key, expected, "PUT", f"{path}/{where.name}", wanted)
-        self._take(where.resource, written)
+        async with self._pace.write(where.resource):
+            found = await self._expected(where, key, expected)
+            now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            base = objects.fresh(self._cluster, self._namespace, where) if found is None else found
+            wanted = objects.with_record(base, key, value, now=now)
+            written = await self._write(where, key, expected, "POST" if found is None else "PUT", wanted)
+        self._seen.take(where.resource, written)
         return objects.version(written)
 
     async def _delete(self, key: str, expected: int) -> None:
         where = objects.place(self._cluster, key)
-        found = await self._expected(where, key, expected)
-        assert found is not None
-        left = objects.without_record(found, key)
-        path = f"{where.resource.path(self._namespace)}/{where.name}"
-        if left is not None:
-            self._take(where.resource, await self._write(key, expected, "PUT", path, left))
-            return
-        meta = found["metadata"]
-        precise = {"preconditions": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
-        await self._write(key, expected, "DELETE", path, precise)
+        async with self._pace.write(where.resource):
+            found = await self._expected(where, key, expected)
+            if found is None:
+                raise VersionConflict(key, expected=expected, found=None)
+            left = objects.without_record(found, key)
+            if left is not None:
+                self._seen.take(where.resource, await self._write(where, key, expected, "PUT", left))
+                return
+            meta = found["metadata"]
+            precise = {"preconditions": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
+            await self._write(where, key, expected, "DELETE", precise)
 
     async def _expected(self, where: Place, key: str, expected: int | None) -> Object | None:
         """The object, if the record in it is at the expected version. Raises VersionConflict."""
-        cached = self._cache.object(where)
-        if cached is not None and expected is not None and objects.version(cached) == expected:
-            return cached
+        seen = self._seen.object(where)
+        if seen is not None and objects.version(seen) == expected and self._record(where.resource, seen, key):
+            return seen
         found = await self._find(where)
         record = None if found is None else self._record(where.resource, found, key)
         version = None if record is None else record.version
@@ -178,185 +203,52 @@ class KubernetesStore:
             raise VersionConflict(key, expected=expected, found=version)
         return found
 
-    async def _write(self, key: str, expected: int | None, method: str, path: str, body: Object) -> Object:
+    async def _write(self, where: Place, key: str, expected: int | None, method: str, body: Object) -> Object:
+        path = where.resource.path(self._namespace)
         try:
-            return await self._api.call(method, path, body=body)
+            return await self._ask(method, path if method == "POST" else f"{path}/{where.name}", body)
         except ApiError as error:
-            if error.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-                raise VersionConflict(key, expected=expected, found=None) from error
-            raise
-
-    # --- the thread
-
-    def _run(self, access: Access, started: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._ending = asyncio.Event()
-        try:
-            self._loop.run_until_complete(self._live(access, started))
-        finally:
-            self._loop.close()
-
-    async def _live(self, access: Access, started: threading.Event) -> None:
-        self._api = Api(access)
-        started.set()
-        self._begin_watches()
-        ping = self._loop.create_task(self._ping_always())
-        try:
-            await self._ending.wait()
-        finally:
-            for task in (ping, *self._watches):
-                task.cancel()
-            await asyncio.gather(ping, *self._watches, return_exceptions=True)
-            await self._api.close()
-
-    def _begin_watches(self) -> None:
-        for task in self._watches:
-            task.cancel()
-        self._watches = [
-            self._loop.create_task(self._follow_always(resource, params), name=f"watch-{resource.plural}")
-            for resource, params in objects.watched(self._cluster)
-        ]
-
-    async def _follow_always(self, resource: Resource, params: Mapping[str, str]) -> None:
-        attempt = 0
-        since = ""
-        while True:
-            try:
-                if not since:
-                    since = await self._relist(resource, params)
-                attempt = 0
-                async for kind, found in self._api.watch(resource.path(self._namespace), params=params, since=since):
-                    self._told[resource.kind] = objects.version(found)
-                    since = str(objects.version(found))
-                    if kind != "BOOKMARK":
-                        self._take(resource, found, deleted=kind == "DELETED")
-            except ApiError as error:
-                since = ""
-                if error.status != HTTPStatus.GONE:
-                    log.warning("Kubernetes refuses a watch", of=resource.plural, error=str(error))
-            except ApiSilent as error:
-                log.info("a watch of Kubernetes ended", of=resource.plural, error=str(error))
-            await asyncio.sleep(AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
-            attempt += 1
-
-    async def _relist(self, resource: Resource, params: Mapping[str, str]) -> str:
-        listed = await self._api.call("GET", resource.path(self._namespace), params=params)
-        version = objects.version(listed)
-        names = set()
-        for each in listed["items"]:
-            names.add(each["metadata"]["name"])
-            self._take(resource, {"kind": resource.kind, **each})
-        with self._changed:
-            self._cache.only(resource, names, version)
-            self._unlisted.discard(resource.kind)
-            self._told[resource.kind] = version
-            self._changed.notify_all()
-        return str(version)
-
-    async def _ping_always(self) -> None:
-        lease = objects.place(self._cluster, LEASE_KEY)
-        while True:
-            begun = self._loop.time()
-            try:
-                found = await self._find(lease)
-            except (ApiSilent, ApiError) as error:
-                log.debug("Kubernetes was asked in vain", error=str(error))
-            else:
-                self._heard = time.monotonic()
-                self._mind_deafness(lease, found)
-            await asyncio.sleep(max(0.0, begun + PING_S - self._loop.time()))
-
-    def _mind_deafness(self, lease: Place, found: Object | None) -> None:
-        if found is None or self._told.get(lease.resource.kind, 0) >= objects.version(found):
-            self._deaf_since = None
-        elif self._deaf_since is None:
-            self._deaf_since = self._loop.time()
-        elif self._loop.time() - self._deaf_since > DEAF_S:
-            log.warning("the watches of Kubernetes have gone silent, and begin anew")
-            self._deaf_since = None
-            self._begin_watches()
-
-    # --- the cache
-
-    def _read(self, resource: Resource, found: Object) -> list[Versioned]:
-        try:
-            return objects.records(resource, self._cluster, found)
-        except CorruptLog as error:
-            log.error("an object of Kubernetes is left aside", error=str(error))
-            return []
-
-    def _take(self, resource: Resource, found: Object, *, deleted: bool = False) -> None:
-        records = [] if deleted else self._read(resource, found)
-        with self._changed:
-            if self._cache.take_object(resource, found, records, deleted=deleted):
-                self._changed.notify_all()
+            if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                raise
+        # Somebody else was faster: what they wrote is shown by the time that the caller looks.
+        found = await self._find(where)
+        record = None if found is None else self._record(where.resource, found, key)
+        raise VersionConflict(key, expected=expected, found=None if record is None else record.version)
 
 
-class _Cache:
-    """Objects and records, each at its newest version, and when each record changed here."""
+class _Pace:
+    """How fast one process writes. Belongs to one loop."""
 
     def __init__(self) -> None:
-        self._objects: dict[tuple[str, str], Object] = {}
-        self._versions: dict[tuple[str, str], int] = {}
-        """Of each object, the newest seen; of those that are gone, that of their end."""
-        self._keys: dict[tuple[str, str], set[str]] = {}
-        self._records: dict[str, Versioned] = {}
-        self._removed: dict[str, int] = {}
-        self._revisions: dict[str, int] = {}
-        self._revision = 0
+        self._loop = asyncio.get_running_loop()
+        self._places = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._left = float(BURST)
+        self._counted_at = self._loop.time()
+        self._held_until = float("-inf")
 
-    def object(self, where: Place) -> Object | None:
-        return self._objects.get((where.resource.kind, where.name))
+    def hold(self, seconds: float) -> None:
+        """The server is busy for so long."""
+        self._held_until = max(self._held_until, self._loop.time() + seconds)
 
-    def take(self, record: Versioned) -> None:
-        self._revision += 1
-        self._records[record.key] = record
-        self._removed.pop(record.key, None)
-        self._revisions[record.key] = self._revision
+    async def free(self) -> None:
+        """Once the server is not busy."""
+        if (wait := self._held_until - self._loop.time()) > 0:
+            await asyncio.sleep(wait)
 
-    def take_object(self, resource: Resource, found: Object, records: list[Versioned], *, deleted: bool) -> bool:
-        """Whether it was news."""
-        at = (resource.kind, str(found["metadata"]["name"]))
-        version = objects.version(found)
-        if version <= self._versions.get(at, 0):
-            return False
-        self._versions[at] = version
-        if deleted:
-            self._objects.pop(at, None)
-        else:
-            self._objects[at] = {"kind": resource.kind, "apiVersion": resource.api_version, **found}
-        before = self._keys.get(at, set())
-        self._keys[at] = {each.key for each in records}
-        for each in records:
-            known = self._records.get(each.key)
-            if known is None or known.value != each.value or known.version != each.version:
-                self.take(each)
-        for key in before - self._keys[at]:
-            self._remove(key, version)
-        return True
+    @contextlib.asynccontextmanager
+    async def write(self, resource: Resource) -> AsyncIterator[None]:
+        """One write. The lease does not wait: without it there is no controller, which may be what all others are."""
+        if resource is LEASES:
+            yield
+            return
+        async with self._places:
+            await self._take()
+            yield
 
-    def only(self, resource: Resource, names: set[str], version: int) -> None:
-        """A whole list at that version had these objects and no others."""
-        for at in [at for at in self._objects if at[0] == resource.kind and at[1] not in names]:
-            if self._versions[at] <= version:
-                self._versions[at] = version
-                del self._objects[at]
-                for key in self._keys.pop(at, set()):
-                    self._remove(key, version)
-
-    def _remove(self, key: str, version: int) -> None:
-        self._revision += 1
-        self._records.pop(key, None)
-        self._removed[key] = version
-        self._revisions[key] = self._revision
-
-    def changes(self, prefix: str, since: int) -> Changes:
-        keys = sorted(key for key, at in self._revisions.items() if at > since and key.startswith(prefix))
-        return Changes(
-            revision=self._revision,
-            records=[self._records[key] for key in keys if key in self._records],
-            removed={key: self._removed[key] for key in keys if key in self._removed},
-            whole=False,
-        )
-
-
+    async def _take(self) -> None:
+        now = self._loop.time()
+        self._left = min(float(BURST), self._left + (now - self._counted_at) * WRITES_PER_S)
+        self._counted_at = now
+        self._left -= 1
+        if self._left < 0:
+            await asyncio.sleep(-self._left / WRITES_PER_S)

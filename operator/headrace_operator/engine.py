@@ -58,7 +58,7 @@ def key_of(body: Body) -> Key:
 
 
 Reconcile = Callable[[Key, Body | None], Awaitable[float | None]]
-"""Makes things as a resource asks for; None: it is gone. Returns after how many seconds to be called again, if at all."""
+"""Makes things as a resource asks for; None: it is gone. After how many seconds to be called again, if at all."""
 Listing = Callable[[str], AsyncIterator[Body]]
 """All resources of a kind, from the API server."""
 Referrers = Callable[[Key, Body], Iterable[Key]]
@@ -127,7 +127,7 @@ class Cache:
 
 
 def _is_older(body: Body, known: Body) -> bool:
-    """Or the same. Resource versions of one API server are numbers that rise (KEP-5504); of two uids the last counts."""
+    """Or the same. Resource versions are numbers that rise (KEP-5504); of two uids the last counts."""
     mine, theirs = body["metadata"], known["metadata"]
     if mine["resourceVersion"] == theirs["resourceVersion"]:
         return True
@@ -182,6 +182,16 @@ class Engine:
         """Changes that a sweep found, and no event had told of."""
         self.seconds = 0.0
         """Spent in reconciles."""
+
+    @property
+    def queued(self) -> int:
+        """Resources that wait for a worker, or have one."""
+        return len(self._work)
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Those that it reconciles."""
+        return list(self._reconcilers)
 
     def start(self) -> None:
         """Run the workers, the clock and the sweep."""

@@ -46,9 +46,11 @@ class Api(Protocol):
         content_type: str = "application/json",
     ) -> dict[str, Any]: ...
 
+
 _PLURALS: Final = {
     "ConfigMap": "configmaps",
     "CronJob": "cronjobs",
+    "Deployment": "deployments",
     "Event": "events",
     "Job": "jobs",
     "Lease": "leases",
@@ -98,9 +100,7 @@ def covers(present: object, wanted: object) -> bool:
     """Whether an object is as asked for, in all that is asked for; what others or the server added is let be. Pure."""
     match wanted:
         case dict():
-            return isinstance(present, dict) and all(
-                covers(present.get(name), value) for name, value in wanted.items()
-            )
+            return isinstance(present, dict) and all(covers(present.get(name), value) for name, value in wanted.items())
         case list():
             return (
                 isinstance(present, list)
@@ -129,9 +129,7 @@ class Kube:
         wanted = _with_digest(manifest)
         mark = wanted["metadata"]["annotations"][DIGEST]
         present = await self._find(where)
-        if present is not None and (
-            covers(present, wanted) or self._made.get(where) == (mark, _state_of(present))
-        ):
+        if present is not None and (covers(present, wanted) or self._made.get(where) == (mark, _state_of(present))):
             self.unchanged += 1
             return present
         self.patches += 1

@@ -30,10 +30,11 @@ def ready(conditions: Sequence[Condition]) -> Condition:
 
 def complete(conditions: Sequence[Condition], types: Sequence[str]) -> list[Condition]:
     """All types of a kind, from first sight on: what was not looked at is unknown."""
-    known = {each.type: each for each in conditions}
+    given = {each.type: each for each in conditions}
     why = next((each for each in conditions if each.ok is not True), None)
     waits = "not looked at yet" if why is None else f"not looked at: {why.type} is {why.reason}"
-    return [known.pop(each, None) or Condition(each, None, "NotLookedAt", waits) for each in types] + list(known.values())
+    unknown = {each: Condition(each, None, "NotLookedAt", waits) for each in types}
+    return list((unknown | given).values())
 
 
 def status(

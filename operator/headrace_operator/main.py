@@ -113,7 +113,8 @@ class Operator:
             self.engine.enqueue(key)
 
     async def _listed(self, kind: str) -> AsyncIterator[Body]:
-        for namespace in [*self._namespaces] or [None]:
+        everywhere: Sequence[str | None] = self._namespaces or [None]
+        for namespace in everywhere:
             async for body in self.kube.pages(API, kind, namespace):
                 yield body
 

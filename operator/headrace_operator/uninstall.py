@@ -42,8 +42,9 @@ async def stop_operator(kube: Kube, *, namespace: str, deployment: str) -> None:
 async def strip(kube: Kube, *, namespaces: Sequence[str]) -> int:
     """Take the operator's finalizer off everything in these namespaces (none: all); how many had it."""
     stripped = 0
+    everywhere: Sequence[str | None] = namespaces or [None]
     for kind in KINDS:
-        for namespace in [*namespaces] or [None]:
+        for namespace in everywhere:
             async for body in kube.pages(API, kind, namespace):
                 meta = body["metadata"]
                 if FINALIZER in (meta.get("finalizers") or []):

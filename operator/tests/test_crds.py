@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-CRDS = {crd["spec"]["names"]["kind"]: crd for crd in map(yaml.safe_load, (f.read_text() for f in (ROOT / "crds").iterdir()))}
+CRDS = {
+    crd["spec"]["names"]["kind"]: crd for crd in map(yaml.safe_load, (f.read_text() for f in (ROOT / "crds").iterdir()))
+}
 EXAMPLES = sorted((ROOT / "docs/examples").rglob("*.yaml"))
 USERS = ("StreamCluster", "Volume", "Stream", "Topic", "StreamUser", "ReplicationLink", "StreamJob")
 NODES = ("StorageNode", "StorageContainer")
@@ -98,7 +100,9 @@ def test_patterns_compile_and_defaults_keep_to_them(kind: str) -> None:
             assert found["pattern"].endswith("$"), at
 
 
-@pytest.mark.parametrize(("kind", "at", "found", "rule"), rules(), ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize(
+    ("kind", "at", "found", "rule"), rules(), ids=lambda each: each if isinstance(each, str) else ""
+)
 def test_a_rule_speaks_of_fields_that_exist(kind: str, at: str, found: dict, rule: dict[str, str]) -> None:
     assert rule["message"], at
     text = re.sub(r"'[^']*'", "''", rule["rule"])

@@ -98,6 +98,8 @@ def digest(manifest: Mapping[str, Any]) -> str:
 
 def covers(present: object, wanted: object) -> bool:
     """Whether an object is as asked for, in all that is asked for; what others or the server added is let be. Pure."""
+    if not wanted and present is None:
+        return True  # the server leaves out what is empty
     match wanted:
         case dict():
             return isinstance(present, dict) and all(covers(present.get(name), value) for name, value in wanted.items())
@@ -108,7 +110,7 @@ def covers(present: object, wanted: object) -> bool:
                 and all(covers(*pair) for pair in zip(present, wanted, strict=True))
             )
         case _:
-            return present == wanted or (not wanted and present is None)
+            return present == wanted
 
 
 class Kube:

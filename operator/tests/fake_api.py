@@ -1,8 +1,8 @@
 """An API server in memory, over the seam of headrace_operator.kube.Api.
 
-It does what reconcilers rely on: server-side apply (fields that a manager asked for, and does not ask for any more, go),
-merge patches, conflicts, finalizers, garbage collection by owner, generations and versions. It may be told to refuse a
-call, and to fail after a write that has taken place.
+It does what reconcilers rely on: server-side apply (a field that its manager asks for no longer goes), merge patches,
+conflicts, finalizers, garbage collection by owner, generations and versions. It may be told to refuse a call, and to
+lose the answer to a write that has taken place.
 """
 
 import copy
@@ -160,9 +160,9 @@ class FakeApi:
         self._version += 1
         for each, owned in list(self.objects.items()):
             owners = owned["metadata"].get("ownerReferences") or []
-            if not orphan and any(owner.get("uid") == gone["metadata"]["uid"] for owner in owners):
-                if each in self.objects:
-                    self._delete(each, {})
+            is_owned = any(owner.get("uid") == gone["metadata"]["uid"] for owner in owners)
+            if is_owned and not orphan and each in self.objects:
+                self._delete(each, {})
 
     def _store(self, path: str, changed: Object, present: Object | None) -> Object:
         meta = changed["metadata"]

@@ -1,4 +1,4 @@
-"""What becomes of a StreamCluster, as files that a person can read: `HEADRACE_SNAPSHOTS=write pytest ...` writes them."""
+"""What becomes of a StreamCluster, as files that a person can read (HEADRACE_SNAPSHOTS=write writes them)."""
 
 import os
 from pathlib import Path

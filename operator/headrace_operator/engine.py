@@ -37,7 +37,7 @@ SLOW_S: Final = 120.0
 SPREAD: Final = 0.2
 """Of back-offs, so that what failed together is not tried again together."""
 DEAF_SWEEPS: Final = 3
-"""Sweeps in a row that had to make up for missed events: the watches are deaf."""
+"""Sweeps that had to make up for missed events, and none between them that found all as told: watches are deaf."""
 SWEEPS_LATE: Final = 4
 
 Body = Mapping[str, Any]
@@ -175,7 +175,9 @@ class Engine:
         self._sooner = asyncio.Event()
         self._swept_at = time.monotonic()
         self._missed_in_a_row = 0
-        self._found_missed = False
+        self._sweeps = 0
+        self._unheard: dict[Key, int] = {}
+        """What a sweep found (its number), and no event has told of since."""
         self.reconciled = 0
         self.failed = 0
         self.missed = 0
@@ -207,6 +209,7 @@ class Engine:
 
     def seen(self, body: Body, *, deleted: bool = False) -> None:
         """A resource of ours is so now."""
+        self._unheard.pop(key_of(body), None)
         if self.cache.take(body, deleted=deleted) is News.CHANGED:
             self._changed(key_of(body), body)
 
@@ -311,8 +314,7 @@ class Engine:
                 log.warning("a sweep failed", error=repr(error))
                 continue
             self._swept_at = time.monotonic()
-            self._missed_in_a_row = self._missed_in_a_row + 1 if self._found_missed else 0
-            self._found_missed = False
+            self._count_missed()
 
     async def sweep(self, kind: str) -> None:
         """Look at all of a kind, as they are listed now. Raises whatever the listing does."""
@@ -335,6 +337,17 @@ class Engine:
             self.enqueue(key_of(body))
 
     def _miss(self, key: Key) -> None:
-        self.missed += 1
-        self._found_missed = True
-        log.info("a sweep found what no watch had told of", kind=key.kind, of=f"{key.namespace}/{key.name}")
+        self._unheard.setdefault(key, self._sweeps)
+
+    def _count_missed(self) -> None:
+        """A change that an earlier sweep found, and no event has told of since, was missed; a newer one may be late."""
+        missed = [key for key, sweep in self._unheard.items() if sweep < self._sweeps]
+        for key in missed:
+            del self._unheard[key]
+            log.info("a sweep found what no watch had told of", kind=key.kind, of=f"{key.namespace}/{key.name}")
+        self.missed += len(missed)
+        if missed:
+            self._missed_in_a_row += 1
+        elif not self._unheard:
+            self._missed_in_a_row = 0
+        self._sweeps += 1

@@ -1,6 +1,8 @@
 """The CRDs by themselves: structural, bounded, with rules that speak of fields that exist; and the examples by them."""
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,3 +207,18 @@ def test_there_is_an_example_of_each_kind() -> None:
 def test_a_bad_spec_is_refused_by_the_schema(kind: str, spec: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"clusterRef": {"name": "c"}, **spec}, schema(kind)["properties"]["spec"])
+
+
+@pytest.mark.skipif("HEADRACE_CRDCHECK" not in os.environ, reason="needs tests/crdcheck, built with go")
+@pytest.mark.parametrize("kind", CRDS)
+def test_kubernetes_itself_takes_the_crd_and_its_rules_refuse_what_they_should(kind: str) -> None:
+    plural = CRDS[kind]["spec"]["names"]["plural"]
+    cases = sorted((Path(__file__).parent / "crdcheck/cases").glob(f"{plural}-*.json"))
+    command = [os.environ["HEADRACE_CRDCHECK"], str(ROOT / f"crds/{plural}.yaml"), *map(str, cases)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    for case in cases:
+        (line,) = [each for each in done.stdout.splitlines() if each.startswith(f"{case} ")]
+        faults = int(line.removeprefix(f"{case} ").split()[0])
+        assert bool(faults) is ("-bad" in case.name), line
+        assert "evaluating rule" not in line

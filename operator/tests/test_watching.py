@@ -146,7 +146,7 @@ async def running_operator(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tup
     )
     yield api, cluster, server
     stop.set()
-    await asyncio.wait([running], timeout=10)
+    await asyncio.wait([running], timeout=2)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await operator.engine.close()

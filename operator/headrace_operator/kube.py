@@ -1,24 +1,56 @@
 """What the operator asks of the API server, over the same small client as the storage nodes.
 
-Server-side apply under one field manager, so that what others set on the same objects stays. "Already absent" is
-success.
+1. Server-side apply under one field manager, so that what others set on the same objects stays.
+2. Nothing is written that is so already: an object carries a digest of what was applied, and is compared with it. What
+   the server writes in its own way (`1024Mi` as `1Gi`) is applied once, not for ever.
+3. "Already absent" is success. An event that cannot be posted is lost, and nothing else with it.
+
+Knows nothing of what the objects mean.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from headrace.store.kubernetes.api import Api, ApiError
+import structlog
+
+from headrace.errors import HeadraceError
+from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.names import FIELD_MANAGER, Manifest
-from headrace_operator.specs import API
+from headrace_operator.specs import API, GROUP
+
+log = structlog.get_logger()
 
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
+DIGEST: Final = f"{GROUP}/applied"
+"""Annotation of what is applied: a digest of it, so that a field that is asked for no longer is noticed too."""
+PAGE: Final = 500
+KNOWN: Final = 20_000
+"""Objects of which is remembered what the server made of them."""
+
+
+class Api(Protocol):
+    """The seam: one call to the API server. Raises ApiError for an answer that is no success, ApiSilent for none."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]: ...
+
 
 _PLURALS: Final = {
     "ConfigMap": "configmaps",
     "CronJob": "cronjobs",
+    "Deployment": "deployments",
     "Event": "events",
     "Job": "jobs",
     "Lease": "leases",
@@ -59,40 +91,80 @@ def path_of(manifest: Mapping[str, Any]) -> str:
     return path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"), meta["name"])
 
 
+def digest(manifest: Mapping[str, Any]) -> str:
+    """Of what is asked for."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def covers(present: object, wanted: object) -> bool:
+    """Whether an object is as asked for, in all that is asked for; what others or the server added is let be. Pure."""
+    if not wanted and present is None:
+        return True  # the server leaves out what is empty
+    match wanted:
+        case dict():
+            return isinstance(present, dict) and all(covers(present.get(name), value) for name, value in wanted.items())
+        case list():
+            return (
+                isinstance(present, list)
+                and len(present) == len(wanted)
+                and all(covers(*pair) for pair in zip(present, wanted, strict=True))
+            )
+        case _:
+            return present == wanted
+
+
 class Kube:
     """One API server."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self.patches = 0
-        """Counted for those who look for hot loops."""
+        """Writes of every kind, counted for those who look for hot loops."""
+        self.unchanged = 0
+        """Objects that were looked at, and were as they should be."""
+        self._made: dict[str, tuple[str, str]] = {}
+        """By path: the digest that was applied last, and the version of what the server made of it."""
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Have the object be so in all that is given. Raises ApiError, ApiSilent."""
+        """Have the object be so in all that is given; as it is then. Raises ApiError, ApiSilent."""
+        where = path_of(manifest)
+        wanted = _with_digest(manifest)
+        mark = wanted["metadata"]["annotations"][DIGEST]
+        present = await self._find(where)
+        if present is not None and (covers(present, wanted) or self._made.get(where) == (mark, _state_of(present))):
+            self.unchanged += 1
+            return present
         self.patches += 1
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return await self._api.call("PATCH", path_of(manifest), params=params, body=manifest, content_type=APPLY)
+        made = await self._api.call("PATCH", where, params=params, body=wanted, content_type=APPLY)
+        if len(self._made) >= KNOWN:
+            self._made.clear()
+        self._made[where] = (mark, _state_of(made))
+        return made
 
-    async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-        """Set a resource's status. Nothing, where the resource is gone."""
+    async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> Manifest | None:
+        """Set a resource's status; the resource then. None: that one is gone. Raises ApiError, ApiSilent."""
         self.patches += 1
+        meta = resource["metadata"]
         manifest = {
             "apiVersion": resource["apiVersion"],
             "kind": resource["kind"],
-            "metadata": {"name": resource["metadata"]["name"], "namespace": resource["metadata"]["namespace"]},
+            # Not one of the same name that was made since.
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
             "status": status,
         }
         params = {"fieldManager": f"{FIELD_MANAGER}-status", "force": "true"}
         try:
-            await self._api.call(
+            return await self._api.call(
                 "PATCH", f"{path_of(manifest)}/status", params=params, body=manifest, content_type=APPLY
             )
         except ApiError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
+            return None
 
     async def merge(self, where: str, patch: Mapping[str, Any]) -> Manifest | None:
-        """A merge patch; None: there is no such object."""
+        """A merge patch; None: there is no such object. Raises ApiError (409: it has changed since), ApiSilent."""
         self.patches += 1
         try:
             return await self._api.call("PATCH", where, body=patch, content_type=MERGE)
@@ -103,6 +175,7 @@ class Kube:
 
     async def create(self, manifest: Manifest) -> bool:
         """Make an object; whether it was not there yet."""
+        self.patches += 1
         meta = manifest["metadata"]
         where = path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"))
         try:
@@ -115,20 +188,30 @@ class Kube:
 
     async def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
         """An object; None: there is none."""
-        try:
-            return await self._api.call("GET", path(api_version, kind, namespace, name))
-        except ApiError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
+        found = await self._find(path(api_version, kind, namespace, name))
+        return None if found is None else {"apiVersion": api_version, "kind": kind, **found}
 
     async def list(
         self, api_version: str, kind: str, namespace: str | None, *, labels: Mapping[str, str] | None = None
     ) -> Sequence[Manifest]:
-        """All objects of a kind that have these labels."""
-        params = {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())} if labels else None
-        listed = await self._api.call("GET", path(api_version, kind, namespace), params=params)
-        return [{"apiVersion": api_version, "kind": kind, **each} for each in listed["items"]]
+        """All objects of a kind that have these labels; namespace None: of all."""
+        return [each async for each in self.pages(api_version, kind, namespace, labels=labels)]
+
+    async def pages(
+        self, api_version: str, kind: str, namespace: str | None, *, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Manifest]:
+        """As `list`, a page in memory at a time."""
+        params = {"limit": str(PAGE)}
+        if labels:
+            params["labelSelector"] = ",".join(f"{key}={value}" for key, value in labels.items())
+        while True:
+            listed = await self._api.call("GET", path(api_version, kind, namespace), params=params)
+            for each in listed["items"]:
+                yield {"apiVersion": api_version, "kind": kind, **each}
+            following = (listed.get("metadata") or {}).get("continue")
+            if not following:
+                return
+            params["continue"] = following
 
     async def delete(
         self,
@@ -141,6 +224,7 @@ class Kube:
         propagation: str | None = None,
     ) -> None:
         """Have an object be gone; `uid`: that one only."""
+        self.patches += 1
         body: Manifest = {}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
@@ -153,7 +237,7 @@ class Kube:
                 raise
 
     async def tell(self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False) -> None:
-        """Post an event about a resource."""
+        """Post an event about a resource. Raises nothing of Kubernetes': what it tells of has happened anyway."""
         meta = resource["metadata"]
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         namespace = meta.get("namespace") or "default"
@@ -180,4 +264,27 @@ class Kube:
             "action": reason,
             "source": {"component": FIELD_MANAGER},
         }
-        await self.create(event)
+        try:
+            await self.create(event)
+        except HeadraceError as error:
+            log.warning("an event was not posted", reason=reason, of=f"{namespace}/{meta['name']}", error=str(error))
+
+    async def _find(self, where: str) -> Manifest | None:
+        try:
+            return await self._api.call("GET", where)
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+
+def _with_digest(manifest: Manifest) -> Manifest:
+    meta = manifest["metadata"]
+    annotations = {**meta.get("annotations", {}), DIGEST: digest(manifest)}
+    return {**manifest, "metadata": {**meta, "annotations": annotations}}
+
+
+def _state_of(found: Mapping[str, Any]) -> str:
+    """A version that an object's own status does not change, where there is one, and else any change does."""
+    meta = found["metadata"]
+    return f"{meta.get('uid', '')}/{meta.get('generation') or meta.get('resourceVersion', '')}"

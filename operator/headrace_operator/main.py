@@ -1,12 +1,19 @@
 """The operator's process: kopf watches, `engine` works.
 
-kopf's part is to list and watch, to retry that, and to say what it saw: one `on.event` handler, which leaves neither
+kopf's part is to list and watch, to retry that, and to say what it saw: `on.event` handlers, which leave neither
 finalizers nor annotations. What is made of it is the reconcilers'. Settings come from the environment, which the chart
-sets.
+sets:
+
+    HEADRACE_NODE_IMAGE, HEADRACE_SPARK_IMAGE   what resources run that name no image
+    HEADRACE_NAMESPACES                         those that are looked after, by commas; none: all
+    HEADRACE_CLUSTER_RIGHTS                     0: no right to look at namespaces, workers and CRDs
+    HEADRACE_SWEEP_S                            seconds between two looks at everything
+    POD_NAMESPACE                               the operator's own
 """
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import kopf
@@ -16,14 +23,17 @@ from headrace import __version__
 from headrace.store.kubernetes.api import Access, Api
 from headrace_operator.admin import Admin
 from headrace_operator.builders.names import CLUSTER_LABEL
-from headrace_operator.engine import Cache, Engine, Key
+from headrace_operator.engine import Body, Cache, Engine, Key, Reconcile
+from headrace_operator.http_port import Figures, HttpPort
 from headrace_operator.kinds.cluster import Clusters
 from headrace_operator.kinds.data import Streams, Topics, Volumes
+from headrace_operator.kinds.finalizers import is_ending
+from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.job import Jobs
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kinds.users import Links, Users
 from headrace_operator.kube import Kube
-from headrace_operator.specs import GROUP, VERSION
+from headrace_operator.specs import API, GROUP, OWN_NAMESPACE, VERSION
 
 log = structlog.get_logger()
 
@@ -31,99 +41,185 @@ PORT: Final = 8080
 WORKERS: Final = 16
 SERVER_S: Final = 300
 OURS: Final = ("streamclusters", "volumes", "streams", "topics", "streamusers", "replicationlinks", "streamjobs")
+BELONGING: Final = (
+    ("apps", "v1", "statefulsets"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("", "v1", "services"),
+    ("", "v1", "pods"),
+    (GROUP, VERSION, "storagenodes"),
+)
+"""What is watched of a cluster; of the rest the sweep sees whether it is as it should be."""
 
-_engine: Engine | None = None
-_closing: list[Any] = []
+
+class Operator:
+    """The parts of a running operator."""
+
+    def __init__(self, api: Api, *, namespaces: Sequence[str], sweep_s: float, image: str, spark: str) -> None:
+        self._api = api
+        self._namespaces = namespaces
+        self.kube, self._admin, cache = Kube(api), Admin(), Cache()
+        self._reporter = Reporter(self.kube, cache=cache)
+        self._index = Index(cache)
+        self.engine = Engine(
+            self._reconcilers(cache, image=image, spark=spark),
+            cache=cache,
+            sweep_s=sweep_s,
+            listing=self._listed,
+            referrers=self._index.concerned,
+        )
+        self.http = HttpPort(stale=self.engine.stale, figures=self._figures)
+
+    async def start(self, port: int = PORT) -> None:
+        """Work, and say how it goes. Raises OSError."""
+        self.engine.start()
+        await self.http.start("", port)
+
+    async def close(self) -> None:
+        """End what `start` began."""
+        closing: list[Callable[[], Awaitable[None]]] = [
+            self.engine.close,
+            self.http.close,
+            self._admin.close,
+            self._api.close,
+        ]
+        for close in closing:
+            await close()
+
+    def namespace_seen(self, body: Body, *, deleted: bool) -> None:
+        """One of them is so now. When the operator's own ends, it lets go of everything, everywhere."""
+        cache = self.engine.cache
+        self.engine.seen(body, deleted=deleted)
+        if OWN_NAMESPACE and body["metadata"]["name"] == OWN_NAMESPACE and is_ending(cache, OWN_NAMESPACE):
+            for kind in ("StreamCluster", "Stream", "Topic"):
+                for each in cache.all(kind):
+                    meta = each["metadata"]
+                    self.engine.enqueue(Key(kind, str(meta["namespace"]), str(meta["name"])))
+
+    def _reconcilers(self, cache: Cache, *, image: str, spark: str) -> dict[str, Reconcile]:
+        kube, admin, reporter, index = self.kube, self._admin, self._reporter, self._index
+        clusters = Clusters(kube=kube, admin=admin, reporter=reporter, cache=cache, image=image, wake=self._wake)
+        return {
+            "StreamCluster": clusters.reconcile,
+            "Volume": Volumes(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
+            "Stream": Streams(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
+            "Topic": Topics(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
+            "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
+            "ReplicationLink": Links(reporter=reporter).reconcile,
+            "StreamJob": Jobs(kube=kube, reporter=reporter, cache=cache, image=spark).reconcile,
+        }
+
+    def _wake(self, cluster: Key) -> None:
+        for key in self._index.referring(cluster):
+            self.engine.enqueue(key)
+
+    async def _listed(self, kind: str) -> AsyncIterator[Body]:
+        everywhere: Sequence[str | None] = self._namespaces or [None]
+        for namespace in everywhere:
+            async for body in self.kube.pages(API, kind, namespace):
+                yield body
+
+    def _figures(self) -> Figures:
+        engine, cache = self.engine, self.engine.cache
+        figures = {
+            ("headrace_operator_reconciles_total", 'outcome="done"'): float(engine.reconciled),
+            ("headrace_operator_reconciles_total", 'outcome="failed"'): float(engine.failed),
+            ("headrace_operator_reconcile_seconds_total", ""): engine.seconds,
+            ("headrace_operator_missed_changes_total", ""): float(engine.missed),
+            ("headrace_operator_writes_total", ""): float(self.kube.patches),
+            ("headrace_operator_unchanged_total", ""): float(self.kube.unchanged),
+            ("headrace_operator_status_writes_total", ""): float(self._reporter.statuses),
+            ("headrace_operator_admin_calls_total", ""): float(self._admin.calls),
+            ("headrace_operator_queue_resources", ""): float(engine.queued),
+        }
+        for kind in engine.kinds:
+            figures["headrace_operator_resources", f'kind="{kind}"'] = float(cache.count(kind))
+        return figures
 
 
-def _running() -> Engine:
-    assert _engine is not None, "kopf runs the startup handlers first"
-    return _engine
+_operator: Operator | None = None
+
+
+def _running() -> Operator:
+    assert _operator is not None, "kopf runs the startup handlers first"
+    return _operator
+
+
+def _namespaces() -> list[str]:
+    return [each for each in os.environ.get("HEADRACE_NAMESPACES", "").split(",") if each]
+
+
+def _has_cluster_rights() -> bool:
+    return os.environ.get("HEADRACE_CLUSTER_RIGHTS", "1") != "0"
+
+
+@kopf.on.login()
+def login(**settings: Any) -> kopf.ConnectionInfo | None:
+    """By the service account alone: kopf's own choice would load the official client, at 46 MiB."""
+    return kopf.login_with_service_account(**settings)
 
 
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-    """Bound what kopf does, and start the engine."""
-    global _engine
+    """Bound what kopf does, and start the operator."""
+    global _operator
     settings.watching.server_timeout = SERVER_S
     settings.watching.client_timeout = SERVER_S + 10
     settings.watching.connect_timeout = 10
     settings.queueing.worker_limit = WORKERS
     settings.posting.enabled = False
-    api = Api(Access.in_cluster())
-    kube, admin, cache = Kube(api), Admin(), Cache()
-    reporter = Reporter(kube)
+    settings.scanning.disabled = not _has_cluster_rights()
     image = os.environ.get("HEADRACE_NODE_IMAGE", f"headrace/node:{__version__}")
-    spark = os.environ.get("HEADRACE_SPARK_IMAGE", f"headrace/spark:{__version__}")
-    common = {"kube": kube, "admin": admin, "reporter": reporter, "cache": cache}
-    reconcilers = {
-        "StreamCluster": Clusters(kube=kube, admin=admin, reporter=reporter, image=image).reconcile,
-        "Volume": Volumes(**common).reconcile,
-        "Stream": Streams(**common).reconcile,
-        "Topic": Topics(**common).reconcile,
-        "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
-        "ReplicationLink": Links(reporter=reporter).reconcile,
-        "StreamJob": Jobs(kube=kube, reporter=reporter, cache=cache, image=spark).reconcile,
-    }
-    _engine = Engine(reconcilers, cache=cache, sweep_s=float(os.environ.get("HEADRACE_SWEEP_S", "300")))
-    _engine.start()
-    _closing[:] = [_engine.close, api.close]
-    log.info("operator started", version=__version__, image=image)
+    _operator = Operator(
+        Api(Access.in_cluster()),
+        namespaces=_namespaces(),
+        sweep_s=float(os.environ.get("HEADRACE_SWEEP_S", "300")),
+        image=image,
+        spark=os.environ.get("HEADRACE_SPARK_IMAGE", f"headrace/spark:{__version__}"),
+    )
+    await _operator.start()
+    log.info("operator started", version=__version__, image=image, namespaces=_namespaces() or "all")
 
 
 @kopf.on.cleanup()
 async def stop(**_: Any) -> None:
     """End what `start` began."""
-    for close in _closing:
-        await close()
+    await _running().close()
 
 
 async def seen(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
     """One of our resources is so now."""
-    _running().seen(dict(body), deleted=event["type"] == "DELETED")
-
-
-for _plural in OURS:
-    kopf.on.event(GROUP, VERSION, _plural)(seen)  # type: ignore[arg-type]  # kopf's own types ask for any keyword
+    _running().engine.seen(dict(body), deleted=event["type"] == "DELETED")
 
 
 async def touched(body: kopf.Body, **_: Any) -> None:
     """Something that belongs to a cluster has changed: look whether it is as it should be."""
     meta = body["metadata"]
-    _running().enqueue(Key("StreamCluster", str(meta["namespace"]), str(meta["labels"][CLUSTER_LABEL])))
+    _running().engine.enqueue(Key("StreamCluster", str(meta["namespace"]), str(meta["labels"][CLUSTER_LABEL])))
 
 
-for _group, _plural in (("apps", "statefulsets"), ("", "services"), ("policy", "poddisruptionbudgets")):
-    kopf.on.event(_group, "v1", _plural, labels={CLUSTER_LABEL: kopf.PRESENT})(touched)  # type: ignore[arg-type]
-kopf.on.event("", "v1", "pods", labels={CLUSTER_LABEL: kopf.PRESENT})(touched)  # type: ignore[arg-type]
-
-
-@kopf.on.event("", "v1", "namespaces")  # type: ignore[arg-type]
 async def namespace_seen(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
-    """For clusters that other namespaces may use."""
-    _running().cache.take({"kind": "Namespace", **dict(body)}, deleted=event["type"] == "DELETED")
+    """For clusters that other namespaces may use, and for those that end."""
+    _running().namespace_seen({"kind": "Namespace", **dict(body)}, deleted=event["type"] == "DELETED")
 
 
-@kopf.on.probe(id="reconciling")
-def reconciling(**_: Any) -> str:
-    """Fails where the engine is stuck, so that /healthz tells the truth."""
-    why = _running().stale()
-    if why:
-        raise RuntimeError(why)
-    return f"{_running().reconciled} reconciled, {_running().failed} failed"
+def register() -> None:
+    """Have kopf watch what this operator may look at."""
+    for plural in OURS:
+        kopf.on.event(GROUP, VERSION, plural)(seen)
+    for group, version, plural in BELONGING:
+        wanted = {CLUSTER_LABEL: kopf.PRESENT}
+        if plural == "pods":
+            wanted["app.kubernetes.io/component"] = "storage"  # type: ignore[assignment]
+        kopf.on.event(group, version, plural, labels=wanted)(touched)
+    if _has_cluster_rights():
+        kopf.on.event("", "v1", "namespaces")(namespace_seen)
 
 
 def main() -> None:
     """The process. Raises SystemExit."""
-    namespaces = [each for each in os.environ.get("HEADRACE_NAMESPACES", "").split(",") if each]
-    asyncio.run(
-        kopf.operator(
-            clusterwide=not namespaces,
-            namespaces=namespaces,
-            standalone=True,
-            liveness_endpoint=f"http://0.0.0.0:{PORT}/healthz",
-        )
-    )
+    register()
+    namespaces = _namespaces()
+    asyncio.run(kopf.operator(clusterwide=not namespaces, namespaces=namespaces, standalone=True))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What users ask for: the `spec` of each kind, with its defaults, as the CRDs have checked it. Pure."""
 
+import os
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -9,6 +11,8 @@ VERSION: Final = "v1alpha1"
 API: Final = f"{GROUP}/{VERSION}"
 FINALIZER: Final = f"{GROUP}/delete"
 PAUSED: Final = f"{GROUP}/paused"
+OWN_NAMESPACE: Final = os.environ.get("POD_NAMESPACE", "")
+"""The operator's; "": not known."""
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -95,6 +99,7 @@ class ClusterSpec(Spec, frozen=True):
     zones: Zones = Zones()
     listeners: Listeners = Listeners()
     balance: Balance = Balance()
+    version: str | None = None
     settings: dict[str, str] = {}
     spark: SparkDefaults = SparkDefaults()
     pod: PodSpec = PodSpec()
@@ -103,8 +108,8 @@ class ClusterSpec(Spec, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """Of the default volume."""
-        return self.replication.replicas or min(3, self.nodes * self.shards)
+        """Of the default volume: never two in a pod."""
+        return self.replication.replicas or min(3, self.nodes)
 
     @property
     def min_in_sync(self) -> int:
@@ -246,15 +251,16 @@ _DECIMAL: Final = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
 
 def milliseconds(duration: str) -> int:
-    """`90s`, `12h`, `7d` or `0`, as milliseconds."""
+    """`90s`, `12h`, `7d` or `0`, as milliseconds. Raises ValueError."""
     number = duration.rstrip("".join(set("".join(_UNITS))))
     unit = duration[len(number) :]
     return int(number) * _UNITS[unit] if unit else int(number)
 
 
-def quantity(text: str) -> int:
-    """`10Gi`, `500M` or `1.5Ti`, as bytes, rounded down."""
+def quantity(text: str | int) -> int:
+    """`10Gi`, `500M` or `1.5Ti`, as bytes, rounded down. Raises ValueError."""
+    written = str(text)
     for suffix, factor in (_BINARY | _DECIMAL).items():
-        if text.endswith(suffix):
-            return int(float(text.removesuffix(suffix)) * factor)
-    return int(float(text))
+        if written.endswith(suffix):
+            return int(Decimal(written.removesuffix(suffix)) * factor)
+    return int(Decimal(written))

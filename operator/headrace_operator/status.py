@@ -20,11 +20,21 @@ class Condition:
 
 
 def ready(conditions: Sequence[Condition]) -> Condition:
-    """Sums up: the first that is not so says why."""
-    for each in conditions:
-        if each.ok is not True:
-            return Condition(READY, each.ok, each.reason, each.message)
+    """Sums up: the first that is not so says why, before the first that is unknown."""
+    for state in (False, None):
+        for each in conditions:
+            if each.ok is state:
+                return Condition(READY, each.ok, each.reason, each.message)
     return Condition(READY, True, "Ready", "")
+
+
+def complete(conditions: Sequence[Condition], types: Sequence[str]) -> list[Condition]:
+    """All types of a kind, from first sight on: what was not looked at is unknown."""
+    given = {each.type: each for each in conditions}
+    why = next((each for each in conditions if each.ok is not True), None)
+    waits = "not looked at yet" if why is None else f"not looked at: {why.type} is {why.reason}"
+    unknown = {each: Condition(each, None, "NotLookedAt", waits) for each in types}
+    return list((unknown | given).values())
 
 
 def status(

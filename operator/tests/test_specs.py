@@ -4,7 +4,8 @@ from headrace_operator.specs import milliseconds, quantity
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("0", 0), ("250ms", 250), ("90s", 90_000), ("5m", 300_000), ("12h", 43_200_000), ("7d", 604_800_000)]
+    ("text", "expected"),
+    [("0", 0), ("250ms", 250), ("90s", 90_000), ("5m", 300_000), ("12h", 43_200_000), ("7d", 604_800_000)],
 )
 def test_a_duration_is_milliseconds(text: str, expected: int) -> None:
     assert milliseconds(text) == expected

@@ -21,8 +21,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [streamclusters, volumes, streams, topics, streamusers, replicationlinks, streamjobs]
   verbs: [get, list, watch, patch]
 - apiGroups: [headrace.dev]
-  resources: [streamclusters/status, volumes/status, streams/status, topics/status, streamusers/status, replicationlinks/status, streamjobs/status, streamclusters/finalizers, streamjobs/finalizers, streamusers/finalizers]
-  verbs: [get, patch, update]
+  resources: [streamclusters/status, volumes/status, streams/status, topics/status, streamusers/status, replicationlinks/status, streamjobs/status]
+  verbs: [patch]
 - apiGroups: [headrace.dev]
   resources: [storagenodes, storagecontainers]
   verbs: [get, list, watch, create, update, patch, delete]
@@ -31,16 +31,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, list, watch, create, update, delete]
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, list, watch, create, update, patch, delete]
+  verbs: [get, list, watch, create, update, patch, delete, deletecollection]
+# `update` and `deletecollection` of some core kinds are what Spark's drivers are granted.
 - apiGroups: [""]
-  resources: [services, serviceaccounts]
+  resources: [services]
+  verbs: [get, list, watch, create, patch, update, delete, deletecollection]
+- apiGroups: [""]
+  resources: [serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, update, delete, deletecollection]
-- apiGroups: [""]
-  resources: [pods/log]
-  verbs: [get]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, create, patch, update, delete, deletecollection]
@@ -49,7 +50,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
@@ -65,4 +66,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]
   verbs: [get, list, watch, create, patch, delete]
+{{- end -}}
+
+{{- define "headrace.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+{{- define "headrace.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
 {{- end -}}

@@ -5,8 +5,12 @@ its Role. What outlives it has none: the claims, the Secret with the cluster's o
 """
 
 import base64
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Final
+
+import msgspec
 
 from headrace_operator.builders.names import (
     ADMIN_PORT,
@@ -15,6 +19,7 @@ from headrace_operator.builders.names import (
     PEER_PORT,
     POD_LABEL,
     Manifest,
+    bootstrap,
     metadata,
     selector,
 )
@@ -24,17 +29,18 @@ DATA: Final = "/data"
 RECORD_FOLDER: Final = "/etc/headrace/cluster"
 USER: Final = 10001
 ROLLED: Final = f"{GROUP}/rolled"
-"""Annotation of the pod template: a hash of what a change of makes pods anew."""
+"""Annotation of pods: a digest of what the user asks for of them. Another digest, and they are made anew; what a newer
+operator writes otherwise in the template waits until they are made anew anyway."""
 
 
 class ClusterObjects:
     """Builds them for one StreamCluster."""
 
     def __init__(self, resource: Manifest, spec: ClusterSpec, *, image: str) -> None:
-        """`image`: of the storage nodes, where the resource names none."""
+        """`image`: of the storage nodes (`node_image`)."""
         self.resource = resource
         self._spec = spec
-        self._image = spec.image or image
+        self.image = image
         self.name: str = resource["metadata"]["name"]
         self.namespace: str = resource["metadata"]["namespace"]
 
@@ -46,8 +52,9 @@ class ClusterObjects:
             self.role_binding(),
             self.nodes_service(),
             self.bootstrap_service(),
+            self.clients_config(),
         ]
-        if self._spec.replicas > 1:
+        if self.has_disruption_budget:
             found.append(self.disruption_budget())
         found += self.external_services()
         found.append(self.stateful_set())
@@ -128,7 +135,7 @@ class ClusterObjects:
         return self._service(f"{self.name}-bootstrap", {}, [_port("client", CLIENT_PORT)])
 
     def external_services(self) -> list[Manifest]:
-        """One per pod, with a port per node, and one to begin at."""
+        """One per pod, with a port per node."""
         external = self._spec.listeners.external
         if external is None:
             return []
@@ -167,7 +174,22 @@ class ClusterObjects:
             "spec": {"selector": chosen or selector(self.name), "ports": ports, **fields},
         }
 
+    def clients_config(self) -> Manifest:
+        """What clients start with, for pods that take their environment from it."""
+        address = bootstrap(self.name, self.namespace)
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": self._metadata(f"{self.name}-clients"),
+            "data": {"HEADRACE_BOOTSTRAP": address, "client.properties": f"bootstrap.servers={address}\n"},
+        }
+
     # --- pods
+
+    @property
+    def has_disruption_budget(self) -> bool:
+        """One that would protect something: with a single replica it could only be in the way."""
+        return self._spec.nodes > 1 and self._spec.replicas > 1
 
     def disruption_budget(self) -> Manifest:
         """One pod at a time goes by evictions."""
@@ -209,9 +231,13 @@ class ClusterObjects:
         pod = self._spec.pod
         made = metadata("", "", self.name, owned_by=None)
         template: Manifest = {
-            "metadata": {"labels": {**pod.labels, **made["labels"]}, "annotations": dict(pod.annotations)},
+            "metadata": {
+                "labels": {**pod.labels, **made["labels"]},
+                "annotations": {**pod.annotations, ROLLED: self.rolled()},
+            },
             "spec": {
                 "serviceAccountName": self.account,
+                "enableServiceLinks": False,
                 "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
                 "securityContext": {
                     "runAsNonRoot": True,
@@ -241,6 +267,19 @@ class ClusterObjects:
                 spec[key] = value
         return template
 
+    def rolled(self) -> str:
+        """The digest for ROLLED."""
+        spec = self._spec
+        asked = {
+            "image": self.image,
+            "shards": spec.shards,
+            "settings": spec.settings,
+            "pod": msgspec.to_builtins(spec.pod),
+            "resources": msgspec.to_builtins(spec.resources),
+            "pull": [spec.image_pull_policy, spec.image_pull_secrets],
+        }
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+
     def _spread(self) -> list[Manifest]:
         if self._spec.pod.topology_spread_constraints is not None:
             return self._spec.pod.topology_spread_constraints
@@ -260,7 +299,7 @@ class ClusterObjects:
             command += [f"--{name}", value] if value else [f"--{name}"]
         container: Manifest = {
             "name": "node",
-            "image": self._image,
+            "image": self.image,
             "command": command,
             "env": [
                 _from_field("POD_NAME", "metadata.name"),
@@ -269,7 +308,7 @@ class ClusterObjects:
                 _from_field("HOST_NAME", "spec.nodeName"),
             ],
             "ports": [
-                {"name": name, "containerPort": first + shard}
+                {"name": f"{name}-{shard}", "containerPort": first + shard, "protocol": "TCP"}
                 for name, first in (("client", CLIENT_PORT), ("peer", PEER_PORT), ("external", EXTERNAL_PORT))
                 for shard in range(self._spec.shards)
             ],
@@ -287,19 +326,42 @@ class ClusterObjects:
                 {"name": "tmp", "mountPath": "/tmp"},
             ],
         }
-        if self._spec.shards > 1:
-            for port in container["ports"]:
-                port["name"] = f"{port['name']}-{port['containerPort'] % 1000 % 92}"
-        container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT})
+        container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"})
         if self._spec.image_pull_policy is not None:
             container["imagePullPolicy"] = self._spec.image_pull_policy
         resources = self._spec.resources
         if resources.requests or resources.limits:
-            container["resources"] = {"requests": dict(resources.requests), "limits": dict(resources.limits)}
+            given = (("requests", resources.requests), ("limits", resources.limits))
+            container["resources"] = {name: dict(amounts) for name, amounts in given if amounts}
         return container
 
     def _metadata(self, name: str) -> Manifest:
         return metadata(name, self.namespace, self.name, owned_by=self.resource)
+
+
+def node_image(spec: ClusterSpec, *, default: str, present: Mapping[str, Any] | None) -> str:
+    """What the nodes run: what is asked for; else what they run already (`present`: their StatefulSet), so that a newer
+    operator changes nothing by itself; else the operator's default.
+    """
+    if spec.image is not None:
+        return spec.image
+    if spec.version is not None:
+        return f"{_repository(default)}:{spec.version}"
+    if present is not None:
+        return str(present["spec"]["template"]["spec"]["containers"][0]["image"])
+    return default
+
+
+def image_version(image: str) -> str:
+    """Its tag or digest."""
+    return image.removeprefix(_repository(image)).lstrip(":@") or "latest"
+
+
+def _repository(image: str) -> str:
+    """An image without tag and digest; a registry's port is neither."""
+    named = image.partition("@")[0]
+    host, slash, last = named.rpartition("/")
+    return f"{host}{slash}{last.partition(':')[0]}"
 
 
 def _port(name: str, number: int) -> Manifest:

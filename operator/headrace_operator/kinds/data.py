@@ -4,27 +4,55 @@ All three go the same way: find the cluster, see what is there, make or change i
 with `reclaimPolicy: Delete` is deleted in the cluster too, by a finalizer that gives up when the cluster is gone.
 """
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.wire.api_keys import ApiKey
-from headrace_operator.admin import Admin
-from headrace_operator.engine import Body, Cache, Key, key_of
-from headrace_operator.kinds.references import Unresolved, check_oldest, cluster_key, resolve
+from headrace_operator.admin import Calls
+from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.finalizers import is_ending, is_leaving, keep_finalizer
+from headrace_operator.kinds.index import Index
+from headrace_operator.kinds.references import Unresolved, check_oldest, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kube import Kube, path
-from headrace_operator.specs import API, FINALIZER, Spec, StreamSpec, TopicSpec, VolumeSpec, milliseconds, quantity
+from headrace_operator.kube import Kube
+from headrace_operator.specs import FINALIZER, Spec, StreamSpec, TopicSpec, VolumeSpec, milliseconds, quantity
 from headrace_operator.status import Condition
 
 AGAIN_S: Final = 15.0
 FIGURES_AGAIN_S: Final = 60.0
+END_AGAIN_S: Final = 5.0
+AGAIN_EACH_S: Final = 0.05
+FIGURES_EACH_S: Final = 0.3
+"""For each resource of a kind: with thousands of them each is looked at less often, and the operator stays idle."""
+TYPES: Final = ("Reconciled", "Usable")
+FINAL: Final = frozenset(
+    {
+        Code.INVALID_CONFIG,
+        Code.INVALID_PARTITIONS,
+        Code.INVALID_REQUEST,
+        Code.INVALID_TOPIC_EXCEPTION,
+        Code.POLICY_VIOLATION,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Refusals that the same request meets again."""
 
 S = TypeVar("S", VolumeSpec, StreamSpec, TopicSpec)
+Figures = Mapping[str, Any]
 
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of it. `problem`: why it is of no use yet, though it is as asked."""
+
+    figures: Figures
+    problem: str = ""
 
 
 class Kind(ABC, Generic[S]):
@@ -33,45 +61,57 @@ class Kind(ABC, Generic[S]):
     name: ClassVar[str]
     spec: type[S]
 
-    def __init__(self, *, kube: Kube, admin: Admin, reporter: Reporter, cache: Cache) -> None:
+    def __init__(self, *, kube: Kube, admin: Calls, reporter: Reporter, cache: Cache, index: Index) -> None:
         self._kube = kube
         self._admin = admin
         self._reporter = reporter
         self._cache = cache
+        self._index = index
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
         if body is None:
             return None
-        spec = msgspec.convert(body["spec"], self.spec)
+        try:
+            spec = msgspec.convert(body["spec"], self.spec)
+        except msgspec.ValidationError as error:
+            await keep_finalizer(self._kube, self._cache, body, wanted=False)
+            if not body["metadata"].get("deletionTimestamp"):
+                await self._reporter.report(body, [invalid(error)], {}, types=TYPES)
+            return None
         if body["metadata"].get("deletionTimestamp"):
             return await self._end(body, spec)
-        await self._keep_finalizer(body, wanted=self._deletes(spec))
-        figures: Mapping[str, Any] = {}
-        again: float | None = FIGURES_AGAIN_S
+        await keep_finalizer(self._kube, self._cache, body, wanted=self._deletes(spec))
+        conditions, figures, again = await self._advance(body, spec)
+        await self._reporter.report(body, conditions, figures, types=TYPES)
+        return again
+
+    async def _advance(self, body: Body, spec: S) -> tuple[list[Condition], Figures, float | None]:
         try:
             _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
-            check_oldest(self._cache, body, self._identity(body, spec), self._identities())
-            figures = await self._make(bootstrap, body, spec)
-            condition = Condition("Reconciled", True, "AsAsked")
+            check_oldest(self._cache, self._index, body)
+            made = await self._make(bootstrap, body, spec)
         except Unresolved as error:
-            condition, again = error.condition, AGAIN_S
+            return [error.condition], {}, None  # the index calls again when that changes
         except KafkaError as error:
-            condition = Condition("Reconciled", False, "Refused", str(error))
+            again = self._again(FIGURES_AGAIN_S, FIGURES_EACH_S) if error.code in FINAL else AGAIN_S
+            return [Condition("Reconciled", False, "Refused", str(error))], {}, again
         except HeadraceError as error:
-            condition, again = Condition("Reconciled", False, "NoAnswer", str(error)), AGAIN_S
-        await self._reporter.report(body, [condition], figures)
-        return again
+            again = self._again(AGAIN_S, AGAIN_EACH_S)
+            return [Condition("Reconciled", False, "NoAnswer", str(error))], {}, again
+        usable = (
+            Condition("Usable", False, "Impossible", made.problem)
+            if made.problem
+            else Condition("Usable", True, "Usable")
+        )
+        again = AGAIN_S if made.problem else self._again(FIGURES_AGAIN_S, FIGURES_EACH_S)
+        return [Condition("Reconciled", True, "AsAsked"), usable], made.figures, again
 
     # --- of each kind
 
     @abstractmethod
-    def _identity(self, body: Body, spec: S) -> tuple[object, ...]:
-        """What it is about: two resources of the same one clash."""
-
-    @abstractmethod
-    async def _make(self, bootstrap: str, body: Body, spec: S) -> Mapping[str, Any]:
-        """Have it be so; its figures. Raises HeadraceError."""
+    async def _make(self, bootstrap: str, body: Body, spec: S) -> Made:
+        """Have it be so. Raises HeadraceError."""
 
     async def _unmake(self, bootstrap: str, body: Body, spec: S) -> None:
         """Have it be gone. Raises HeadraceError."""
@@ -81,41 +121,40 @@ class Kind(ABC, Generic[S]):
     def _deletes(self, spec: Spec) -> bool:
         return getattr(spec, "reclaim_policy", "Retain") == "Delete"
 
-    def _identities(self) -> dict[Key, tuple[object, ...]]:
-        return {
-            key_of(each): self._identity(each, msgspec.convert(each["spec"], self.spec))
-            for each in self._cache.all(self.name)
-        }
+    def _again(self, least_s: float, each_s: float) -> float:
+        return max(least_s, each_s * self._cache.count(self.name)) * random.uniform(0.9, 1.1)
 
     async def _end(self, body: Body, spec: S) -> float | None:
-        if FINALIZER not in body["metadata"].get("finalizers", []):
-            return None
-        if self._deletes(spec):
-            try:
-                _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
-                check_oldest(self._cache, body, self._identity(body, spec), self._identities())
-                await self._unmake(bootstrap, body, spec)
-            except Unresolved:
-                pass  # with its cluster gone, or an older one there, nothing is left to delete
-            except KafkaError as error:
-                if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
-                    await self._reporter.report(body, [Condition("Reconciled", False, "NotDeleted", str(error))], {})
-                    return AGAIN_S
-            except HeadraceError as error:
-                await self._reporter.report(body, [Condition("Reconciled", False, "NotDeleted", str(error))], {})
-                return AGAIN_S
-        await self._keep_finalizer(body, wanted=False)
+        if FINALIZER in (body["metadata"].get("finalizers") or []):
+            why = await self._taken_away(body, spec) if self._deletes(spec) and not is_leaving(self._cache) else ""
+            if why:
+                refused = Condition(
+                    "Reconciled", False, "NotDeleted", f"{why}; with reclaimPolicy Retain it is left as it is"
+                )
+                await self._reporter.report(body, [refused], {}, types=TYPES)
+                return END_AGAIN_S
+            await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
         return None
 
-    async def _keep_finalizer(self, body: Body, *, wanted: bool) -> None:
-        meta = body["metadata"]
-        present = list(meta.get("finalizers", []))
-        if wanted == (FINALIZER in present):
-            return
-        after = [*present, FINALIZER] if wanted else [each for each in present if each != FINALIZER]
-        where = path(API, self.name, meta["namespace"], meta["name"])
-        await self._kube.merge(where, {"metadata": {"finalizers": after, "resourceVersion": meta["resourceVersion"]}})
+    async def _taken_away(self, body: Body, spec: S) -> str:
+        """Why it is to be tried again; "": it is gone, or nobody is there who could delete it."""
+        try:
+            _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
+            check_oldest(self._cache, self._index, body)
+            await self._unmake(bootstrap, body, spec)
+        except Unresolved:
+            return ""  # with its cluster gone, or an older one there, nothing is left to delete
+        except KafkaError as error:
+            if error.code not in FINAL:
+                return str(error)
+            if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
+                await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {error}", warning=True)
+        except HeadraceError as error:
+            if not is_ending(self._cache, body["metadata"]["namespace"]):
+                return str(error)
+            await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {error}", warning=True)
+        return ""
 
 
 class Volumes(Kind[VolumeSpec]):
@@ -124,10 +163,7 @@ class Volumes(Kind[VolumeSpec]):
     name = "Volume"
     spec = VolumeSpec
 
-    def _identity(self, body: Body, spec: VolumeSpec) -> tuple[object, ...]:
-        return cluster_key(body, spec.cluster_ref), spec.name or body["metadata"]["name"]
-
-    async def _make(self, bootstrap: str, body: Body, spec: VolumeSpec) -> Mapping[str, Any]:
+    async def _make(self, bootstrap: str, body: Body, spec: VolumeSpec) -> Made:
         fields: dict[str, Any] = {
             "name": spec.name or body["metadata"]["name"],
             "replicas": spec.replicas,
@@ -144,11 +180,11 @@ class Volumes(Kind[VolumeSpec]):
             known = await self._admin.call(bootstrap, "volume.create", fields)
         else:
             as_shown = {**fields, "size_limit_bytes": fields["size_limit"] or None}
-            if any(known.get(name, value) != value for name, value in as_shown.items() if name in known):
+            if any(known[name] != value for name, value in as_shown.items() if name in known):
                 known = await self._admin.call(bootstrap, "volume.alter", fields)
-        if known.get("problem"):
-            raise KafkaError(Code.INVALID_REQUEST, known["problem"])
-        return {"containers": known.get("containers"), "bytes": known.get("held_bytes")}
+        return Made(
+            {"containers": known.get("containers"), "bytes": known.get("held_bytes")}, str(known.get("problem") or "")
+        )
 
 
 class Streams(Kind[StreamSpec]):
@@ -157,10 +193,7 @@ class Streams(Kind[StreamSpec]):
     name = "Stream"
     spec = StreamSpec
 
-    def _identity(self, body: Body, spec: StreamSpec) -> tuple[object, ...]:
-        return cluster_key(body, spec.cluster_ref), spec.path
-
-    async def _make(self, bootstrap: str, body: Body, spec: StreamSpec) -> Mapping[str, Any]:
+    async def _make(self, bootstrap: str, body: Body, spec: StreamSpec) -> Made:
         policy: dict[str, Any] = {
             "ttl_ms": milliseconds(spec.ttl),
             "retention_bytes": quantity(spec.size_limit) if spec.size_limit else -1,
@@ -182,9 +215,9 @@ class Streams(Kind[StreamSpec]):
         changes = {name: value for name, value in policy.items() if name in shown and shown[name] != value}
         if changes:
             await self._admin.call(bootstrap, "stream.alter", {"path": spec.path, "changes": changes})
-        if shown.get("problem"):
-            raise KafkaError(Code.INVALID_REQUEST, shown["problem"])
-        return {"topics": shown.get("topics"), "partitions": shown.get("partitions")}
+        return Made(
+            {"topics": shown.get("topics"), "partitions": shown.get("partitions")}, str(shown.get("problem") or "")
+        )
 
     async def _unmake(self, bootstrap: str, body: Body, spec: StreamSpec) -> None:
         await self._admin.call(bootstrap, "stream.delete", {"path": spec.path, "force": True})
@@ -196,14 +229,11 @@ class Topics(Kind[TopicSpec]):
     name = "Topic"
     spec = TopicSpec
 
-    def _identity(self, body: Body, spec: TopicSpec) -> tuple[object, ...]:
-        return cluster_key(body, spec.cluster_ref), self._full(body, spec)
-
     @staticmethod
     def _full(body: Body, spec: TopicSpec) -> str:
         return f"{spec.stream}:{spec.name or body['metadata']['name']}"
 
-    async def _make(self, bootstrap: str, body: Body, spec: TopicSpec) -> Mapping[str, Any]:
+    async def _make(self, bootstrap: str, body: Body, spec: TopicSpec) -> Made:
         full = self._full(body, spec)
         try:
             shown = await self._admin.call(bootstrap, "topic.show", {"topic": full})
@@ -222,13 +252,14 @@ class Topics(Kind[TopicSpec]):
             await self._grow(bootstrap, full, spec.partitions)
         if spec.config != shown["configs"]:
             await self._configure(bootstrap, full, spec.config, shown["configs"])
-        return {
+        figures = {
             "topic": full,
             "topicId": shown["topic_id"],
             "partitions": max(have, spec.partitions or 0),
             "chainLength": max((each["partitionlets"] for each in shown["partitions"]), default=0),
             "bytes": shown["bytes"],
         }
+        return Made(figures)
 
     async def _unmake(self, bootstrap: str, body: Body, spec: TopicSpec) -> None:
         fields = {"topics": [{"name": self._full(body, spec), "topic_id": None}], "timeout": 10_000}
@@ -261,7 +292,9 @@ class Topics(Kind[TopicSpec]):
             for name, value in sorted(wanted.items())
             if present.get(name) != value
         ]
-        changes += [{"name": name, "config_operation": 1, "value": None} for name in sorted(present.keys() - wanted.keys())]
+        changes += [
+            {"name": name, "config_operation": 1, "value": None} for name in sorted(present.keys() - wanted.keys())
+        ]
         resource = {"resource_type": 2, "resource_name": full, "configs": changes}
         answer = await self._admin.kafka(
             bootstrap, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False}

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from headrace_operator.builders.names import Manifest
-from headrace_operator.engine import Body
+from headrace_operator.engine import Body, Cache, key_of
 from headrace_operator.kube import Kube
-from headrace_operator.status import FIGURES_S, Condition, differs, ready, status
+from headrace_operator.status import FIGURES_S, Condition, complete, differs, ready, status
 
 
 class Named(Protocol):
@@ -21,27 +21,42 @@ class Named(Protocol):
 class Reporter:
     """For all kinds."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, *, cache: Cache | None = None) -> None:
+        """`cache`: learns what was written, and that a resource turned out to be gone."""
         self._kube = kube
+        self._cache = cache
         self._figures_at: dict[str, float] = {}
-        """When a resource's figures were written last, by uid."""
+        """When a resource's status was written last, by uid."""
+        self.statuses = 0
 
-    async def report(self, body: Body, conditions: Sequence[Condition], figures: Mapping[str, Any]) -> None:
-        """What came of a resource: conditions at once, figures once a minute."""
+    async def report(
+        self, body: Body, conditions: Sequence[Condition], figures: Mapping[str, Any], *, types: Sequence[str] = ()
+    ) -> None:
+        """What came of a resource: conditions at once, figures once a minute. `types`: conditions of its kind."""
         meta = body["metadata"]
-        before = body.get("status", {})
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        before = body.get("status") or {}
+        all_of_them = complete(conditions, types)
         wanted = status(
             generation=meta["generation"],
-            conditions=[ready(conditions), *conditions],
-            figures=figures,
+            conditions=[ready(all_of_them), *all_of_them],
+            # What is not known now is as it was: no answer is no reason to forget.
+            figures={**_figures(before), **{name: value for name, value in figures.items() if value is not None}},
             before=before,
-            now=now,
+            now=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
         due = time.monotonic() - self._figures_at.get(meta["uid"], float("-inf")) >= FIGURES_S
-        if differs(wanted, before, figures=due):
-            await self._kube.apply_status(body, wanted)
-            self._figures_at[meta["uid"]] = time.monotonic()
+        if not differs(wanted, before, figures=due):
+            return
+        self.statuses += 1
+        after = await self._kube.apply_status(body, wanted)
+        if after is None:
+            self.forget(meta["uid"])
+            if self._cache is not None:
+                self._cache.gone(key_of(body), uid=meta["uid"])
+            return
+        self._figures_at[meta["uid"]] = time.monotonic()
+        if self._cache is not None:
+            self._cache.take({"apiVersion": body["apiVersion"], "kind": body["kind"], **after})
 
     async def tell(self, of: Named, reason: str, message: str, *, warning: bool = False) -> None:
         """An event."""
@@ -50,3 +65,7 @@ class Reporter:
     def forget(self, uid: str) -> None:
         """The resource is gone."""
         self._figures_at.pop(uid, None)
+
+
+def _figures(before: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in before.items() if name not in ("observedGeneration", "conditions")}

@@ -1,4 +1,4 @@
-"""StreamUser: a Secret beside it with all that a client needs; ReplicationLink: said to be unknown, until it is built."""
+"""StreamUser: a Secret beside it with all that a client needs. ReplicationLink: unknown, until links are built."""
 
 import base64
 import secrets
@@ -8,7 +8,7 @@ import msgspec
 
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, labels, owner
 from headrace_operator.engine import Body, Cache, Key
-from headrace_operator.kinds.references import Unresolved, resolve
+from headrace_operator.kinds.references import Unresolved, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
 from headrace_operator.specs import UserSpec
@@ -30,14 +30,18 @@ class Users:
         """See engine.Reconcile."""
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
-        spec = msgspec.convert(body["spec"], UserSpec)
+        try:
+            spec = msgspec.convert(body["spec"], UserSpec)
+        except msgspec.ValidationError as error:
+            await self._reporter.report(body, [invalid(error)], {})
+            return None
         name = spec.secret_name or key.name
         user = spec.user or key.name
         try:
             cluster, _, internal = resolve(self._cache, body, spec.cluster_ref)
             bootstrap = internal
             if spec.listener == "external":
-                bootstrap = str(cluster.get("status", {}).get("externalBootstrap") or "")
+                bootstrap = str((cluster.get("status") or {}).get("externalBootstrap") or "")
                 if not bootstrap:
                     raise Unresolved("NoAddress", "the cluster has no address outside of Kubernetes (yet)")
             present = await self._kube.get("v1", "Secret", key.namespace, name)
@@ -53,7 +57,7 @@ class Users:
 
 def _is_ours(present: Manifest, body: Body) -> bool:
     uid = body["metadata"]["uid"]
-    return any(each.get("uid") == uid for each in present["metadata"].get("ownerReferences", []))
+    return any(each.get("uid") == uid for each in present["metadata"].get("ownerReferences") or [])
 
 
 def secret(resource: Manifest, *, name: str, user: str, bootstrap: str, present: Manifest | None) -> Manifest:
@@ -88,5 +92,7 @@ class Links:
         """See engine.Reconcile."""
         if body is not None and not body["metadata"].get("deletionTimestamp"):
             message = "this version of the operator does not run links yet"
-            await self._reporter.report(body, [Condition("Reconciled", None, "NotSupported", message)], {"state": "Unknown"})
+            await self._reporter.report(
+                body, [Condition("Reconciled", None, "NotSupported", message)], {"state": "Unknown"}
+            )
         return None

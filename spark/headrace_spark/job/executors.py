@@ -27,7 +27,7 @@ class Executors:
     def __init__(
         self, spark: "SparkSession", progress: Progress, asked: Autoscale | None, *, every_s: float = EVERY_S
     ) -> None:
-        self._context = spark.sparkContext._jsc.sc()  # type: ignore[union-attr]  # Spark's Scala side, by py4j
+        self._context = spark.sparkContext._jsc.sc()  # Spark's Scala side, by py4j
         self._empty = spark.sparkContext._jvm.PythonUtils.toScalaMap({})  # type: ignore[union-attr]
         self._progress = progress
         self._asked = asked

@@ -76,7 +76,7 @@ def _no_topic(job: Job, each: Input) -> str | None:
     if not absent:
         return None
     return (
-        f"stream {each.stream} has no topic {', '.join(absent)}: make it (a Topic resource, or `headrace topic create`),"
+        f"stream {each.stream} has no topic {', '.join(absent)}: make it (a Topic resource or `headrace topic create`),"
         " or use topicPattern to take topics as they appear"
     )
 

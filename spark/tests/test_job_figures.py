@@ -123,31 +123,40 @@ def test_what_is_asked_for_holds_at_once() -> None:
 # --- last words
 
 
+WRAPPED = """[STREAM_FAILED] Query [id = 1-a, runId = 2-b] terminated with exception: \
+[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed: Traceback (most recent call last):
+  File "x.py", line 1, in f
+headrace_spark.errors.BadOption: the cluster has no topic /a:b; create it first
+ SQLSTATE: 38000
+=== Streaming Query ===
+Identifier: [id = 1]"""
+PLAIN = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [DIVIDE_BY_ZERO] Division by zero. \
+SQLSTATE: 22012 SQLSTATE: XXKST
+=== Streaming Query ==="""
+PYTHON = """An error occurred
+Traceback (most recent call last):
+  File 'a'
+ValueError: first
+
+During it
+Traceback (most recent call last):
+  File 'b'
+KeyError: 'x'
+\tat org.apache.Spark"""
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        (WRAPPED, "the cluster has no topic /a:b; create it first"),
+        (PLAIN, "[DIVIDE_BY_ZERO] Division by zero."),
+        (PYTHON, "KeyError: 'x'"),
         (
-            "[STREAM_FAILED] Query [id = 1-a, runId = 2-b] terminated with exception: "
-            "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed: Traceback (most recent call last):\n"
-            '  File "x.py", line 1, in f\n'
-            "headrace_spark.errors.BadOption: the cluster has no topic /a:b; create it first\n SQLSTATE: 38000\n"
-            "=== Streaming Query ===\nIdentifier: [id = 1]",
-            "the cluster has no topic /a:b; create it first",
+            "[PARSE_SYNTAX_ERROR] Syntax error. SQLSTATE: 42601 (line 1)\n\n== SQL ==",
+            "[PARSE_SYNTAX_ERROR] Syntax error.",
         ),
-        (
-            "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [DIVIDE_BY_ZERO] Division by zero."
-            " SQLSTATE: 22012 SQLSTATE: XXKST\n=== Streaming Query ===",
-            "[DIVIDE_BY_ZERO] Division by zero.",
-        ),
-        (
-            "An error occurred\nTraceback (most recent call last):\n  File 'a'\nValueError: first\n\nDuring it\n"
-            "Traceback (most recent call last):\n  File 'b'\nKeyError: 'x'\n\tat org.apache.Spark",
-            "KeyError: 'x'",
-        ),
-        ("[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==",
-         "[PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'."),
     ],
-)  # fmt: skip
+)
 def test_an_error_is_told_in_one_line(text: str, line: str) -> None:
     assert one_line(text) == line
     assert len(one_line("x" * 10_000)) <= 600

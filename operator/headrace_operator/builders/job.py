@@ -47,7 +47,12 @@ PROGRAM: Final = "local:///opt/headrace/job.py"
 RETRIES: Final = 6
 WRONG: Final = 2
 """The driver's exit code where trying again changes nothing (headrace_spark.job.ends)."""
-FORMS: Final = (("apps/v1", "StatefulSet"), ("batch/v1", "Job"), ("batch/v1", "CronJob"), (SPARK_API, "SparkApplication"))
+FORMS: Final = (
+    ("apps/v1", "StatefulSet"),
+    ("batch/v1", "Job"),
+    ("batch/v1", "CronJob"),
+    (SPARK_API, "SparkApplication"),
+)
 """What a job may be."""
 
 

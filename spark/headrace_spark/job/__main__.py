@@ -2,8 +2,7 @@
 
 Waits for what the job needs, makes the session, runs the application, and stays as long as a query runs. `ends` says
 how it ends; whatever is not DONE goes on from the checkpoint when Kubernetes starts the driver again. SIGTERM stops the
-queries between two batches where they get there in time; being killed at any other place is as good, since the
-checkpoint and the sink's tokens bear it.
+queries wherever they are, as a kill does: the checkpoint and the sink's tokens bear it.
 """
 
 import os
@@ -90,7 +89,14 @@ def _session(job: Job) -> "SparkSession":
     from headrace_spark.session import build_session
 
     os.environ.setdefault("SPARK_LOCAL_IP", os.environ.get("POD_IP", "127.0.0.1"))
-    conf = {"spark.driver.bindAddress": "0.0.0.0", "spark.ui.enabled": "true", "spark.log.level": "WARN"}
+    conf = {
+        "spark.driver.bindAddress": "0.0.0.0",
+        "spark.ui.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    if "POD_NAME" in os.environ and (job.master or "").startswith("k8s:"):
+        conf["spark.kubernetes.driver.pod.name"] = os.environ["POD_NAME"]  # it owns the executors' pods
     return build_session(job.name, master=job.master, conf={**conf, **job.conf})
 
 

@@ -66,9 +66,18 @@ def by_kind(fields: dict[str, Any], **placing: Any) -> dict[str, dict[str, Any]]
     return {f"{each['kind']}/{each['metadata']['name']}": each for each in objects(fields, **placing).all()}
 
 
+class Readable(yaml.SafeDumper):
+    """Texts of several lines as they are."""
+
+
+Readable.add_representer(
+    str, lambda to, text: to.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_as_written(form: str) -> None:
-    text = yaml.safe_dump_all(objects(FORMS[form]).all(), sort_keys=False, width=120)
+    text = yaml.dump_all(objects(FORMS[form]).all(), Dumper=Readable, sort_keys=False, width=120)
     file = SNAPSHOTS / f"job-{form}.yaml"
     if os.environ.get("HEADRACE_SNAPSHOTS") == "write":
         file.parent.mkdir(exist_ok=True)

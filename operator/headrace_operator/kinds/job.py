@@ -16,9 +16,9 @@ import aiohttp
 import msgspec
 
 from headrace.store.kubernetes.api import ApiError
-from headrace_operator.builders.job import DIGEST, FORMS, SPARK_API, JobObjects
+from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
 from headrace_operator.builders.job_definition import Placed, fault
-from headrace_operator.builders.job_pods import PROGRESS_PORT
+from headrace_operator.builders.job_pods import DIGEST, PROGRESS_PORT
 from headrace_operator.builders.names import JOB_LABEL, Manifest
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.job_status import (

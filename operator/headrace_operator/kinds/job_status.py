@@ -86,7 +86,7 @@ def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
     found = [Condition("Reconciled", True, "AsAsked")]
     if spec.suspend:
         return "Suspended", [*found, Condition("Running", False, "Suspended", "spec.suspend is set")]
-    if seen.told.get("state") == "Running":
+    if seen.told.get("state") in ("Running", "Done"):  # done, and about to end
         return "Running", [*found, Condition("Running", True, "Running")]
     end = _end_of_workload(seen)
     if end == "Done":

@@ -65,7 +65,9 @@ def _run(job: Job, stopping: threading.Event) -> tuple[End, str, Mapping[str, An
         check(job, wait_s=float(os.environ.get("HEADRACE_JOB_WAIT_S", WAIT_S)), stopped=stopping.is_set)
         file = _file(job)
         spark = _session(job)
-        watched = (Looker(job, progress), Executors(spark, progress, job.autoscale))
+        watched: list[Looker | Executors] = [Looker(job, progress)]
+        if not (spark.sparkContext.master or "").startswith("local["):
+            watched.append(Executors(spark, progress, job.autoscale))
         spark.streams.addListener(progress)
         threading.Thread(target=_stop, args=(spark, stopping), name="stop", daemon=True).start()
         try:

@@ -20,11 +20,13 @@ from headrace_operator.builders.job_definition import (
     BLOCKS_PORT,
     DRIVER_PORT,
     EXECUTOR_FILE,
+    LEAST_BESIDE_DRIVER,
+    LEAST_BESIDE_EXECUTOR,
     UI_PORT,
     Placed,
+    beside_heap,
     definition,
     first_executors,
-    memory_with_overhead,
     spark_conf,
 )
 from headrace_operator.builders.job_pods import (
@@ -99,13 +101,10 @@ class JobObjects:
         return self._made("v1", "ServiceAccount", self.account)
 
     def role(self) -> Manifest:
-        """What a driver does that asks for executors; spark-submit's also has its settings in a ConfigMap."""
+        """What a driver does that asks for executors: it makes pods, and is told to make nothing else."""
         made = self._made("rbac.authorization.k8s.io/v1", "Role", self.account)
         verbs = ["get", "list", "watch", "create", "patch", "delete", "deletecollection"]
         made["rules"] = [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]
-        if self.placed.kubeflow:
-            verbs = ["get", "list", "watch", "create", "patch", "delete"]
-            made["rules"].append({"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs})
         return made
 
     def role_binding(self) -> Manifest:
@@ -244,13 +243,13 @@ class JobObjects:
             "restartPolicy": restart,
             "suspend": spec.suspend,
             "driver": {
-                **_machine(spec.driver),
+                **_machine(spec.driver, least=LEAST_BESIDE_DRIVER),
                 "serviceAccount": self.account,
                 "labels": pod_labels(placed, "job-driver"),
                 "template": driver,
             },
             "executor": {
-                **_machine(spec.executor),
+                **_machine(spec.executor, least=LEAST_BESIDE_EXECUTOR),
                 "instances": first_executors(spec),
                 "labels": pod_labels(placed, "job-executor"),
                 "template": self._executor(),
@@ -294,13 +293,12 @@ def _digest(of: Any) -> str:
     return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _machine(machine: Machine) -> Manifest:
+def _machine(machine: Machine, *, least: int) -> Manifest:
     """As a SparkApplication says it."""
-    heap = quantity(machine.memory)
     made: Manifest = {
         "cores": machine.cores,
-        "memory": f"{heap // 2**20}m",
-        "memoryOverhead": f"{(memory_with_overhead(machine.memory) - heap) // 2**20}m",
+        "memory": f"{quantity(machine.memory) // 2**20}m",
+        "memoryOverhead": f"{beside_heap(machine.memory, least=least) // 2**20}m",
     }
     if machine.cpu is not None:
         made["coreRequest"] = machine.cpu

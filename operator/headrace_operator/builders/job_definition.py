@@ -21,9 +21,11 @@ JOB: Final = "/etc/headrace/job"
 CREDENTIALS: Final = "/etc/headrace/user"
 EXECUTOR_FILE: Final = "executor.yaml"
 OVERHEAD_SHARE: Final = 0.4
-"""Of memory beside Java's heap, for Python's workers (Spark's own default for Python on Kubernetes)."""
-LEAST_OVERHEAD: Final = 384 * 2**20
-"""Spark's own too."""
+"""Of memory beside Java's heap, for Java itself and Python's workers (Spark's own default for Python on Kubernetes)."""
+LEAST_BESIDE_EXECUTOR: Final = 384 * 2**20
+"""Spark's own."""
+LEAST_BESIDE_DRIVER: Final = 640 * 2**20
+"""More, as the driver's program is Python too."""
 
 _SECRET: Final = re.compile(r"secret|passw(or)?d|token|access[._]?key|credential", re.IGNORECASE)
 """As Spark's own `spark.redaction.regex`, and a little more."""
@@ -132,11 +134,22 @@ def spark_conf(placed: Placed) -> dict[str, str]:
     """Spark's settings; the user's stand over ours, but for those that `fault` refuses."""
     spec = placed.spec
     conf = {"spark.ui.port": str(UI_PORT)}
+    if spec.distributed:
+        conf |= _LEAST_RIGHTS
     if not placed.kubeflow:
         conf["spark.driver.memory"] = _megabytes(quantity(spec.driver.memory))
         if spec.distributed:
             conf |= _distributed(placed)
     return conf | spec.spark_conf
+
+
+_LEAST_RIGHTS: Final = {
+    "spark.kubernetes.executor.disableConfigMap": "true",
+    "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+    "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+    "spark.kubernetes.driver.service.deleteOnTermination": "false",
+}
+"""The driver's account may make pods and nothing else, so Spark is not to make, own or delete other things."""
 
 
 def _distributed(placed: Placed) -> dict[str, str]:
@@ -153,11 +166,6 @@ def _distributed(placed: Placed) -> dict[str, str]:
         "spark.executor.cores": str(spec.executor.cores),
         "spark.executor.memory": _megabytes(quantity(spec.executor.memory)),
         "spark.executor.memoryOverheadFactor": str(OVERHEAD_SHARE),
-        # The driver's account may make pods and nothing else, so Spark is not to make, own or delete other things.
-        "spark.kubernetes.executor.disableConfigMap": "true",
-        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
-        "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
-        "spark.kubernetes.driver.service.deleteOnTermination": "false",
     }
     if spec.executor.cpu is not None:
         conf["spark.kubernetes.executor.request.cores"] = spec.executor.cpu
@@ -171,10 +179,9 @@ def first_executors(spec: JobSpec) -> int:
     return spec.executors if spec.autoscale is None else spec.autoscale.min
 
 
-def memory_with_overhead(memory: str) -> int:
-    """Bytes of a pod whose Java has so much."""
-    heap = quantity(memory)
-    return heap + max(int(heap * OVERHEAD_SHARE), LEAST_OVERHEAD)
+def beside_heap(memory: str, *, least: int) -> int:
+    """Bytes that a pod has beside Java's heap of so much."""
+    return max(int(quantity(memory) * OVERHEAD_SHARE), least)
 
 
 def spark_duration(duration: str | None) -> str | None:

@@ -14,12 +14,13 @@ from headrace_operator.builders.job_definition import (
     CREDENTIALS,
     DRIVER_PORT,
     JOB,
+    LEAST_BESIDE_DRIVER,
     UI_PORT,
     Placed,
-    memory_with_overhead,
+    beside_heap,
 )
 from headrace_operator.builders.names import JOB_LABEL, Manifest, labels
-from headrace_operator.specs import GROUP
+from headrace_operator.specs import GROUP, quantity
 
 PROGRESS_PORT: Final = 4041
 USER: Final = 10001
@@ -42,7 +43,8 @@ def pod_labels(placed: Placed, component: str) -> dict[str, str]:
 def driver_template(placed: Placed, *, account: str, restart: str, digest: str) -> Manifest:
     """Of the driver, for a StatefulSet or a Job. `digest`: of what it runs, so that a change makes it anew."""
     spec = placed.spec
-    memory = str(memory_with_overhead(spec.driver.memory))
+    beside = beside_heap(spec.driver.memory, least=LEAST_BESIDE_DRIVER)
+    memory = f"{(quantity(spec.driver.memory) + beside) // 2**20}Mi"
     container: Manifest = {
         "name": "driver",
         "image": placed.image,

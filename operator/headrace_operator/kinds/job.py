@@ -245,7 +245,8 @@ class Jobs:
         runs_on = objects.form[1] == "StatefulSet"
         if now[:2] != before[:2] and (runs_on or now[0] == before[0]):
             reason = why_ended(seen.driver)
-            why = "its pod was made anew" if reason is None else f"{reason[0]}: {reason[1]}"
+            ended = "its program had ended" if now[0] == before[0] else "its pod was made anew"
+            why = ended if reason is None else f"{reason[0]}: {reason[1]}"
             await self._reporter.tell(
                 objects, "JobRestarted", f"the driver goes on from its checkpoint: {why}", warning=True
             )

@@ -37,13 +37,13 @@ def test_a_driver_is_spark_submit_in_client_mode(path: str) -> None:
 
 def test_an_executor_is_java_with_all_its_options(path: str) -> None:
     environment = {
-        "SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078", "SPARK_JAVA_OPT_1": "-Dwith=a space", "SPARK_JAVA_OPT_2": "-Dx=$y",
+        "SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078", "SPARK_JAVA_OPT_1": "-Da=b c", "SPARK_JAVA_OPT_2": "-Dx=$y",
         "SPARK_DRIVER_URL": "spark://d:7078", "SPARK_EXECUTOR_ID": "1", "SPARK_EXECUTOR_CORES": "2",
         "SPARK_EXECUTOR_MEMORY": "1024m", "SPARK_APPLICATION_ID": "app", "SPARK_EXECUTOR_POD_IP": "10.0.0.8",
         "SPARK_RESOURCE_PROFILE_ID": "0", "SPARK_EXECUTOR_POD_NAME": "pod",
     }  # fmt: skip
     assert started(path, "executor", **environment) == [
-        "-s", "--", "java", "-Dspark.driver.port=7078", "-Dwith=a space", "-Dx=$y", "-Xms1024m", "-Xmx1024m",
+        "-s", "--", "java", "-Dspark.driver.port=7078", "-Da=b c", "-Dx=$y", "-Xms1024m", "-Xmx1024m",
         "-cp", "/opt/spark/jars/*", "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
         "--driver-url", "spark://d:7078", "--executor-id", "1", "--cores", "2", "--app-id", "app",
         "--hostname", "10.0.0.8", "--resourceProfileId", "0", "--podName", "pod",

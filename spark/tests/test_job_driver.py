@@ -67,7 +67,7 @@ class Driver:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def end(self, timeout_s: float = 180) -> int:
+    def end(self, timeout_s: float = 400) -> int:
         return self.process.wait(timeout_s)
 
     def lines(self) -> list[str]:

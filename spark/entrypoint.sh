@@ -1,21 +1,25 @@
 #!/bin/sh
-# `driver`: the job that is mounted; `executor`: as Spark on Kubernetes asks for it; anything else is run as it is.
+# job: the StreamJob that is mounted, with its driver here. driver, executor: what Spark on Kubernetes asks for (the
+# driver by spark-submit in cluster mode, as for a SparkApplication). Anything else is run as it is.
 set -e
 case "$1" in
-driver)
+job)
   shift
   exec tini -s -- python -m headrace_spark.job "$@"
+  ;;
+driver)
+  shift
+  exec tini -s -- "$SPARK_HOME/bin/spark-submit" --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
+    --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" --deploy-mode client "$@"
   ;;
 executor)
   set --
   index=0
-  while true; do
-    eval "option=\${SPARK_JAVA_OPT_$index:-}"
-    [ -n "$option" ] || break
-    set -- "$@" "$option"
+  while eval "[ -n \"\${SPARK_JAVA_OPT_$index+set}\" ]"; do
+    eval "set -- \"\$@\" \"\$SPARK_JAVA_OPT_$index\""
     index=$((index + 1))
   done
-  exec tini -s -- java "$@" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "/opt/spark/jars/*" \
+  exec tini -s -- java "$@" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "$SPARK_HOME/jars/*" \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
     --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
     --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \

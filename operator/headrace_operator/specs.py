@@ -171,14 +171,19 @@ class UserSpec(Spec, frozen=True):
 
 class JobInput(Spec, frozen=True):
     stream: str
+    name: str = "input"
     topics: list[str] = []
     topic_pattern: str | None = None
     starting_offsets: str = "earliest"
+    watermark: str | None = None
+    options: dict[str, str] = {}
 
 
 class JobOutput(Spec, frozen=True):
     stream: str
-    topic: str
+    topic: str | None = None
+    mode: str = "append"
+    options: dict[str, str] = {}
 
 
 class ConfigMapFile(Spec, frozen=True):
@@ -201,14 +206,21 @@ class Trigger(Spec, frozen=True):
 
 
 class Machine(Spec, frozen=True):
+    """Of a driver or an executor."""
+
     cores: int = 1
+    cpu: str | None = None
+    """What is requested of Kubernetes, if not as much as `cores`."""
     memory: str = "1Gi"
+    """Of Java; Python's workers have theirs beside it."""
 
 
 class Autoscale(Spec, frozen=True):
     min: int
     max: int
     lag_seconds: int = 30
+    up_after_seconds: int = 30
+    down_after_seconds: int = 120
 
 
 class Checkpoint(Spec, frozen=True):
@@ -218,13 +230,26 @@ class Checkpoint(Spec, frozen=True):
     url: str | None = None
 
 
+class JobPodSpec(Spec, frozen=True):
+    """Passed on to driver and executors."""
+
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    affinity: dict[str, Any] = {}
+    priority_class_name: str | None = None
+
+
 class JobSpec(Spec, frozen=True):
     """StreamJob."""
 
     cluster_ref: ClusterRef
     application: Application
     input: JobInput | None = None
+    inputs: list[JobInput] = []
     output: JobOutput | None = None
+    user: str | None = None
     parameters: dict[str, str] = {}
     env: list[dict[str, Any]] = []
     spark_conf: dict[str, str] = {}
@@ -235,6 +260,9 @@ class JobSpec(Spec, frozen=True):
     autoscale: Autoscale | None = None
     checkpoint: Checkpoint = Checkpoint()
     image: str | None = None
+    image_pull_policy: str | None = None
+    image_pull_secrets: list[dict[str, str]] = []
+    pod: JobPodSpec = JobPodSpec()
     suspend: bool = False
     engine: str = "native"
     reclaim_policy: str = "Retain"
@@ -243,6 +271,16 @@ class JobSpec(Spec, frozen=True):
     def distributed(self) -> bool:
         """Whether there are executors beside the driver."""
         return self.executors > 0 or self.autoscale is not None
+
+    @property
+    def all_inputs(self) -> list[JobInput]:
+        """`input` or `inputs`."""
+        return self.inputs if self.input is None else [self.input]
+
+    @property
+    def own_claim(self) -> bool:
+        """Whether the checkpoint lies on a claim that the operator makes."""
+        return self.checkpoint.claim is None and self.checkpoint.url is None
 
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

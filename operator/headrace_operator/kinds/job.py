@@ -1,60 +1,50 @@
-"""StreamJob: its workload, how it gets on, and how many executors it has.
+"""StreamJob: reconciles its objects, and says how it gets on.
 
-The driver tells of its queries over HTTP (headrace_spark.job.progress), and is asked every few seconds; what it says
-goes to the status, and with `autoscale` decides on the executors: one more while the lag is above what is allowed, one
-less after it has been far below for a while. A change of executors starts the driver again, from its checkpoint.
+The driver is asked over HTTP, so that figures need no writes of its own and no rights; what comes of the answer is
+`job_status`'s. How many executors there are the driver decides itself (headrace_spark.job.autoscale), whether the
+operator is there or not; here it is shown. Two things are this module's alone: a job that changes its form waits until
+the former workload is gone with its pods, so there are never two writers of a checkpoint; and executors that outlived
+their driver's container are cleared away.
 """
 
-import time
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
 import msgspec
 
-from headrace_operator.builders.job import DEFINITION, PROGRESS_PORT, UI_PORT, JobObjects
+from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
+from headrace_operator.builders.job_definition import Placed, fault
+from headrace_operator.builders.job_pods import DIGEST, PROGRESS_PORT
 from headrace_operator.builders.names import JOB_LABEL, Manifest
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.job_status import (
+    Seen,
+    executors,
+    figures,
+    is_over,
+    judge,
+    newest_driver,
+    restarts,
+    why_ended,
+)
 from headrace_operator.kinds.references import Unresolved, resolve
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
-from headrace_operator.specs import GROUP, Autoscale, JobSpec
-from headrace_operator.status import Condition
+from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec
 
 ASK_S: Final = 10.0
+"""A job that starts, fails, or whose executors are scaled."""
+STEADY_S: Final = 30.0
+QUIET_S: Final = 60.0
+"""One that is suspended, done, or between two runs."""
 AGAIN_S: Final = 15.0
 ANSWER_S: Final = 3.0
-MORE_AFTER_S: Final = 30.0
-LESS_AFTER_S: Final = 120.0
-EXECUTORS: Final = f"{GROUP}/executors"
-"""Annotation of the StreamJob's workload: what autoscaling has come to."""
-
-
-@dataclass(slots=True)
-class Scaling:
-    """What autoscaling remembers of a job."""
-
-    executors: int
-    changed_at: float
-    idle_since: float | None = None
-
-
-def scaled(present: Scaling, asked: Autoscale, *, lag_s: float, now: float) -> Scaling:
-    """One more, one less, or as it was. Pure."""
-    executors = min(max(present.executors, asked.min), asked.max)
-    if executors != present.executors:
-        return Scaling(executors, now)
-    if lag_s > asked.lag_seconds:
-        if executors < asked.max and now - present.changed_at >= MORE_AFTER_S:
-            return Scaling(executors + 1, now)
-        return Scaling(executors, present.changed_at)
-    if lag_s > asked.lag_seconds / 4:
-        return Scaling(executors, present.changed_at)
-    idle_since = present.idle_since if present.idle_since is not None else now
-    if executors > asked.min and now - max(idle_since, present.changed_at) >= LESS_AFTER_S:
-        return Scaling(executors - 1, now)
-    return Scaling(executors, present.changed_at, idle_since)
+_REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""Answers of the API server that asking again does not change."""
 
 
 class Jobs:
@@ -66,159 +56,209 @@ class Jobs:
         self._reporter = reporter
         self._cache = cache
         self._image = image
-        self._scaling: dict[str, Scaling] = {}
-        self._restarts: dict[str, int] = {}
+        self._known: dict[Key, tuple[str, int, int | None]] = {}
+        """Driver, restarts and executors as last seen, for events."""
+        self._formed: dict[Key, tuple[str, int]] = {}
+        """The uid and generation for which no other form's workload is left."""
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
         if body is None or body["metadata"].get("deletionTimestamp"):
+            self._known.pop(key, None)
+            self._formed.pop(key, None)
             return None
         spec = msgspec.convert(body["spec"], JobSpec)
-        uid = body["metadata"]["uid"]
         try:
-            _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
-            await self._check(key, spec)
+            placed = await self._place(key, body, spec)
+            objects = JobObjects(dict(body), placed)
+            await self._make_room(key, objects, body)
+            await self._apply(objects)
         except Unresolved as error:
-            await self._reporter.report(body, [error.condition], {"state": "Refused"})
+            state = "Replacing" if error.condition.reason == "Replacing" else "Refused"
+            await self._reporter.report(body, [error.condition], {"state": state})
             return AGAIN_S
-        image = spec.image or cluster.spark.image or self._image
-        executors = await self._executors(key, spec, uid)
-        objects = JobObjects(dict(body), spec, image=image, executors=executors)
-        claim = objects.own_claim()
-        if claim is not None:
-            await self._kube.create(claim)
-        await self._apply(objects)
-        pods = [pod for pod in await self._kube.list("v1", "Pod", key.namespace, labels={JOB_LABEL: key.name})]
-        driver = next((pod for pod in pods if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "job"), None)
-        told = await self._ask(driver)
-        self._scale(uid, spec, told)
-        await self._tell_restarts(objects, driver)
-        await self._reporter.report(body, self._conditions(spec, driver, told), self._figures(objects, driver, pods, told))
-        return ASK_S
+        seen = await self._see(objects)
+        state, conditions = judge(spec, seen)
+        await self._clear_away(seen)
+        await self._tell(key, objects, seen)
+        shown = figures(spec, state, seen, name=key.name, namespace=key.namespace)
+        await self._reporter.report(body, conditions, shown)
+        if state in ("Suspended", "Done", "Scheduled"):
+            return QUIET_S
+        return STEADY_S if state == "Running" and spec.autoscale is None else ASK_S
 
-    # --- steps
+    # --- what it stands on
 
-    async def _check(self, key: Key, spec: JobSpec) -> None:
-        """What the CRD cannot see. Raises Unresolved."""
+    async def _place(self, key: Key, body: Body, spec: JobSpec) -> Placed:
+        """Raises Unresolved for what the CRD cannot see."""
+        _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
+        wrong = fault(spec)
+        if wrong is not None:
+            raise Unresolved("WrongSpec", wrong)
+        await self._check_claim(key, spec)
+        return Placed(
+            name=key.name,
+            namespace=key.namespace,
+            spec=spec,
+            image=spec.image or cluster.spark.image or self._image,
+            image_pull_policy=_pull_policy(spec, cluster),
+            secret=await self._secret(key, spec),
+            file_digest=await self._file_digest(key, spec),
+        )
+
+    async def _check_claim(self, key: Key, spec: JobSpec) -> None:
+        name = spec.checkpoint.claim
+        if name is None:
+            return
+        claim = await self._kube.get("v1", "PersistentVolumeClaim", key.namespace, name)
+        if claim is None:
+            raise Unresolved(
+                "NoClaim", f"there is no PersistentVolumeClaim {name}: make it, or leave checkpoint.claim out"
+            )
+        if spec.distributed and "ReadWriteMany" not in claim["spec"].get("accessModes", []):
+            raise Unresolved(
+                "NotShared",
+                f"PersistentVolumeClaim {name} is not ReadWriteMany, and executors write there too:"
+                " name one that is, or set executors to 0",
+            )
+
+    async def _secret(self, key: Key, spec: JobSpec) -> str | None:
+        if spec.user is None:
+            return None
+        user = self._cache.get(Key("StreamUser", key.namespace, spec.user))
+        if user is None:
+            raise Unresolved("NoUser", f"there is no StreamUser {spec.user} in namespace {key.namespace}")
+        name = msgspec.convert(user["spec"], UserSpec).secret_name or spec.user
+        if await self._kube.get("v1", "Secret", key.namespace, name) is None:
+            raise Unresolved("NoSecret", f"StreamUser {spec.user} has no Secret {name} (yet): see its conditions")
+        return name
+
+    async def _file_digest(self, key: Key, spec: JobSpec) -> str:
         file = spec.application.config_map
-        if file is not None:
-            found = await self._kube.get("v1", "ConfigMap", key.namespace, file.name)
-            if found is None or file.key not in (found.get("data") or {}):
-                raise Unresolved("NoApplication", f"there is no ConfigMap {file.name} with {file.key} in it")
-        if spec.checkpoint.claim is not None:
-            claim = await self._kube.get("v1", "PersistentVolumeClaim", key.namespace, spec.checkpoint.claim)
-            if claim is None:
-                raise Unresolved("NoClaim", f"there is no PersistentVolumeClaim {spec.checkpoint.claim}")
-            if spec.distributed and "ReadWriteMany" not in claim["spec"].get("accessModes", []):
-                raise Unresolved("NotShared", f"{spec.checkpoint.claim} is not ReadWriteMany: executors write there too")
+        if file is None:
+            return ""
+        found = await self._kube.get("v1", "ConfigMap", key.namespace, file.name)
+        text = ((found or {}).get("data") or {}).get(file.key)
+        if text is None:
+            raise Unresolved("NoApplication", f"there is no ConfigMap {file.name} with {file.key} in it")
+        return hashlib.sha256(str(text).encode()).hexdigest()[:16]
 
-    async def _executors(self, key: Key, spec: JobSpec, uid: str) -> int:
-        if spec.autoscale is None:
-            self._scaling.pop(uid, None)
-            return spec.executors
-        if uid not in self._scaling:
-            workload = await self._kube.get("apps/v1", "StatefulSet", key.namespace, key.name)
-            known = (workload or {}).get("metadata", {}).get("annotations", {}).get(EXECUTORS, "")
-            first = int(known) if known.isdecimal() else spec.autoscale.min
-            self._scaling[uid] = Scaling(first, time.monotonic())
-        return self._scaling[uid].executors
+    # --- its objects
+
+    async def _make_room(self, key: Key, objects: JobObjects, body: Body) -> None:
+        """See that no workload of a former form is left. Raises Unresolved as long as there is one."""
+        meta = body["metadata"]
+        if self._formed.get(key) == (meta["uid"], meta["generation"]):
+            return
+        left = []
+        for api_version, kind in FORMS:
+            present = await self._kube.get(api_version, kind, objects.placed.namespace, objects.placed.base)
+            if present is None:
+                continue
+            if not _is_of(present, meta["uid"]):
+                raise Unresolved(
+                    "NameTaken", f"{kind} {objects.placed.base} is somebody else's: name this job otherwise"
+                )
+            if (api_version, kind) != objects.form:
+                await self._gone(api_version, kind, objects)
+                left.append(kind)
+        if left:
+            raise Unresolved("Replacing", f"waits until the {', '.join(left)} that it was has ended")
+        self._formed[key] = (meta["uid"], meta["generation"])
 
     async def _apply(self, objects: JobObjects) -> None:
+        """Raises Unresolved where the API server refuses what was asked for."""
         for manifest in objects.all():
-            if manifest["kind"] == "Job" and await self._replaces(manifest):
-                continue
-            await self._kube.apply(manifest)
+            if manifest["kind"] == "Job":
+                await self._make_room_for_run(objects, manifest)
+            try:
+                await self._kube.apply(manifest)
+            except ApiError as error:
+                if error.status == HTTPStatus.NOT_FOUND and manifest["apiVersion"] == SPARK_API:
+                    raise Unresolved("NoSparkOperator", "engine kubeflow needs the Spark operator's CRDs") from error
+                if error.status not in _REFUSALS:
+                    raise
+                what = f"{manifest['kind']} {manifest['metadata']['name']}"
+                raise Unresolved("Refused", f"{what} cannot be so: {error}") from error
 
-    async def _replaces(self, manifest: Manifest) -> bool:
-        """Whether a Job of another definition has to go first: what a Job runs cannot change."""
+    async def _make_room_for_run(self, objects: JobObjects, manifest: Manifest) -> None:
+        """A Job of another definition goes first: what a Job runs cannot change. Raises Unresolved until it is gone."""
         meta = manifest["metadata"]
         present = await self._kube.get("batch/v1", "Job", meta["namespace"], meta["name"])
-        if present is None:
-            return False
-        old = present["spec"]["template"]["metadata"].get("annotations", {}).get(DEFINITION)
-        if old == manifest["spec"]["template"]["metadata"]["annotations"][DEFINITION]:
-            return False
-        await self._kube.delete("batch/v1", "Job", meta["namespace"], meta["name"], propagation="Foreground")
-        return True
+        if present is None or present["metadata"].get("annotations", {}).get(DIGEST) == meta["annotations"][DIGEST]:
+            return
+        await self._gone("batch/v1", "Job", objects)
+        raise Unresolved("Replacing", "waits until the Job of the former definition has ended")
+
+    async def _gone(self, api_version: str, kind: str, objects: JobObjects) -> None:
+        """Foreground: it stays until its pods are gone."""
+        placed = objects.placed
+        await self._kube.delete(api_version, kind, placed.namespace, placed.base, propagation="Foreground")
+
+    # --- what is seen and said
+
+    async def _see(self, objects: JobObjects) -> Seen:
+        placed = objects.placed
+        pods = await self._kube.list("v1", "Pod", placed.namespace, labels={JOB_LABEL: placed.name})
+        workload = None
+        if objects.form[1] != "StatefulSet":
+            found = await self._kube.get(*objects.form, placed.namespace, placed.base)
+            workload = None if found is None else {**found, "kind": objects.form[1]}
+        driver = newest_driver(pods)
+        return Seen(workload, driver, executors(pods), await self._ask(driver))
 
     async def _ask(self, driver: Manifest | None) -> Mapping[str, Any]:
-        address = (driver or {}).get("status", {}).get("podIP")
+        """What the driver tells; {} where it does not."""
+        if driver is None or is_over(driver):
+            return {}
+        address = driver.get("status", {}).get("podIP")
         if not address:
             return {}
+        host = f"[{address}]" if ":" in address else address
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as http,
-                http.get(f"http://{address}:{PROGRESS_PORT}/status") as answer,
+                http.get(f"http://{host}:{PROGRESS_PORT}/status") as answer,
             ):
                 return dict(await answer.json())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return {}
 
-    def _scale(self, uid: str, spec: JobSpec, told: Mapping[str, Any]) -> None:
-        if spec.autoscale is not None and told.get("state") == "Running":
-            present = self._scaling[uid]
-            self._scaling[uid] = scaled(present, spec.autoscale, lag_s=float(told["lag_s"]), now=time.monotonic())
+    async def _clear_away(self, seen: Seen) -> None:
+        """Executors that have ended: a driver whose container started again does not know them."""
+        for pod in seen.executors:
+            if is_over(pod):
+                meta = pod["metadata"]
+                await self._kube.delete("v1", "Pod", meta["namespace"], meta["name"], uid=meta["uid"])
 
-    async def _tell_restarts(self, objects: JobObjects, driver: Manifest | None) -> None:
-        if driver is None:
+    async def _tell(self, key: Key, objects: JobObjects, seen: Seen) -> None:
+        """Events of what is new: the driver began again, executors were asked for or given back."""
+        if seen.driver is None:
             return
-        uid = driver["metadata"]["uid"]
-        restarts = _restarts(driver)
-        before = self._restarts.get(uid)
-        self._restarts[uid] = restarts
-        if before is not None and restarts > before:
-            why = _last_end(driver)
-            await self._reporter.tell(objects, "JobRestarted", f"the driver goes on from its checkpoint: {why}", warning=True)
-
-    # --- what is said
-
-    def _conditions(self, spec: JobSpec, driver: Manifest | None, told: Mapping[str, Any]) -> Sequence[Condition]:
-        found = [Condition("Reconciled", True, "AsAsked")]
-        if spec.suspend:
-            return [*found, Condition("Running", False, "Suspended", "spec.suspend is set")]
-        if spec.trigger.available_now:
-            return found
-        if told.get("state") == "Running":
-            return [*found, Condition("Running", True, "Running")]
-        if told.get("failure"):
-            return [*found, Condition("Running", False, "QueryFailed", told["failure"])]
-        phase = (driver or {}).get("status", {}).get("phase", "no pod")
-        return [*found, Condition("Running", False, "Starting", f"the driver: {phase}; {_last_end(driver)}".rstrip("; "))]
-
-    def _figures(
-        self, objects: JobObjects, driver: Manifest | None, pods: Sequence[Manifest], told: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        executors = [pod for pod in pods if pod["metadata"]["labels"].get("spark-role") == "executor"]
-        running = [pod for pod in executors if pod.get("status", {}).get("phase") == "Running"]
-        last = told.get("last_progress_ms")
-        phase = (driver or {}).get("status", {}).get("phase")
-        return {
-            "state": told.get("state") or {"Succeeded": "Done", "Failed": "Failed"}.get(phase or "", "Starting"),
-            "executors": len(running),
-            "restarts": 0 if driver is None else _restarts(driver),
-            "lagRecords": told.get("lag_records"),
-            "lagSeconds": told.get("lag_s"),
-            "recordsPerSecond": told.get("records_per_s"),
-            "batchSeconds": told.get("batch_s"),
-            "lastProgress": _instant(last) if last else None,
-            "ui": f"http://{objects.name}-ui.{objects.namespace}.svc:{UI_PORT}",
-        }
+        before = self._known.get(key)
+        wanted = seen.told.get("wanted_executors", before[2] if before is not None else None)
+        now = (str(seen.driver["metadata"]["uid"]), restarts(seen.driver), wanted)
+        self._known[key] = now
+        if before is None:
+            return
+        runs_on = objects.form[1] == "StatefulSet"
+        if now[:2] != before[:2] and (runs_on or now[0] == before[0]):
+            reason = why_ended(seen.driver)
+            ended = "its program had ended" if now[0] == before[0] else "its pod was made anew"
+            why = ended if reason is None else f"{reason[0]}: {reason[1]}"
+            await self._reporter.tell(
+                objects, "JobRestarted", f"the driver goes on from its checkpoint: {why}", warning=True
+            )
+        if wanted is not None and before[2] is not None and wanted != before[2]:
+            lag = f"{seen.told.get('lag_records')} records, {seen.told.get('lag_s')} s"
+            await self._reporter.tell(objects, "JobScaled", f"executors: {before[2]} to {wanted}; lag {lag}")
 
 
-def _restarts(driver: Manifest) -> int:
-    return sum(each.get("restartCount", 0) for each in driver.get("status", {}).get("containerStatuses", []))
+def _pull_policy(spec: JobSpec, cluster: ClusterSpec) -> str | None:
+    return spec.image_pull_policy or cluster.spark.image_pull_policy
 
 
-def _last_end(driver: Manifest | None) -> str:
-    """How its container ended last, if it did."""
-    for each in (driver or {}).get("status", {}).get("containerStatuses", []):
-        for state in ("waiting", "terminated"):
-            now = each.get("state", {}).get(state) or each.get("lastState", {}).get(state)
-            if now:
-                return f"{now.get('reason', '')} {now.get('message', '')} exit {now.get('exitCode', '-')}".strip()
-    return ""
-
-
-def _instant(milliseconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(milliseconds / 1000))
+def _is_of(present: Manifest, uid: str) -> bool:
+    owners: Sequence[Mapping[str, Any]] = present["metadata"].get("ownerReferences", [])
+    return any(each.get("uid") == uid for each in owners)

@@ -22,7 +22,7 @@ import structlog
 from headrace import __version__
 from headrace.store.kubernetes.api import Access, Api
 from headrace_operator.admin import Admin
-from headrace_operator.builders.names import CLUSTER_LABEL
+from headrace_operator.builders.names import CLUSTER_LABEL, JOB_LABEL
 from headrace_operator.engine import Body, Cache, Engine, Key, Reconcile
 from headrace_operator.http_port import Figures, HttpPort
 from headrace_operator.kinds.cluster import Clusters
@@ -46,9 +46,10 @@ BELONGING: Final = (
     ("policy", "v1", "poddisruptionbudgets"),
     ("", "v1", "services"),
     ("", "v1", "pods"),
+    ("batch", "v1", "jobs"),
     (GROUP, VERSION, "storagenodes"),
 )
-"""What is watched of a cluster; of the rest the sweep sees whether it is as it should be."""
+"""What is watched of a cluster and its jobs; of the rest the sweep sees whether it is as it should be."""
 
 
 class Operator:
@@ -192,9 +193,11 @@ async def seen(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
 
 
 async def touched(body: kopf.Body, **_: Any) -> None:
-    """Something that belongs to a cluster has changed: look whether it is as it should be."""
+    """Something that belongs to a cluster, or to a job of it, has changed: look whether it is as it should be."""
     meta = body["metadata"]
-    _running().engine.enqueue(Key("StreamCluster", str(meta["namespace"]), str(meta["labels"][CLUSTER_LABEL])))
+    job = meta["labels"].get(JOB_LABEL)
+    kind, name = ("StreamJob", job) if job is not None else ("StreamCluster", meta["labels"][CLUSTER_LABEL])
+    _running().engine.enqueue(Key(kind, str(meta["namespace"]), str(name)))
 
 
 async def namespace_seen(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
@@ -211,6 +214,7 @@ def register() -> None:
         if plural == "pods":
             wanted["app.kubernetes.io/component"] = "storage"  # type: ignore[assignment]
         kopf.on.event(group, version, plural, labels=wanted)(touched)
+    kopf.on.event("", "v1", "pods", labels={JOB_LABEL: kopf.PRESENT})(touched)
     if _has_cluster_rights():
         kopf.on.event("", "v1", "namespaces")(namespace_seen)
 

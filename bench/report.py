@@ -67,7 +67,7 @@ def line(result: dict[str, Any], row: Row) -> Line:
         kafka=median(kafka.values()) if kafka else None,
         headrace=median(headrace.values()) if headrace else None,
         ratio=ratio,
-        runs=len(both),
+        runs=len(both) or len(kafka) or len(headrace),
         note="; ".join(_notes(result, row)),
     )
 
@@ -111,6 +111,8 @@ def figure(value: float | None, unit: str) -> str:
         return "-"
     if unit == "s" or unit == "ms":
         return f"{value:.3g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    if unit == "x":
+        return f"{value:.2f} x"
     return f"{value:,.0f} {unit}"
 
 

@@ -81,7 +81,6 @@ class Produce:
 def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
     """Start to answer a Produce request. Raises `MalformedRequest`."""
     produce = decode_request(request, header.body, header.api_version)
-    arrived = time.monotonic()
     if session.refusals is not None:
         session.refusals.expire()
         if not session.refusals:
@@ -92,6 +91,7 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
         and _start_one(broker, produce, header.api_version, slot, session)
     ):
         return
+    arrived = time.monotonic()
     partitions = _ready(broker, produce)
     if partitions is None or broker.saturated:
         session.park(_start_later(broker, produce, header.api_version, slot, session, arrived), finish=True)

@@ -114,10 +114,9 @@ class Refusals:
 
         `topic_id`: of its topic as far as this node knows.
         """
-        if error.code not in FOR_THE_MOMENT or (producer := _producer(part)) is None:
+        if error.code not in FOR_THE_MOMENT or (batch := _idempotent(part)) is None:
             return
-        producer_id, epoch, sequence = producer
-        key = part.topic, part.partition, producer_id
+        key, epoch, sequence = batch
         now = time.monotonic()
         known = self._refused.get(key)
         same_life = known is not None and (topic_id == known.topic_id or None in (topic_id, known.topic_id))
@@ -128,10 +127,9 @@ class Refusals:
 
     def is_early(self, part: PartitionRecords) -> bool:
         """Of a batch that comes before the one that it follows: whether that one may still come."""
-        if (producer := _producer(part)) is None:
+        if (batch := _idempotent(part)) is None:
             return False
-        producer_id, epoch, _ = producer
-        key = part.topic, part.partition, producer_id
+        key, epoch, _ = batch
         now = time.monotonic()
         known = self._early.get(key)
         if known is None or known[0] != epoch:
@@ -145,14 +143,13 @@ class Refusals:
 
         `producers`: of its partition. `topic_id`: of its topic. `arrived`: when it did, on the monotonic clock.
         """
-        if (producer := _producer(part)) is None:
+        if (batch := _idempotent(part)) is None:
             return None
-        producer_id, epoch, sequence = producer
-        key = part.topic, part.partition, producer_id
+        key, epoch, sequence = batch
         known = self._refused.get(key)
         if known is None:
             return None
-        expected = producers.next_sequence(producer_id=producer_id, epoch=epoch)
+        expected = producers.next_sequence(producer_id=key[2], epoch=epoch)
         if expected is not None and _behind(expected, sequence):
             return None  # it repeats what is stored, by way of another node perhaps, and puts nothing out of order
         behind = known.epoch == epoch and _behind(sequence, known.sequence)
@@ -162,15 +159,17 @@ class Refusals:
         return None
 
 
-def _producer(part: PartitionRecords) -> tuple[int, int, int] | None:
-    """Id, epoch and base sequence of an idempotent batch."""
+def _idempotent(part: PartitionRecords) -> tuple[Key, int, int] | None:
+    """Whose batch it is, its producer's epoch and its base sequence; None: it is not idempotent, or no batch."""
     if part.records is None:
         return None
     try:
         header = read_batch(part.records, check_crc=False, from_client=False)
     except HeadraceError:
         return None
-    return None if header.producer_id == -1 else (header.producer_id, header.producer_epoch, header.base_sequence)
+    if header.producer_id == -1:
+        return None
+    return (part.topic, part.partition, header.producer_id), header.producer_epoch, header.base_sequence
 
 
 def _behind(sequence: int, other: int) -> bool:

@@ -53,7 +53,8 @@ APPLICATION_ID = 0x48524143
 FORMAT = 2
 """Of the schema, in user_version. A newer one is refused, an older one brought up to it."""
 
-_SCHEMA = """
+_RETIRED = "CREATE TABLE retired(container INTEGER PRIMARY KEY);"
+_SCHEMA = f"""
 CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO counters VALUES ('applied', 0), ('next_stream', 1), ('next_topic', 1);
 CREATE TABLE streams(
@@ -81,10 +82,10 @@ CREATE TABLE cursors(
   leader_epoch INTEGER NOT NULL, metadata TEXT NOT NULL, committed_at INTEGER NOT NULL,
   PRIMARY KEY("group", topic, partition)) WITHOUT ROWID;
 CREATE INDEX cursors_by_topic ON cursors(topic);
-CREATE TABLE retired(container INTEGER PRIMARY KEY);
+{_RETIRED}
 """
 
-_UPGRADES = {1: "CREATE TABLE retired(container INTEGER PRIMARY KEY);"}
+_UPGRADES = {1: _RETIRED}
 """From a format to the next."""
 
 

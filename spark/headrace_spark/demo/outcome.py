@@ -4,12 +4,13 @@ Responsible for reading alone; check.py compares.
 """
 
 import sqlite3
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from headrace_spark.demo.check import FlaggedWindow, StateRow
 from headrace_spark.demo.ledger import Figures, SensorKey, WindowKey
@@ -17,6 +18,11 @@ from headrace_spark.demo.quiet import quiet
 from headrace_spark.demo.readings import SENSORS_STREAM, device_of
 
 TIMEOUT_S: Final = 20.0
+PAUSE_S: Final = 0.2
+PASSING: Final = frozenset(
+    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
+)
+"""What a client is told while a partition changes hands."""
 
 
 class Windows(NamedTuple):
@@ -80,7 +86,7 @@ def topic_ends(bootstrap: str) -> dict[str, int]:
         for name, topic in consumer.list_topics(timeout=TIMEOUT_S).topics.items():
             if name.startswith(f"{SENSORS_STREAM}:"):
                 for partition in topic.partitions:
-                    low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=TIMEOUT_S)
+                    low, high = _bounds(consumer, TopicPartition(name, partition))
                     counts[device_of(name)] += high - low
         return dict(counts)
     finally:
@@ -91,7 +97,7 @@ def _read_all(bootstrap: str, topic: str) -> list[bytes]:
     """The values of a topic with one partition, up to where it ends now. Raises TimeoutError."""
     consumer = _consumer(bootstrap)
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
+        _, end = _bounds(consumer, TopicPartition(topic, 0))
         consumer.assign([TopicPartition(topic, 0, 0)])
         values: list[bytes] = []
         while len(values) < end:
@@ -102,6 +108,22 @@ def _read_all(bootstrap: str, topic: str) -> list[bytes]:
         return values
     finally:
         consumer.close()
+
+
+def _bounds(consumer: Any, place: TopicPartition) -> tuple[int, int]:
+    """The first offset and the next one. Asks again where the partition changes hands: the client does not, here.
+
+    Raises KafkaException.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+            return low, high
+        except KafkaException as error:
+            if error.args[0].code() not in PASSING or time.monotonic() > deadline:
+                raise
+        time.sleep(PAUSE_S)
 
 
 def _consumer(bootstrap: str) -> Any:

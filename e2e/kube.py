@@ -134,7 +134,8 @@ def install(namespace: str = "headrace-system", **values: str) -> None:
     sets += [f"{value}.tag=e2e" for value in given]
     sets += [f"{name}={value}" for name, value in values.items()]
     run(
-        *("helm", "upgrade", "--install", "headrace", "charts/headrace", "-n", namespace, "--wait", "--timeout", "180s"),
+        *("helm", "upgrade", "--install", "headrace", "charts/headrace", "-n", namespace),
+        *("--wait", "--timeout", "180s"),
         *(part for each in sets for part in ("--set", each)),
     )
 
@@ -186,7 +187,9 @@ class Cluster:
 
     def pods(self) -> list[Body]:
         """Its nodes' pods."""
-        return listed("pods", self.namespace, labels=f"headrace.dev/cluster={self.name},app.kubernetes.io/component=storage")
+        return listed(
+            "pods", self.namespace, labels=f"headrace.dev/cluster={self.name},app.kubernetes.io/component=storage"
+        )
 
     def nodes(self) -> list[Body]:
         """Its StorageNodes."""

@@ -2,10 +2,9 @@
 
 import time
 
+import kube
 import pytest
 from cluster_clients import Load
-
-import kube
 
 GO_ON_S = 15.0
 

@@ -13,7 +13,7 @@ sets:
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import kopf
@@ -22,7 +22,7 @@ import structlog
 from headrace import __version__
 from headrace.store.kubernetes.api import Access, Api
 from headrace_operator.admin import Admin
-from headrace_operator.builders.names import CLUSTER_LABEL, JOB_LABEL
+from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL
 from headrace_operator.engine import Body, Cache, Engine, Key, Reconcile
 from headrace_operator.http_port import Figures, HttpPort
 from headrace_operator.kinds.cluster import Clusters
@@ -41,13 +41,15 @@ PORT: Final = 8080
 WORKERS: Final = 16
 SERVER_S: Final = 300
 OURS: Final = ("streamclusters", "volumes", "streams", "topics", "streamusers", "replicationlinks", "streamjobs")
-BELONGING: Final = (
-    ("apps", "v1", "statefulsets"),
-    ("policy", "v1", "poddisruptionbudgets"),
-    ("", "v1", "services"),
-    ("", "v1", "pods"),
-    ("batch", "v1", "jobs"),
-    (GROUP, VERSION, "storagenodes"),
+_OF_A_CLUSTER: Final[Mapping[str, Any]] = {CLUSTER_LABEL: kopf.PRESENT}
+BELONGING: Final[Sequence[tuple[str, str, str, Mapping[str, Any]]]] = (
+    ("apps", "v1", "statefulsets", _OF_A_CLUSTER),
+    ("policy", "v1", "poddisruptionbudgets", _OF_A_CLUSTER),
+    ("", "v1", "services", _OF_A_CLUSTER),
+    ("", "v1", "pods", {**_OF_A_CLUSTER, "app.kubernetes.io/component": "storage"}),
+    ("", "v1", "pods", {JOB_LABEL: kopf.PRESENT}),
+    ("batch", "v1", "jobs", _OF_A_CLUSTER),
+    (GROUP, VERSION, "storagenodes", _OF_A_CLUSTER),
 )
 """What is watched of a cluster and its jobs; of the rest the sweep sees whether it is as it should be."""
 
@@ -171,7 +173,7 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.scanning.disabled = not _has_cluster_rights()
     image = os.environ.get("HEADRACE_NODE_IMAGE", f"headrace/node:{__version__}")
     _operator = Operator(
-        Api(Access.in_cluster()),
+        Api(Access.in_cluster(), agent=FIELD_MANAGER),
         namespaces=_namespaces(),
         sweep_s=float(os.environ.get("HEADRACE_SWEEP_S", "300")),
         image=image,
@@ -209,12 +211,8 @@ def register() -> None:
     """Have kopf watch what this operator may look at."""
     for plural in OURS:
         kopf.on.event(GROUP, VERSION, plural)(seen)
-    for group, version, plural in BELONGING:
-        wanted = {CLUSTER_LABEL: kopf.PRESENT}
-        if plural == "pods":
-            wanted["app.kubernetes.io/component"] = "storage"  # type: ignore[assignment]
-        kopf.on.event(group, version, plural, labels=wanted)(touched)
-    kopf.on.event("", "v1", "pods", labels={JOB_LABEL: kopf.PRESENT})(touched)
+    for group, version, plural, labels in BELONGING:
+        kopf.on.event(group, version, plural, labels=dict(labels))(touched)
     if _has_cluster_rights():
         kopf.on.event("", "v1", "namespaces")(namespace_seen)
 

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from headrace.store.kubernetes.api import Access, Api, ApiError
+from headrace_operator.builders.names import FIELD_MANAGER
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import API, FINALIZER
 
@@ -72,7 +73,7 @@ async def _strip_one(kube: Kube, kind: str, namespace: str, name: str) -> None:
 
 async def run() -> None:
     """All of it. Raises ApiError, ApiSilent."""
-    api = Api(Access.in_cluster())
+    api = Api(Access.in_cluster(), agent=FIELD_MANAGER)
     try:
         kube = Kube(api)
         namespaces = [each for each in os.environ.get("HEADRACE_NAMESPACES", "").split(",") if each]

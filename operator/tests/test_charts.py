@@ -12,6 +12,7 @@ import yaml
 
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.job import JobObjects
+from headrace_operator.builders.job_definition import Placed
 from headrace_operator.specs import Application, ClusterRef, ClusterSpec, JobSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,10 +115,8 @@ def test_the_operator_holds_what_it_grants() -> None:
     }
     body = {"kind": "X", "metadata": {"name": "c", "namespace": "n", "uid": "u"}}
     job = JobSpec(cluster_ref=ClusterRef(name="c"), application=Application(path="/a.py"), executors=1)
-    granted = (
-        ClusterObjects(body, ClusterSpec(), image="i").role()["rules"]
-        + JobObjects(body, job, image="i").role()["rules"]
-    )
+    placed = Placed("c", "n", job, "i")
+    granted = ClusterObjects(body, ClusterSpec(), image="i").role()["rules"] + JobObjects(body, placed).role()["rules"]
     for rule in granted:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:

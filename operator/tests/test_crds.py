@@ -117,7 +117,8 @@ def test_a_rule_speaks_of_fields_that_exist(kind: str, at: str, found: dict, rul
                 break
             assert name in inside.get("properties", {}), f"{kind}{at}: {path}"
             sofar += f".{name}"
-            assert name in inside.get("required", []) or sofar in guarded, f"{kind}{at}: {sofar} without has()"
+            always = name in inside.get("required", []) or "default" in inside["properties"][name]
+            assert always or sofar in guarded, f"{kind}{at}: {sofar} without has()"
             inside = inside["properties"][name]
 
 

@@ -20,7 +20,7 @@ from headrace.container.environment import Environment
 from headrace.container.follower import Install
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica
-from headrace.errors import Code, CorruptLog, HeadraceError, StorageFull
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow

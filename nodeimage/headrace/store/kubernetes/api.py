@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from headrace import __version__
 from headrace.errors import Code, FolderRefused, HeadraceError
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+JSON: Final = "application/json"
 CALL_S: Final = 5.0
 CONNECT_S: Final = 2.0
 PAGE: Final = 500
@@ -89,7 +91,8 @@ class Access:
 class Api:
     """Calls belong to the loop that makes it. Raises OSError, ssl.SSLError for a CA file that cannot be read."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, agent: str = "headrace-node") -> None:
+        """`agent`: whom Kubernetes notes as the manager of fields, where a call does not say."""
         self._access = access
         self._token = ""
         self._token_of: tuple[int, int] | None = None
@@ -100,7 +103,7 @@ class Api:
             base_url=access.url,
             connector=aiohttp.TCPConnector(ssl=context, limit=0, socket_factory=_socket),
             read_bufsize=EVENT_BYTES,
-            headers={"User-Agent": f"headrace-node/{__version__}"},  # whom Kubernetes notes as the manager of fields
+            headers={"User-Agent": f"{agent}/{__version__}"},
         )
         # Or aiohttp sends PUT and DELETE again where a connection ends: what has landed would be a conflict then.
         self._http._retry_connection = False
@@ -116,15 +119,20 @@ class Api:
         *,
         params: Mapping[str, str] | None = None,
         body: object = None,
+        content_type: str = JSON,
         timeout_s: float = CALL_S,
     ) -> dict[str, Any]:
-        """The answer to one call; `body` goes as JSON. Raises ApiError, ApiBusy, ApiSilent."""
+        """The answer to one call. `body` goes as JSON; of a patch, `content_type` says which kind.
+
+        Raises ApiError, ApiBusy, ApiSilent.
+        """
+        call = partial(self._call, method, path, params, body, content_type, timeout_s)
         try:
-            return await self._call(method, path, params, body, timeout_s)
+            return await call()
         except ApiError as error:
             if error.status != HTTPStatus.UNAUTHORIZED:
                 raise
-        return await self._call(method, path, params, body, timeout_s)  # the token may have been rotated just now
+        return await call()  # the token may have been rotated just now
 
     async def list_all(self, path: str, *, params: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
         """All objects of a collection at one moment, and the version to watch from. Raises as `call`."""
@@ -173,12 +181,18 @@ class Api:
             asked["continue"] = meta["continue"]
 
     async def _call(
-        self, method: str, path: str, params: Mapping[str, str] | None, body: object, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: object,
+        content_type: str,
+        timeout_s: float,
     ) -> dict[str, Any]:
         sent = None if body is None else msgspec.json.encode(body)
         patience = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
         with _reported("Kubernetes does not answer"):
-            headers = {**self._headers(), "Content-Type": "application/json"}
+            headers = {**self._headers(), "Content-Type": content_type}
             async with self._http.request(
                 method, path, params=params, data=sent, headers=headers, timeout=patience
             ) as answer:

@@ -17,7 +17,7 @@ from toy_api import ToyApi
 
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.ids import NodeId
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.kubernetes import api as api_module
 from headrace.store.kubernetes import store as store_module
 from headrace.store.kubernetes.api import Access, Api, ApiSilent
@@ -87,7 +87,7 @@ class Follower:
 
 def test_records_are_objects_that_a_person_can_read(store: KubernetesStore, api: ToyApi) -> None:
     node = register(store, slot="c-0/0", zone="east")
-    container = records.create_container(store, kind="data", primary=node)
+    container = container_records.create_container(store, kind="data", primary=node)
     shown = api.objects[f"{NODES}/c-{node.node_id}"]
     assert (shown["status"]["nodeId"], shown["status"]["slot"]) == (1, "c-0/0")
     assert shown["metadata"]["labels"] == {"headrace.dev/cluster": "c"}
@@ -443,7 +443,7 @@ def test_a_start_that_crashes_at_any_call_is_made_good_by_the_next(
     def start(store: KubernetesStore) -> NodeRecord:
         records.ensure_volume(store, records.VolumeRecord("default"))
         node = register(store, format=format, slot="c-0/0")
-        records.create_container(store, kind="catalog", primary=node)
+        container_records.create_container(store, kind="catalog", primary=node)
         return node
 
     whole = Api.call

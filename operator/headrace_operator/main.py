@@ -33,6 +33,7 @@ from headrace_operator.kinds.job import Jobs
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kinds.users import Links, Users
 from headrace_operator.kube import Kube
+from headrace_operator.pod_http import PodHttp
 from headrace_operator.specs import API, GROUP, OWN_NAMESPACE, VERSION
 
 log = structlog.get_logger()
@@ -60,7 +61,7 @@ class Operator:
     def __init__(self, api: Api, *, namespaces: Sequence[str], sweep_s: float, image: str, spark: str) -> None:
         self._api = api
         self._namespaces = namespaces
-        self.kube, self._admin, cache = Kube(api), Admin(), Cache()
+        self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
         self._reporter = Reporter(self.kube, cache=cache)
         self._index = Index(cache)
         self.engine = Engine(
@@ -83,6 +84,7 @@ class Operator:
             self.engine.close,
             self.http.close,
             self._admin.close,
+            self._pods.close,
             self._api.close,
         ]
         for close in closing:
@@ -100,7 +102,10 @@ class Operator:
 
     def _reconcilers(self, cache: Cache, *, image: str, spark: str) -> dict[str, Reconcile]:
         kube, admin, reporter, index = self.kube, self._admin, self._reporter, self._index
-        clusters = Clusters(kube=kube, admin=admin, reporter=reporter, cache=cache, image=image, wake=self._wake)
+        pods = self._pods
+        clusters = Clusters(
+            kube=kube, admin=admin, pods=pods, reporter=reporter, cache=cache, image=image, wake=self._wake
+        )
         return {
             "StreamCluster": clusters.reconcile,
             "Volume": Volumes(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
@@ -108,7 +113,7 @@ class Operator:
             "Topic": Topics(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
             "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
             "ReplicationLink": Links(reporter=reporter).reconcile,
-            "StreamJob": Jobs(kube=kube, reporter=reporter, cache=cache, image=spark).reconcile,
+            "StreamJob": Jobs(kube=kube, pods=pods, reporter=reporter, cache=cache, image=spark).reconcile,
         }
 
     def _wake(self, cluster: Key) -> None:

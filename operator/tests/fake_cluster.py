@@ -16,6 +16,7 @@ from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kinds.users import Links, Users
 from headrace_operator.kube import Kube
+from headrace_operator.pod_http import Answer
 from headrace_operator.specs import API
 
 from .fake_api import FakeApi, Object
@@ -33,6 +34,8 @@ class FakeCluster:
         self.hold_drains = False
         self.refuse_drain = ""
         self.lacking: list[Object] = []
+        self.unsafe: dict[str, str | None] = {}
+        """Pods whose nodes cannot be spared, and why; None: they do not answer."""
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
         self.streams: dict[str, Object] = {}
         self.topics: dict[str, Object] = {}
@@ -83,6 +86,12 @@ class FakeCluster:
         return Answer
 
     # --- admin calls
+
+    async def get(self, pod: Object, port: int, path: str) -> Answer | None:
+        """What pods answer over HTTP."""
+        assert (port, path) == (8080, "/safez")
+        why = self.unsafe.get(pod["metadata"]["name"], "")
+        return None if why is None else Answer(503 if why else 200, f"{why or 'ok'}\n")
 
     def nodes(self) -> list[Object]:
         return [node for node in self.api.find("StorageNode") if node.get("status")]
@@ -254,7 +263,7 @@ class World:
         self.reporter = Reporter(self.kube, cache=self.cache)
         common: Any = {"kube": self.kube, "admin": self.cluster, "reporter": self.reporter, "cache": self.cache}
         self.reconcilers = {
-            "StreamCluster": Clusters(**common, image=image).reconcile,
+            "StreamCluster": Clusters(**common, pods=self.cluster, image=image).reconcile,
             "Volume": Volumes(**common, index=self.index).reconcile,
             "Stream": Streams(**common, index=self.index).reconcile,
             "Topic": Topics(**common, index=self.index).reconcile,

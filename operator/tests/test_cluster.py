@@ -247,6 +247,24 @@ async def test_another_image_makes_pods_anew_one_by_one_each_when_all_are_in_syn
     assert world.condition("StreamCluster", "c", "Current")[0] == "True"
 
 
+async def test_a_roll_waits_for_every_node_that_cannot_be_spared_by_its_own_word() -> None:
+    world = await started()
+    world.declare("StreamCluster", "c", SPEC | {"image": "headrace/node:2"})
+    world.cluster.unsafe = {"c-0": "container 7 would have too few replicas in sync"}
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    said = world.condition("StreamCluster", "c", "Current")
+    assert said[:2] == ("False", "Rolling")
+    assert "waits: without c-0 container 7 would have too few replicas in sync" in said[2]
+    world.cluster.unsafe = {"c-1": None}
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    assert "c-1 does not say" in world.condition("StreamCluster", "c", "Current")[2]
+    world.cluster.unsafe = {}
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1"]
+
+
 async def test_a_newer_operator_restarts_no_pod_by_itself() -> None:
     world = await started()
     before = {pod["metadata"]["uid"] for pod in world.api.find("Pod")}

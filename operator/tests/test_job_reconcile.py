@@ -14,6 +14,7 @@ from headrace_operator.kinds import job as job_kind
 from headrace_operator.kinds.job import Jobs
 from headrace_operator.kinds.job_status import Seen, figures, judge, newest_driver
 from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.pod_http import PodHttp
 from headrace_operator.specs import JobSpec
 
 KEY = Key("StreamJob", "plant", "copy")
@@ -84,7 +85,9 @@ class World:
         self.kube = FakeKube()
         self.cache = Cache()
         self.generation = 0
-        self.jobs = Jobs(kube=self.kube, reporter=Reporter(self.kube), cache=self.cache, image="spark:1")  # type: ignore[arg-type]
+        self.jobs = Jobs(  # type: ignore[arg-type]
+            kube=self.kube, pods=PodHttp(), reporter=Reporter(self.kube), cache=self.cache, image="spark:1"
+        )
         self.sees("StreamCluster", "quickstart", {})
 
     def sees(self, kind: str, name: str, spec: dict[str, Any]) -> None:
@@ -232,7 +235,7 @@ async def test_what_is_missing_is_a_condition(world: World, fields: dict[str, An
     assert again == job_kind.AGAIN_S
     assert status["state"] == "Refused"
     assert [(each["type"], each["status"], each["reason"]) for each in status["conditions"]] == [
-        ("Ready", "False", reason), ("Reconciled", "False", reason),
+        ("Ready", "False", reason), ("Reconciled", "False", reason), ("Running", "Unknown", "NotLookedAt"),
     ]  # fmt: skip
     assert world.kube.kinds() == {"PersistentVolumeClaim"}
 

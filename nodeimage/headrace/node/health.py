@@ -23,14 +23,15 @@ def why_not_ready(view: ClusterView, node: NodeId, *, led: Collection[ContainerI
 
 
 def why_not_safe(view: ClusterView, node: NodeId, *, heard: Collection[NodeId]) -> str:
-    """Which containers would take no writes without a node, for want of others in sync; "": none.
+    """Which containers would take no writes without a node, for want of others in sync that they could have; "": none.
 
-    One that is to have a single replica says nothing: there is nothing to wait for.
+    One that is to have a single replica says nothing, nor does one whose replicas are all in sync: there is nothing to
+    wait for, though writes may wait while the node is away.
     """
     needed = [
         record
         for record in _held(view, node)
-        if record.wanted > 1 and _in_sync(record, node) and _others(record, node, heard) < max(1, record.min_in_sync)
+        if record.wanted > 1 and _in_sync(record, node) and _others(record, node, heard) < _least(record)
     ]
     return f"{_named(needed)} would have too few replicas in sync" if needed else ""
 
@@ -46,6 +47,11 @@ def _in_sync(record: ContainerRecord, node: NodeId) -> bool:
 
 def _others(record: ContainerRecord, node: NodeId, heard: Collection[NodeId]) -> int:
     return sum(1 for member, _ in record.in_sync if member != node and member in heard)
+
+
+def _least(record: ContainerRecord) -> int:
+    """How many others are to be in sync: as many as writes need, or all that there are."""
+    return max(1, min(record.min_in_sync, len(record.replicas) - 1))
 
 
 def _named(found: Collection[ContainerRecord]) -> str:

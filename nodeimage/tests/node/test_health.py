@@ -54,6 +54,15 @@ def test_a_node_can_be_spared_where_enough_others_are_in_sync_and_answer() -> No
     assert why_not_safe(view(container(1, OWN, ALL)), OWN, heard={OWN, OTHER}) == one_left
 
 
+def test_a_container_that_can_have_no_more_in_sync_is_nothing_to_wait_for() -> None:
+    pair = container(1, OWN, {OWN, OTHER}, replicas=(OWN, OTHER))
+    assert why_not_safe(view(pair), OWN, heard=ALL) == ""
+    all_needed = container(2, OWN, ALL, min_in_sync=3)
+    assert why_not_safe(view(all_needed), OWN, heard=ALL) == ""
+    alone = container(3, OWN, {OWN}, replicas=(OWN,))
+    assert why_not_safe(view(alone), OWN, heard=ALL) == "container 3 would have too few replicas in sync"
+
+
 def test_a_single_replica_is_nothing_to_wait_for() -> None:
     single = container(1, OWN, {OWN}, replicas=(OWN,), min_in_sync=1, wanted=1)
     assert why_not_safe(view(single), OWN, heard=ALL) == ""

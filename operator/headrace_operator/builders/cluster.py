@@ -315,6 +315,7 @@ class ClusterObjects:
             "startupProbe": _probe("/livez", period=2, failures=300),
             "livenessProbe": _probe("/livez", period=10, failures=6),
             "readinessProbe": _probe("/readyz", period=2, failures=2),
+            "lifecycle": {"preStop": {"exec": {"command": self._hand_over()}}},
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -334,6 +335,9 @@ class ClusterObjects:
             given = (("requests", resources.requests), ("limits", resources.limits))
             container["resources"] = {name: dict(amounts) for name, amounts in given if amounts}
         return container
+
+    def _hand_over(self) -> list[str]:
+        return ["python", "-m", "headrace.node.pod", "--hand-over", "--shards", str(self._spec.shards)]
 
     def _metadata(self, name: str) -> Manifest:
         return metadata(name, self.namespace, self.name, owned_by=self.resource)

@@ -35,6 +35,7 @@ from headrace_operator.kinds.finalizers import keep_finalizer
 from headrace_operator.kinds.references import cluster_key, invalid
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, path
+from headrace_operator.pod_http import Pods
 from headrace_operator.specs import API, FINALIZER, PAUSED, ClusterSpec, VolumeSpec
 from headrace_operator.status import Condition
 
@@ -53,6 +54,7 @@ class Clusters:
         *,
         kube: Kube,
         admin: Calls,
+        pods: Pods,
         reporter: Reporter,
         cache: Cache,
         image: str,
@@ -69,7 +71,7 @@ class Clusters:
         self._cache = cache
         self._image = image
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
-        self._rolling = Rolling(kube=kube, reporter=reporter)
+        self._rolling = Rolling(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
         self._told: dict[str, int] = {}
         """Up to when a cluster's own events were passed on, in ms, by uid."""
@@ -255,6 +257,11 @@ class Clusters:
             seen.note("Redundant", None, "NoAnswer", "the cluster does not answer")
             return
         redundancy = seen.status["redundancy"]
+        if not redundancy["containers"]:  # a cluster that answers has had its catalog's, at least
+            text = "the cluster's StorageContainers are gone: `headrace recover-store --pod` in one of its pods"
+            seen.note("Available", False, "RecordsLost", f"{text} brings them back", again_s=WORKING_S)
+            seen.note("Redundant", None, "RecordsLost", text)
+            return
         if redundancy["below_minimum"]:
             few, all_of_them = redundancy["below_minimum"], redundancy["containers"]
             text = f"{few} of {all_of_them} containers take no writes: see `headrace status`"

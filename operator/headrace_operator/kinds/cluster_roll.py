@@ -1,17 +1,24 @@
 """Makes the pods of a cluster anew where the user asks for other ones: one at a time, each caught up before the next.
 
-A pod that is told to stop hands over what it leads first (the node does so at SIGTERM). Pure, but for `Rolling`.
+Before each, the controller is asked whether any container could have more replicas in sync, and then every node whether
+it could be spared: they know sooner, and each only what it hears itself. A pod that is told to stop hands over what it
+leads first. Pure, but for `Rolling`.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 from headrace_operator.builders.cluster import ROLLED, ClusterObjects
-from headrace_operator.builders.names import Manifest
+from headrace_operator.builders.names import ADMIN_PORT, Manifest
 from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, annotation, is_ready, ordinal
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
+from headrace_operator.pod_http import Pods
 
+SHOWN: Final = 3
+"""Of those that cannot be spared, in a message."""
 HOPELESS: Final = frozenset(
     {
         "CrashLoopBackOff",
@@ -28,8 +35,9 @@ HOPELESS: Final = frozenset(
 class Rolling:
     """Takes the next step."""
 
-    def __init__(self, *, kube: Kube, reporter: Reporter) -> None:
+    def __init__(self, *, kube: Kube, pods: Pods, reporter: Reporter) -> None:
         self._kube = kube
+        self._pods = pods
         self._reporter = reporter
 
     async def step(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
@@ -40,15 +48,29 @@ class Rolling:
             seen.note("Current", True, "AllCurrent", f"{objects.image}")
             return
         names = ", ".join(sorted(pod["metadata"]["name"] for pod in older))
+        chosen = choose(older)
         waits = why_wait(seen, older, size)
+        if not waits and not is_hopeless(chosen):
+            waits = await self._why_not_safe(seen.pods)
         if waits:
             seen.note("Current", False, "Rolling", f"{names} to be made anew; waits: {waits}", again_s=WORKING_S)
             return
-        chosen = choose(older)
         meta = chosen["metadata"]
         await self._reporter.tell(objects, "PodRolled", f"{meta['name']} is made anew, as its template was changed")
         await self._kube.delete("v1", "Pod", objects.namespace, meta["name"], uid=meta["uid"])
         seen.note("Current", False, "Rolling", f"{names} to be made anew", again_s=SOON_S)
+
+    async def _why_not_safe(self, pods: Sequence[Manifest]) -> str:
+        """Which pods cannot be spared by what their nodes say themselves; "": all can."""
+        answers = await asyncio.gather(*(self._pods.get(pod, ADMIN_PORT, "/safez") for pod in pods))
+        unsafe = []
+        for pod, answer in zip(pods, answers, strict=True):
+            name = pod["metadata"]["name"]
+            if answer is None:
+                unsafe.append(f"{name} does not say whether it can be spared")
+            elif answer.status != HTTPStatus.OK:
+                unsafe.append(f"without {name} {answer.text.strip()}")
+        return "; ".join(unsafe[:SHOWN])
 
 
 def choose(older: Sequence[Manifest]) -> Manifest:

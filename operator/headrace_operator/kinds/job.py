@@ -8,11 +8,11 @@ their driver's container are cleared away.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 
 from headrace.store.kubernetes.api import ApiError
@@ -31,9 +31,10 @@ from headrace_operator.kinds.job_status import (
     restarts,
     why_ended,
 )
-from headrace_operator.kinds.references import Unresolved, resolve
+from headrace_operator.kinds.references import Unresolved, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
+from headrace_operator.pod_http import Pods
 from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec
 
 ASK_S: Final = 10.0
@@ -42,7 +43,7 @@ STEADY_S: Final = 30.0
 QUIET_S: Final = 60.0
 """One that is suspended, done, or between two runs."""
 AGAIN_S: Final = 15.0
-ANSWER_S: Final = 3.0
+TYPES: Final = ("Reconciled", "Running")
 _REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
 """Answers of the API server that asking again does not change."""
 
@@ -50,9 +51,10 @@ _REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNP
 class Jobs:
     """Reconciles StreamJobs."""
 
-    def __init__(self, *, kube: Kube, reporter: Reporter, cache: Cache, image: str) -> None:
+    def __init__(self, *, kube: Kube, pods: Pods, reporter: Reporter, cache: Cache, image: str) -> None:
         """`image`: of drivers and executors, where neither resource nor cluster names one."""
         self._kube = kube
+        self._pods = pods
         self._reporter = reporter
         self._cache = cache
         self._image = image
@@ -67,7 +69,11 @@ class Jobs:
             self._known.pop(key, None)
             self._formed.pop(key, None)
             return None
-        spec = msgspec.convert(body["spec"], JobSpec)
+        try:
+            spec = msgspec.convert(body["spec"], JobSpec)
+        except msgspec.ValidationError as error:
+            await self._reporter.report(body, [invalid(error)], {"state": "Refused"}, types=TYPES)
+            return None
         try:
             placed = await self._place(key, body, spec)
             objects = JobObjects(dict(body), placed)
@@ -75,14 +81,14 @@ class Jobs:
             await self._apply(objects)
         except Unresolved as error:
             state = "Replacing" if error.condition.reason == "Replacing" else "Refused"
-            await self._reporter.report(body, [error.condition], {"state": state})
+            await self._reporter.report(body, [error.condition], {"state": state}, types=TYPES)
             return AGAIN_S
         seen = await self._see(objects)
         state, conditions = judge(spec, seen)
         await self._clear_away(seen)
         await self._tell(key, objects, seen)
         shown = figures(spec, state, seen, name=key.name, namespace=key.namespace)
-        await self._reporter.report(body, conditions, shown)
+        await self._reporter.report(body, conditions, shown, types=TYPES)
         if state in ("Suspended", "Done", "Scheduled"):
             return QUIET_S
         return STEADY_S if state == "Running" and spec.autoscale is None else ASK_S
@@ -211,19 +217,14 @@ class Jobs:
         """What the driver tells; {} where it does not."""
         if driver is None or is_over(driver):
             return {}
-        address = driver.get("status", {}).get("podIP")
-        if not address:
+        answer = await self._pods.get(driver, PROGRESS_PORT, "/status")
+        if answer is None or answer.status != HTTPStatus.OK:
             return {}
-        host = f"[{address}]" if ":" in address else address
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as http,
-                http.get(f"http://{host}:{PROGRESS_PORT}/status") as answer,
-            ):
-                return dict(await answer.json())
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            told = json.loads(answer.text)
+        except ValueError:
             return {}
+        return told if isinstance(told, dict) else {}
 
     async def _clear_away(self, seen: Seen) -> None:
         """Executors that have ended: a driver whose container started again does not know them."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 READY: Final = "Ready"
@@ -17,6 +18,11 @@ class Condition:
     ok: bool | None
     reason: str
     message: str = ""
+
+
+def instant(at_s: float) -> str:
+    """Seconds since 1970 as Kubernetes writes times."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def ready(conditions: Sequence[Condition]) -> Condition:

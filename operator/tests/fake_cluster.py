@@ -40,7 +40,9 @@ class FakeCluster:
         self.streams: dict[str, Object] = {}
         self.topics: dict[str, Object] = {}
         self.volumes: dict[str, Object] = {"default": {"volume": "default", "replicas": 3, "min_in_sync": 2}}
-        self.paused = False
+        self.figures: Object = {}
+        """Of every stream."""
+        self.balancing: Object = {**balance_policy(Balance())}
         self.moved: set[int] = set()
         """Nodes that were emptied."""
         self.next_node = 1
@@ -156,10 +158,17 @@ class FakeCluster:
         self.volumes[name] |= fields
         return self.volumes[name]
 
-    def stream_show(self, path: str) -> Object:
+    def stream_show(self, path: str, figures: bool = False) -> Object:
         if path not in self.streams:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
-        return {"path": path, **self.streams[path], "topics": 0, "partitions": 0, "problem": None}
+        return {
+            "path": path,
+            **self.streams[path],
+            "topics": 0,
+            "partitions": 0,
+            "problem": None,
+            **(self.figures if figures else {}),
+        }
 
     def stream_create(self, path: str, policy: Object, if_not_exists: bool) -> Object:
         self.streams[path] = dict(policy)

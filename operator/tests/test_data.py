@@ -26,6 +26,22 @@ async def world() -> World:
     return made
 
 
+async def test_how_much_is_in_a_stream_is_shown(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM)
+    world.cluster.figures = {"messages": None, "bytes": None, "oldest_ms": None}
+    await world.run(key)
+    assert not {"messages", "bytes", "oldest"} & world.api.one("Stream", "plant")["status"].keys()
+    world.start_operator()
+    world.cluster.figures = {"messages": 7, "bytes": 900, "oldest_ms": 1_700_000_000_123}
+    await world.run(key)
+    status = world.api.one("Stream", "plant")["status"]
+    assert (status["messages"], status["bytes"], status["oldest"]) == (7, 900, "2023-11-14T22:13:20Z")
+    world.start_operator()
+    world.cluster.figures = {"messages": 0, "bytes": 0, "oldest_ms": None}
+    await world.run(key)
+    assert world.api.one("Stream", "plant")["status"]["oldest"] == ""
+
+
 async def test_a_stream_is_made_then_changed_then_left_alone(world: World) -> None:
     key = world.declare("Stream", "plant", STREAM)
     await world.run(key)

@@ -39,6 +39,7 @@ from headrace.broker.redundancy import Redundancy
 from headrace.broker.rolls import Rolls
 from headrace.broker.scrub import Scrub
 from headrace.broker.space import Space
+from headrace.broker.stream_figures import StreamFigures
 from headrace.broker.topics import Topics
 from headrace.broker.unclean import UncleanRecoveries
 from headrace.broker.volume_limits import VolumeLimits
@@ -129,6 +130,7 @@ class Broker:
         self.partitions = Partitions(self)
         self.rolls = Rolls(self, limit=node.settings.partitionlet_bytes)
         self.old_reads = OldReads(self)
+        self.stream_figures = StreamFigures(self)
         self.producer_ids = ProducerIds(self)
         self._placing = Placing(cluster)
         self._led: set[Container] = set()

@@ -206,6 +206,8 @@ class ExtentsFound(Message, frozen=True):
     """(partitionlet, bytes stored, end offset) of those that are here."""
 
     items: list[tuple[PartitionletId, int, Offset]]
+    times: dict[PartitionletId, Millis] = {}
+    """Of the first record, where that was asked for and there is one."""
 
 
 class Extents(Request[ExtentsFound], frozen=True):
@@ -215,6 +217,8 @@ class Extents(Request[ExtentsFound], frozen=True):
     partitionlets: list[PartitionletId]
     open: list[PartitionletId] = []
     """Those of them that are open."""
+    first: dict[PartitionletId, Offset] = {}
+    """Of these, the time of the first record from that offset on is asked for too."""
     answer = ExtentsFound
 
 

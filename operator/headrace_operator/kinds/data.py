@@ -22,7 +22,7 @@ from headrace_operator.kinds.references import Unresolved, check_oldest, invalid
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
 from headrace_operator.specs import FINALIZER, Spec, StreamSpec, TopicSpec, VolumeSpec, milliseconds, quantity
-from headrace_operator.status import Condition
+from headrace_operator.status import Condition, instant
 
 AGAIN_S: Final = 15.0
 FIGURES_AGAIN_S: Final = 60.0
@@ -206,7 +206,7 @@ class Streams(Kind[StreamSpec]):
             "volume": spec.volume,
         }
         try:
-            shown = await self._admin.call(bootstrap, "stream.show", {"path": spec.path})
+            shown = await self._admin.call(bootstrap, "stream.show", {"path": spec.path, "figures": True})
         except KafkaError as error:
             if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -215,9 +215,15 @@ class Streams(Kind[StreamSpec]):
         changes = {name: value for name, value in policy.items() if name in shown and shown[name] != value}
         if changes:
             await self._admin.call(bootstrap, "stream.alter", {"path": spec.path, "changes": changes})
-        return Made(
-            {"topics": shown.get("topics"), "partitions": shown.get("partitions")}, str(shown.get("problem") or "")
-        )
+        oldest = shown.get("oldest_ms")
+        figures = {
+            "topics": shown.get("topics"),
+            "partitions": shown.get("partitions"),
+            "messages": shown.get("messages"),
+            "bytes": shown.get("bytes"),
+            "oldest": instant(oldest / 1000) if oldest is not None else "" if shown.get("messages") == 0 else None,
+        }
+        return Made(figures, str(shown.get("problem") or ""))
 
     async def _unmake(self, bootstrap: str, body: Body, spec: StreamSpec) -> None:
         await self._admin.call(bootstrap, "stream.delete", {"path": spec.path, "force": True})

@@ -12,7 +12,6 @@ container's termination message (headrace_spark.job.ends), where it is found aft
 """
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,7 +19,7 @@ from typing import Any, Final
 from headrace_operator.builders.job_definition import UI_PORT
 from headrace_operator.builders.names import Manifest
 from headrace_operator.specs import JobSpec
-from headrace_operator.status import Condition
+from headrace_operator.status import Condition, instant
 
 _ENDS: Final = {"failed": "QueryFailed", "wrong": "JobWrong", "absent": "NotThere", "stopped": "Stopped"}
 """Reasons, by the driver's own word."""
@@ -120,7 +119,7 @@ def figures(spec: JobSpec, state: str, seen: Seen, *, name: str, namespace: str)
         "recordsPerSecond": told.get("records_per_s") if seen.told else 0.0,
         "batchSeconds": told.get("batch_s"),
         "records": told.get("records"),
-        "lastProgress": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(progress / 1000)) if progress else None,
+        "lastProgress": instant(progress / 1000) if progress else None,
         "lastScheduled": last_run,
         "ui": f"http://{name}-job-ui.{namespace}.svc:{UI_PORT}",
     }

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from headrace_operator.builders.names import Manifest
 from headrace_operator.engine import Body, Cache, key_of
 from headrace_operator.kube import Kube
-from headrace_operator.status import FIGURES_S, Condition, complete, differs, ready, status
+from headrace_operator.status import FIGURES_S, Condition, complete, differs, instant, ready, status
 
 
 class Named(Protocol):
@@ -42,7 +41,7 @@ class Reporter:
             # What is not known now is as it was: no answer is no reason to forget.
             figures={**_figures(before), **{name: value for name, value in figures.items() if value is not None}},
             before=before,
-            now=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            now=instant(time.time()),
         )
         due = time.monotonic() - self._figures_at.get(meta["uid"], float("-inf")) >= FIGURES_S
         if not differs(wanted, before, figures=due):

@@ -50,8 +50,17 @@ class Listeners(Spec, frozen=True):
     external: External | None = None
 
 
+class Floors(Spec, frozen=True):
+    traffic: str = "8Mi"
+    requests: int = 2_000
+    disk: str = "8Gi"
+
+
 class Balance(Spec, frozen=True):
     policy: str = "on"
+    over_mean_percent: int = 125
+    moves_per_minute: int = 6
+    floors: Floors = Floors()
 
 
 class Zones(Spec, frozen=True):

@@ -10,14 +10,14 @@ from typing import Any
 from headrace.errors import Code, KafkaError
 from headrace_operator.admin import Unreachable
 from headrace_operator.engine import Cache, Engine, Key, key_of
-from headrace_operator.kinds.cluster import Clusters
+from headrace_operator.kinds.cluster import Clusters, balance_policy
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kinds.users import Links, Users
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Answer
-from headrace_operator.specs import API
+from headrace_operator.specs import API, Balance
 
 from .fake_api import FakeApi, Object
 
@@ -128,9 +128,9 @@ class FakeCluster:
     def cluster_events(self, events: int) -> list[Object]:
         return []
 
-    def balance(self, paused: bool | None = None) -> Object:
-        self.paused = self.paused if paused is None else paused
-        return {"paused": self.paused}
+    def balance(self, **wanted: Any) -> Object:
+        self.balancing |= wanted
+        return dict(self.balancing)
 
     def node_drain(self, node: int, cancel: bool = False) -> Object:
         if self.refuse_drain and not cancel:

@@ -346,10 +346,18 @@ async def test_a_paused_cluster_is_left_alone() -> None:
 
 async def test_balance_and_the_default_volume_are_told_to_the_cluster() -> None:
     world = await started()
-    spec = {"balance": {"policy": "paused"}, "replication": {"replicas": 2, "minInSync": 1}}
+    balance = {"policy": "paused", "overMeanPercent": 150, "movesPerMinute": 2, "floors": {"traffic": "1Mi"}}
+    spec = {"balance": balance, "replication": {"replicas": 2, "minInSync": 1}}
     world.declare("StreamCluster", "c", SPEC | spec)
     await world.run(KEY)
-    assert world.cluster.paused
+    assert world.cluster.balancing == {
+        "paused": True,
+        "over_mean": 1.5,
+        "moves_per_minute": 2,
+        "traffic_floor": 2**20,
+        "requests_floor": 2_000,
+        "disk_floor": 8 * 2**30,
+    }
     assert world.cluster.volumes["default"]["replicas"] == 2
 
 

@@ -239,8 +239,8 @@ class Controller:
         observed = self._observe(now)
         changes = plan(observed, now)
         self._tell_waits(changes)
-        if not any(not isinstance(each, Wait) for each in changes) and not self._view.balance.paused:
-            changes, self._balance = balance(observed, self._balance, now)
+        if not any(not isinstance(each, Wait) for each in changes):
+            changes, self._balance = balance(observed, self._balance, now, self._view.balance)
         await self._apply(changes)
 
     def _observe(self, now: float) -> Observed:

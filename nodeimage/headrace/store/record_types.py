@@ -171,9 +171,18 @@ class LeaseRecord(Record, frozen=True):
 
 
 class BalanceRecord(Record, frozen=True):
-    """Whether the controller may move load."""
+    """Whether the controller may move load, and from when on (control.balance)."""
 
     paused: bool = False
+    over_mean: float = 1.25
+    """A node is hot if it carries more than so many times the mean,"""
+    traffic_floor: int = 8 * 2**20
+    """and more than so many bytes a second,"""
+    requests_floor: int = 2_000
+    """or requests a second,"""
+    disk_floor: int = 8 * 2**30
+    """or bytes on its disk."""
+    moves_per_minute: int = 6
 
 
 class ProducerIdBlock(Record, frozen=True):

@@ -7,6 +7,7 @@ import base64
 import secrets
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -79,7 +80,7 @@ __all__ = [
     "put_lease",
     "register_node",
     "remove_node",
-    "set_balance_paused",
+    "set_balance",
     "set_draining",
     "set_full",
     "set_stopping",
@@ -256,9 +257,11 @@ def put_lease(store: ClusterStore, record: LeaseRecord, expected_version: int | 
     return store.put(LEASE_KEY, msgspec.json.encode(record), expected_version)
 
 
-def set_balance_paused(store: ClusterStore, paused: bool) -> BalanceRecord:
-    """Have the controller move load, or not."""
-    return change(store, BALANCE_KEY, BalanceRecord, lambda _: BalanceRecord(paused))
+def set_balance(store: ClusterStore, **fields: Any) -> BalanceRecord:
+    """Have the controller move load, or not, and from when on; what is not given stays. The policy then."""
+    return change(
+        store, BALANCE_KEY, BalanceRecord, lambda before: structs.replace(before or BalanceRecord(), **fields)
+    )
 
 
 def next_producer_block(store: ClusterStore, size: int) -> range:

@@ -68,7 +68,7 @@ async def test_changes_of_others_are_told_and_shown(
     await until(lambda: node.node_id in view.nodes)
     records.remove_node(other, node.node_id)
     await until(lambda: not view.nodes)
-    records.set_balance_paused(other, True)
+    records.set_balance(other, paused=True)
     await until(lambda: view.balance.paused)
     assert [each.nodes for each in seen[:1]] == [{node.node_id}]
     assert seen[-1].balance

@@ -36,7 +36,7 @@ from headrace_operator.kinds.references import cluster_key, invalid
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, path
 from headrace_operator.pod_http import Pods
-from headrace_operator.specs import API, FINALIZER, PAUSED, ClusterSpec, VolumeSpec
+from headrace_operator.specs import API, FINALIZER, PAUSED, Balance, ClusterSpec, VolumeSpec, quantity
 from headrace_operator.status import Condition
 
 log = structlog.get_logger()
@@ -221,9 +221,9 @@ class Clusters:
         where = bootstrap(objects.name, objects.namespace)
         try:
             shown = await self._admin.call(where, "balance", {})
-            wanted = spec.balance.policy == "paused"
-            if shown["paused"] != wanted:
-                await self._admin.call(where, "balance", {"paused": wanted})
+            wanted = balance_policy(spec.balance)
+            if any(shown.get(name, value) != value for name, value in wanted.items()):
+                await self._admin.call(where, "balance", wanted)
             await self._default_volume(objects, spec, seen)
         except KafkaError as error:
             seen.note("Reconciled", False, "Refused", str(error))
@@ -341,6 +341,39 @@ class Clusters:
         await self._kube.delete("v1", "Secret", key.namespace, f"{key.name}-cluster")
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
+def event_reason(kind: str) -> str:
+    """What an event of the cluster's controller (headrace.control.events) is called in Kubernetes."""
+    match kind:
+        case "primary":
+            return "PrimaryMoved"
+        case "replicas":
+            return "ReplicasChanged"
+        case "roll":
+            return "LoadMoved"
+        case "container":
+            return "ContainerChanged"
+        case "wait":
+            return "ContainerWaits"
+        case "node":
+            return "NodeChanged"
+        case "office":
+            return "ControllerChanged"
+        case _:
+            return "ClusterEvent"
+
+
+def balance_policy(asked: Balance) -> dict[str, Any]:
+    """As the cluster's admin call takes it."""
+    return {
+        "paused": asked.policy == "paused",
+        "over_mean": asked.over_mean_percent / 100,
+        "moves_per_minute": asked.moves_per_minute,
+        "traffic_floor": quantity(asked.floors.traffic),
+        "requests_floor": asked.floors.requests,
+        "disk_floor": quantity(asked.floors.disk),
+    }
+
+
         return None
 
 

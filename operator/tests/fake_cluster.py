@@ -87,13 +87,13 @@ class FakeCluster:
                             configs[change["name"]] = change["value"]
         return Answer
 
-    # --- admin calls
-
     async def get(self, pod: Object, port: int, path: str) -> Answer | None:
         """What pods answer over HTTP."""
         assert (port, path) == (8080, "/safez")
         why = self.unsafe.get(pod["metadata"]["name"], "")
         return None if why is None else Answer(503 if why else 200, f"{why or 'ok'}\n")
+
+    # --- admin calls
 
     def nodes(self) -> list[Object]:
         return [node for node in self.api.find("StorageNode") if node.get("status")]

@@ -293,10 +293,7 @@ class Clusters:
         for event in events:
             if since is not None and event["at_ms"] > since:
                 what = f"container {event['container']}: " if event["container"] else ""
-                reason = "".join(
-                    word.capitalize() for word in str(event["kind"]).replace("-", " ").replace("_", " ").split()
-                )
-                await self._reporter.tell(objects, reason or "Cluster", f"{what}{event['reason']}")
+                await self._reporter.tell(objects, event_reason(str(event["kind"])), f"{what}{event['reason']}")
 
     def _figures(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> dict[str, Any]:
         status: Mapping[str, Any] = seen.status or {}
@@ -341,6 +338,9 @@ class Clusters:
         await self._kube.delete("v1", "Secret", key.namespace, f"{key.name}-cluster")
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
+        return None
+
+
 def event_reason(kind: str) -> str:
     """What an event of the cluster's controller (headrace.control.events) is called in Kubernetes."""
     match kind:
@@ -372,9 +372,6 @@ def balance_policy(asked: Balance) -> dict[str, Any]:
         "requests_floor": asked.floors.requests,
         "disk_floor": quantity(asked.floors.disk),
     }
-
-
-        return None
 
 
 def is_available(body: Body) -> bool:

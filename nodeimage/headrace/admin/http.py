@@ -6,6 +6,8 @@
 /metrics    Prometheus's text format
 /hand-over  POST from this host alone: others lead what the node leads; answered when they do. It is about to stop, and
             takes no roles until it is started again. SIGTERM does the same
+/recover-store  POST from this host alone: what the nodes' folders say of containers whose records are gone; with
+            ?apply=1 these are put back. 409 with a line that says why not
 """
 
 import ipaddress
@@ -16,6 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from headrace.admin.metrics import CONTENT_TYPE, exposition
+from headrace.errors import HeadraceError
 
 Check = Callable[[], str]
 """Why not; "": it is so."""
@@ -31,16 +34,19 @@ class HttpPort:
         safe: Check,
         status: Callable[[], Awaitable[dict[str, Any]] | None],
         hand_over: Callable[[], Awaitable[None]],
+        recover_store: Callable[[bool], Awaitable[dict[str, Any]]],
     ) -> None:
         """`status` gives None until there is a broker."""
         self._status = status
         self._hand_over = hand_over
+        self._recover_store = recover_store
         application = web.Application()
         application.router.add_get("/livez", self._alive)
         application.router.add_get("/readyz", self._answer(ready))
         application.router.add_get("/safez", self._answer(safe))
         application.router.add_get("/metrics", self._metrics)
         application.router.add_post("/hand-over", self._handed_over)
+        application.router.add_post("/recover-store", self._recovered)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> int:
@@ -73,10 +79,22 @@ class HttpPort:
         return web.Response(body=exposition(await status).encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _handed_over(self, request: web.Request) -> web.Response:
-        if not _is_local(request.remote):
-            return web.Response(status=HTTPStatus.FORBIDDEN, text="only from the same host\n")
+        _check_local(request)
         await self._hand_over()
         return web.Response(text="ok\n")
+
+    async def _recovered(self, request: web.Request) -> web.Response:
+        _check_local(request)
+        try:
+            done = await self._recover_store(request.query.get("apply") == "1")
+        except (HeadraceError, OSError) as error:
+            return web.Response(status=HTTPStatus.CONFLICT, text=f"{error}\n")
+        return web.json_response(done)
+
+
+def _check_local(request: web.Request) -> None:
+    if not _is_local(request.remote):
+        raise web.HTTPForbidden(text="only from the same host\n")
 
 
 def _is_local(address: str | None) -> bool:

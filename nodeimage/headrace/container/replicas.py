@@ -8,6 +8,7 @@ heartbeats.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from headrace.container.container import Container
 from headrace.container.damage import Damage
 from headrace.container.environment import Environment
 from headrace.container.follower import Install
+from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
@@ -342,6 +344,25 @@ class Replicas:
                 "the cluster store has lost its record; put it back, at a higher epoch",
             )
         return state.format
+
+    async def unrecorded(self) -> tuple[list[ContainerId], list[FoundReplica], list[str]]:
+        """Replicas here whose container has no record: those that are led still; all of them; what cannot be read."""
+        known = self._env.view.containers
+        lost = sorted(replica_folder.listed(self._env.folder) - known.keys())
+        leads = [container_id for container_id in lost if container_id in self.led]
+        found, warnings = [], []
+        for container_id in lost:
+            kept = self._kept.get(container_id)
+            end = kept.replica.log.end if kept is not None and kept.replica is not None else None
+            look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, end=end)
+            try:
+                replica = await self._loop.run_in_executor(self._env.executor, look)
+            except CorruptLog as error:
+                warnings.append(f"node {self._env.node_id}: {error}; it is left out")
+                continue
+            if replica is not None:
+                found.append(replica)
+        return leads, found, warnings
 
     def damaged(self, container_id: ContainerId) -> None:
         """What this node's replica of a container holds is damaged below its synced mark (invariant 14).

@@ -26,7 +26,7 @@ from headrace.catalog.service import Catalog
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import FolderRefused
+from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.folder import DataFolder
 from headrace.ids import ContainerId, Millis, NodeId
 from headrace.node.catalog import NodeCatalog
@@ -37,8 +37,9 @@ from headrace.node.environment import NodeEnvironment
 from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
+from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, Submit
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, Submit, Unrecorded
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
@@ -182,10 +183,12 @@ class Node:
             changes=self._changes,
         )
         self._closing.push_async_callback(self.replicas.close)
+        self._recovery = StoreRecovery(node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store)
         self._handlers: PeerHandlers = {
             Probe: self._probed,
             Prepare: self._prepare,
             Submit: self._catalog.submitted,
+            Unrecorded: self._recovery.answer,
         }
         self._peer_server = PeerServer(
             listening,
@@ -228,7 +231,11 @@ class Node:
         from headrace.admin.http import HttpPort  # aiohttp: 10 MB that other nodes do not need
 
         served = HttpPort(
-            ready=self._why_not_ready, safe=self._why_not_safe, status=self._status, hand_over=self._hand_over
+            ready=self._why_not_ready,
+            safe=self._why_not_safe,
+            status=self._status,
+            hand_over=self._hand_over,
+            recover_store=self._recover_store,
         )
         self._closing.push_async_callback(served.close)
         self.admin_port = await served.start(host, port)
@@ -260,6 +267,11 @@ class Node:
     async def _hand_over(self) -> None:
         if self._ready:
             await self.containers.hand_over()
+
+    async def _recover_store(self, apply: bool) -> dict[str, Any]:
+        if not hasattr(self, "_recovery"):
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"the node waits for {self._waits_for}")
+        return await self._recovery.recover(apply=apply)
 
     async def stop(self) -> None:
         """Hand over, answer what can be answered, sync, and let go of the folder."""

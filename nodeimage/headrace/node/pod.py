@@ -9,6 +9,7 @@ Environment (Kubernetes' downward API): POD_NAME, POD_NAMESPACE, POD_IP, and HOS
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -16,10 +17,11 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.error import HTTPError, URLError
 
 from headrace.admin.metrics import merged
+from headrace.errors import HeadraceError
 
 CLIENT_PORT: Final = 9092
 PEER_PORT: Final = 7092
@@ -29,6 +31,7 @@ SHARD_ADMIN_PORT: Final = 8180
 """Of shard 0, where there are several; the pod itself answers at ADMIN_PORT then."""
 CHECK_S: Final = 1.0
 HAND_OVER_S: Final = 10.0
+RECOVER_S: Final = 150.0
 NEEDED: Final = ("POD_NAME", "POD_NAMESPACE", "POD_IP")
 RECORD: Final = Path("/etc/headrace/cluster/record")
 
@@ -122,6 +125,18 @@ def _joined(path: str, answers: Sequence[tuple[int, bytes]]) -> tuple[int, bytes
     if path == "/metrics" and status == HTTPStatus.OK:
         return status, merged([text.decode() for _, text in answers]).encode()
     return status, b"".join(text for code, text in answers if code == status)
+
+
+def recover_store(*, apply: bool) -> dict[str, Any]:
+    """[blocking] Have a node of this pod put back what the cluster store has lost; its answer. Raises HeadraceError."""
+    path = f"/recover-store{'?apply=1' if apply else ''}"
+    status, text = _ask(SHARD_ADMIN_PORT, path, "POST", RECOVER_S)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:  # a single shard has the pod's own port
+        status, text = _ask(ADMIN_PORT, path, "POST", RECOVER_S)
+    if status != HTTPStatus.OK:
+        raise HeadraceError(text.decode().strip())
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 async def _hand_over(shards: int) -> int:

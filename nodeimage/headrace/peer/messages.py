@@ -140,6 +140,21 @@ class Prepare(Request[Prepared], frozen=True):
     answer = Prepared
 
 
+class UnrecordedFound(Message, frozen=True):
+    """What a node holds of containers that have no record. Payload: their replicas (container.found), as msgpack."""
+
+    leads: list[ContainerId] = []
+    """Those of them that it leads, as it has not heard yet."""
+    warnings: list[str] = []
+    """Of folders that cannot be read."""
+
+
+class Unrecorded(Request[UnrecordedFound], frozen=True):
+    """Ask for that: the cluster store has lost records."""
+
+    answer = UnrecordedFound
+
+
 class Submitted(Message, frozen=True):
     """The command is committed."""
 
@@ -348,6 +363,8 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     ProbeAnswer,
     Prepare,
     Prepared,
+    Unrecorded,
+    UnrecordedFound,
     Submit,
     Submitted,
     OpenPartitionlet,

@@ -1,8 +1,10 @@
 """Three nodes with Kubernetes' cluster store, over a toy API server; on a real one they run in e2e."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,8 +153,9 @@ def test_a_node_hands_over_before_it_stops_and_an_empty_folder_is_another_node_i
     load.finish()
 
 
-def test_containers_that_are_deleted_by_hand_are_never_made_anew_over_what_the_nodes_hold(
-    three: KubernetesCluster, api: ToyApi
+@pytest.mark.parametrize("started_anew", [False, True])
+def test_containers_that_are_deleted_by_hand_are_never_made_anew_but_put_back(
+    three: KubernetesCluster, api: ToyApi, started_anew: bool
 ) -> None:
     load = Load(three)
     load.await_writes(time.monotonic())
@@ -162,8 +165,25 @@ def test_containers_that_are_deleted_by_hand_are_never_made_anew_over_what_the_n
     told = "the cluster store has lost its record"
     until("the controller is refused", lambda: any(told in node.log() for node in three.nodes.values()))
     assert f"{CONTAINERS}/c-1" not in api.objects
+    status, text = three.http(1, "/recover-store", method="POST")
+    assert status == 200, text
+    assert {each["container"] for each in json.loads(text)["containers"]} >= {
+        body["status"]["containerId"] for body in kept.values() if body["status"]["state"] != "deleted"
+    }
+    assert f"{CONTAINERS}/c-1" not in api.objects, "it was only asked what would be done"
+    if started_anew:
+        three.kill(1, 2, 3)
+        three.start()
+        until("they wait for the catalog", lambda: all("catalog" in three.http(n, "/readyz")[1] for n in three.nodes))
+    three.kill(3)
+    assert three.http(1, "/recover-store?apply=1", method="POST")[0] == 409, "one of the nodes does not answer"
+    three.start(3)
+    put_back = partial(three.http, 2, "/recover-store?apply=1", method="POST")
+    until("the records are put back", lambda: put_back()[0] == 200)
     for path, body in kept.items():
-        api.put(path, {**body, "status": {**body["status"], "epoch": body["status"]["epoch"] + 1}})
+        assert api.objects[path]["status"]["epoch"] > body["status"]["epoch"], path
+    three.await_ready()
     load.await_writes(time.monotonic(), within_s=30.0)
     three.await_whole()
+    assert json.loads(put_back()[1])["containers"] == []
     load.finish()

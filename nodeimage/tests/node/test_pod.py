@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from headrace.admin.http import HttpPort
+from headrace.errors import HeadraceError
 from headrace.local.processes import free_port
 from headrace.node import pod
 from headrace.node.options import KubernetesCluster, Options, parse
@@ -77,9 +78,18 @@ class Shard:
         self.why_not = ""
         self.handed_over = False
         self.port = HttpPort(
-            ready=lambda: self.why_not, safe=lambda: self.why_not, status=lambda: None, hand_over=self.hand_over
+            ready=lambda: self.why_not,
+            safe=lambda: self.why_not,
+            status=lambda: None,
+            hand_over=self.hand_over,
+            recover_store=self.recover_store,
         )
         self.number = number
+
+    async def recover_store(self, apply: bool) -> dict[str, object]:
+        if self.why_not:
+            raise HeadraceError(self.why_not)
+        return {"containers": [], "warnings": [], "done": apply}
 
     async def hand_over(self) -> None:
         self.handed_over = True
@@ -130,3 +140,15 @@ async def test_a_pod_hands_over_with_all_of_its_shards(shards: list[Shard]) -> N
     assert [each.handed_over for each in shards] == [True, True]
     await shards[1].port.close()
     assert await pod._hand_over(2) == 1
+
+
+async def test_a_pod_has_one_of_its_shards_put_records_back(
+    shards: list[Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await asyncio.to_thread(pod.recover_store, apply=True) == {"containers": [], "warnings": [], "done": True}
+    monkeypatch.setattr(pod, "ADMIN_PORT", pod.SHARD_ADMIN_PORT)  # a pod with a single one
+    monkeypatch.setattr(pod, "SHARD_ADMIN_PORT", free_port("127.0.0.1"))
+    assert not (await asyncio.to_thread(pod.recover_store, apply=False))["done"]
+    shards[0].why_not = "node 3 does not answer"
+    with pytest.raises(HeadraceError, match="node 3 does not answer"):
+        await asyncio.to_thread(pod.recover_store, apply=True)

@@ -7,6 +7,9 @@ holds more cancelled entries than live ones.
 import asyncio
 import heapq
 from collections.abc import Callable
+from typing import Final
+
+TICK_S: Final = 0.001  # uvloop's clock has whole milliseconds: what is read of it is up to one behind
 
 
 class Deadline:
@@ -58,8 +61,8 @@ class Deadlines:
         return deadline
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Deadline:
-        """Call `callback` in `seconds`."""
-        return self.at(self._loop.time() + seconds, callback)
+        """Call `callback` in `seconds`, never sooner."""
+        return self.at(self._loop.time() + TICK_S + seconds, callback)
 
     def cancelled(self) -> None:
         """One entry was cancelled."""

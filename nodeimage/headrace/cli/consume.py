@@ -56,10 +56,11 @@ def consume(
         "auto.offset.reset": "earliest" if from_beginning or group else "latest",
         "fetch.wait.max.ms": 200,
     }
-    with client_errors(topic), _terminated_as_interrupted():
+    interrupts = Interrupts()
+    with client_errors(topic), interrupts.caught():
         consumer = Consumer(client_config(find_bootstrap(bootstrap, data), settings))
         as_json = output is OutputFormat.JSON
-        reading = _Reading(consumer, topic, in_group=group is not None, as_json=as_json, with_key=with_key)
+        reading = _Reading(consumer, topic, interrupts, in_group=group is not None, as_json=as_json, with_key=with_key)
         try:
             reading.start(from_beginning=from_beginning)
             reading.run(to_the_end=not follow and (from_beginning or group is not None), count=count)
@@ -69,22 +70,50 @@ def consume(
             reading.close()
 
 
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does, so that cursors are committed."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+class Interrupts:
+    """SIGINT and SIGTERM raise KeyboardInterrupt, so that cursors are committed."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._came = False
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """While this lasts."""
+        before = {number: signal.signal(number, self._come) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The first one waits until this is done. The next does not: what is done may wait for a reader of a pipe."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._came:
+            raise KeyboardInterrupt
+
+    def _come(self, *_: object) -> None:
+        if self._held and not self._came:
+            self._came = True
+            return
+        raise KeyboardInterrupt
 
 
 class _Reading:
     """One consumer and what it has printed."""
 
-    def __init__(self, consumer: Any, topic: str, *, in_group: bool, as_json: bool, with_key: bool) -> None:
+    def __init__(
+        self, consumer: Any, topic: str, interrupts: Interrupts, *, in_group: bool, as_json: bool, with_key: bool
+    ) -> None:
         self._consumer = consumer
         self._topic = topic
+        self._interrupts = interrupts
         self._in_group = in_group
         self._as_json = as_json
         self._with_key = with_key
@@ -112,10 +141,11 @@ class _Reading:
         while left != 0 and not (to_the_end and self._unread is not None and not self._unread):
             messages = self._consumer.consume(BATCH if left is None else min(BATCH, left), POLL_S)
             lines = [self._line(message) for message in messages if self._is_record(message)]
-            sys.stdout.buffer.writelines(lines)
-            sys.stdout.buffer.flush()
-            if self._in_group:
-                self._advance_cursors(messages)
+            with self._interrupts.held():  # what is printed is behind the cursors
+                sys.stdout.buffer.writelines(lines)
+                sys.stdout.buffer.flush()
+                if self._in_group:
+                    self._advance_cursors(messages)
             left = None if left is None else left - len(lines)
 
     def close(self) -> None:

@@ -1,6 +1,9 @@
 """One timer for all deadlines."""
 
 import asyncio
+import time
+
+import uvloop
 
 from headrace.broker.deadlines import Deadlines
 
@@ -13,6 +16,25 @@ async def test_deadlines_run_in_the_order_of_their_times() -> None:
     deadlines.after(0.01, lambda: ran.append("sooner"))
     await asyncio.wait_for(done.wait(), 5)
     assert ran == ["sooner", "later"]
+
+
+def test_a_deadline_is_never_early_on_a_clock_of_whole_milliseconds() -> None:
+    """The loop is busy here: one that sleeps wakes late, and hides it."""
+
+    async def waited() -> list[float]:
+        deadlines, times = Deadlines(asyncio.get_running_loop()), []
+        for _ in range(50):
+            ended: list[float] = []
+            began = time.monotonic()
+            deadlines.after(0.003, lambda ended=ended: ended.append(time.monotonic()))
+            for _ in range(1_000_000):
+                await asyncio.sleep(0)
+                if ended:
+                    break
+            times.append(ended[0] - began)
+        return times
+
+    assert min(uvloop.run(waited())) >= 0.003
 
 
 async def test_a_cancelled_deadline_does_not_run() -> None:

@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from headrace.admin.metrics import CONTENT_TYPE
 
 Figures = Mapping[tuple[str, str], float]
 """By (name, labels as Prometheus writes them)."""

@@ -8,8 +8,6 @@
 Knows nothing of what the objects mean.
 """
 
-import hashlib
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -19,6 +17,7 @@ import structlog
 
 from headrace.errors import HeadraceError
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.digest import digest
 from headrace_operator.builders.names import FIELD_MANAGER, Manifest
 from headrace_operator.specs import API, GROUP
 
@@ -26,7 +25,7 @@ log = structlog.get_logger()
 
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
-DIGEST: Final = f"{GROUP}/applied"
+APPLIED: Final = f"{GROUP}/applied"
 """Annotation of what is applied: a digest of it, so that a field that is asked for no longer is noticed too."""
 PAGE: Final = 500
 KNOWN: Final = 20_000
@@ -91,11 +90,6 @@ def path_of(manifest: Mapping[str, Any]) -> str:
     return path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"), meta["name"])
 
 
-def digest(manifest: Mapping[str, Any]) -> str:
-    """Of what is asked for."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def covers(present: object, wanted: object) -> bool:
     """Whether an object is as asked for, in all that is asked for; what others or the server added is let be. Pure."""
     if not wanted and present is None:
@@ -129,7 +123,7 @@ class Kube:
         """Have the object be so in all that is given; as it is then. Raises ApiError, ApiSilent."""
         where = path_of(manifest)
         wanted = _with_digest(manifest)
-        mark = wanted["metadata"]["annotations"][DIGEST]
+        mark = wanted["metadata"]["annotations"][APPLIED]
         present = await self._find(where)
         if present is not None and (covers(present, wanted) or self._made.get(where) == (mark, _state_of(present))):
             self.unchanged += 1
@@ -280,7 +274,7 @@ class Kube:
 
 def _with_digest(manifest: Manifest) -> Manifest:
     meta = manifest["metadata"]
-    annotations = {**meta.get("annotations", {}), DIGEST: digest(manifest)}
+    annotations = {**meta.get("annotations", {}), APPLIED: digest(manifest)}
     return {**manifest, "metadata": {**meta, "annotations": annotations}}
 
 

@@ -6,8 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-GROUP: Final = "headrace.dev"
-VERSION: Final = "v1alpha1"
+from headrace.store.kubernetes import objects
+
+GROUP: Final = objects.GROUP
+VERSION: Final = objects.VERSION
 API: Final = f"{GROUP}/{VERSION}"
 FINALIZER: Final = f"{GROUP}/delete"
 PAUSED: Final = f"{GROUP}/paused"

@@ -34,6 +34,7 @@ class FakeCluster:
         self.hold_drains = False
         self.refuse_drain = ""
         self.lacking: list[Object] = []
+        self.containers = 2
         self.unsafe: dict[str, str | None] = {}
         """Pods whose nodes cannot be spared, and why; None: they do not answer."""
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
@@ -116,7 +117,7 @@ class FakeCluster:
             "controller": nodes[0]["node"] if nodes else None,
             "redundancy": {
                 "whole": not self.lacking,
-                "containers": 2,
+                "containers": self.containers,
                 "lacking": len(self.lacking),
                 "below_minimum": 0,
             },

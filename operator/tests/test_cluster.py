@@ -265,6 +265,16 @@ async def test_a_roll_waits_for_every_node_that_cannot_be_spared_by_its_own_word
     assert pods(world) == ["c-0", "c-1"]
 
 
+async def test_records_that_were_deleted_by_hand_are_a_condition_that_says_what_to_do() -> None:
+    world = await started()
+    world.cluster.containers = 0
+    await world.once(KEY)
+    status, reason, message = world.condition("StreamCluster", "c", "Available")
+    assert (status, reason) == ("False", "RecordsLost")
+    assert "headrace recover-store --pod" in message
+    assert world.condition("StreamCluster", "c", "Redundant")[:2] == ("Unknown", "RecordsLost")
+
+
 async def test_a_newer_operator_restarts_no_pod_by_itself() -> None:
     world = await started()
     before = {pod["metadata"]["uid"] for pod in world.api.find("Pod")}

@@ -1,7 +1,7 @@
 import pytest
 
 from headrace.store.kubernetes.api import ApiError, ApiSilent
-from headrace_operator.kube import DIGEST, Kube, covers
+from headrace_operator.kube import APPLIED, Kube, covers
 from headrace_operator.uninstall import strip
 
 from .fake_api import FakeApi, Object
@@ -55,7 +55,7 @@ async def test_what_the_server_writes_in_its_own_way_is_applied_once(api: FakeAp
         await kube.apply(service(memory="1024Mi"))
     assert kube.patches == 1
     changed = service(memory="2Gi")
-    changed["metadata"]["annotations"] = {DIGEST: "x"}
+    changed["metadata"]["annotations"] = {APPLIED: "x"}
     api.put(changed)
     await kube.apply(service(memory="1024Mi"))
     assert api.one("Service", "s")["spec"]["memory"] == "1024Mi"

@@ -5,13 +5,14 @@ its Role. What outlives it has none: the claims, the Secret with the cluster's o
 """
 
 import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from headrace.store.kubernetes.objects import lease_name, store_name
+from headrace_operator.builders.digest import digest
 from headrace_operator.builders.names import (
     ADMIN_PORT,
     CLIENT_PORT,
@@ -82,13 +83,13 @@ class ClusterObjects:
                 {
                     "apiGroups": ["coordination.k8s.io"],
                     "resources": ["leases"],
-                    "resourceNames": [f"{self.name}-controller"],
+                    "resourceNames": [lease_name(self.name)],
                     "verbs": ["get", "list", "watch", "update"],
                 },
                 {
                     "apiGroups": [""],
                     "resources": ["configmaps"],
-                    "resourceNames": [f"{self.name}-store"],
+                    "resourceNames": [store_name(self.name)],
                     "verbs": ["get", "list", "watch", "update"],
                 },
                 # A name cannot be asked for what is not there yet.
@@ -278,7 +279,7 @@ class ClusterObjects:
             "resources": msgspec.to_builtins(spec.resources),
             "pull": [spec.image_pull_policy, spec.image_pull_secrets],
         }
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        return digest(asked)
 
     def _spread(self) -> list[Manifest]:
         if self._spec.pod.topology_spread_constraints is not None:

@@ -10,12 +10,12 @@ form, so that a job may change its trigger and go on. With executors, which the 
 lies where all of them write. All objects are owned by the StreamJob; the claim only where `reclaimPolicy` is Delete.
 """
 
-import hashlib
 import json
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
+from headrace_operator.builders.digest import digest
 from headrace_operator.builders.job_definition import (
     BLOCKS_PORT,
     DRIVER_PORT,
@@ -30,7 +30,7 @@ from headrace_operator.builders.job_definition import (
     spark_conf,
 )
 from headrace_operator.builders.job_pods import (
-    DIGEST,
+    DEFINITION,
     PROGRESS_PORT,
     claim_name,
     driver_selector,
@@ -185,7 +185,7 @@ class JobObjects:
     def _job(self) -> Manifest:
         made = self._made("batch/v1", "Job", self.placed.base)
         made["spec"] = {**self._run(), "suspend": self._spec.suspend}
-        made["metadata"]["annotations"] = {DIGEST: _digest(self._driver("Never"))}
+        made["metadata"]["annotations"] = {DEFINITION: digest(self._driver("Never"))}
         return made
 
     def _cron_job(self) -> Manifest:
@@ -271,7 +271,7 @@ class JobObjects:
 
     def _what_it_runs(self) -> str:
         executor = self._executor() if self._spec.distributed else None
-        return _digest([definition(self.placed), executor, self.placed.file_digest])
+        return digest([definition(self.placed), executor, self.placed.file_digest])
 
     def _labels(self) -> dict[str, str]:
         return {**labels(self._spec.cluster_ref.name, "job"), JOB_LABEL: self.placed.name}
@@ -287,10 +287,6 @@ class JobObjects:
                 "ownerReferences": [owner(self.resource)],
             },
         }
-
-
-def _digest(of: Any) -> str:
-    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _machine(machine: Machine, *, least: int) -> Manifest:

@@ -24,7 +24,7 @@ from headrace_operator.specs import GROUP, quantity
 
 PROGRESS_PORT: Final = 4041
 USER: Final = 10001
-DIGEST: Final = f"{GROUP}/definition"
+DEFINITION: Final = f"{GROUP}/definition"
 """Annotation of a driver's pod, and of a Job: a hash of what it runs."""
 GRACE_S: Final = 40
 """The driver gives its queries 20 s, and Java some more."""
@@ -71,7 +71,7 @@ def driver_template(placed: Placed, *, account: str, restart: str, digest: str) 
     if placed.image_pull_policy is not None:
         container["imagePullPolicy"] = placed.image_pull_policy
     made = _pod(placed, "job-driver", container, account=account, token=spec.distributed)
-    made["metadata"]["annotations"][DIGEST] = digest
+    made["metadata"]["annotations"][DEFINITION] = digest
     made["spec"] |= {"restartPolicy": restart, "terminationGracePeriodSeconds": GRACE_S}
     return made
 
@@ -92,7 +92,7 @@ def submitted_driver_template(placed: Placed, *, account: str, digest: str) -> M
         "readinessProbe": _probe("/readyz", period=5, failures=2),
     }
     made = _pod(placed, "job-driver", container, account=account, token=True)
-    made["metadata"]["annotations"][DIGEST] = digest
+    made["metadata"]["annotations"][DEFINITION] = digest
     made["spec"]["terminationGracePeriodSeconds"] = GRACE_S
     return made
 

@@ -3,11 +3,11 @@
 from typing import Any, Final
 
 from headrace.node.pod import ADMIN_PORT, CLIENT_PORT, EXTERNAL_PORT, PEER_PORT
+from headrace.store.kubernetes.objects import CLUSTER_LABEL
 from headrace_operator.specs import API, GROUP
 
-__all__ = ["ADMIN_PORT", "CLIENT_PORT", "EXTERNAL_PORT", "PEER_PORT"]
+__all__ = ["ADMIN_PORT", "CLIENT_PORT", "CLUSTER_LABEL", "EXTERNAL_PORT", "PEER_PORT"]
 
-CLUSTER_LABEL: Final = f"{GROUP}/cluster"
 POD_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 JOB_LABEL: Final = f"{GROUP}/job"
 FIELD_MANAGER: Final = "headrace-operator"

@@ -22,6 +22,7 @@ import structlog
 
 from headrace.errors import HeadraceError, KafkaError
 from headrace.store.kubernetes.api import ApiError
+from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace.store.record_types import SECRET_BYTES
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects, image_version, node_image
@@ -333,8 +334,8 @@ class Clusters:
             labels = selector(key.name) if kind == "PersistentVolumeClaim" else {CLUSTER_LABEL: key.name}
             for each in await self._kube.list(api_version, kind, key.namespace, labels=labels):
                 await self._kube.delete(api_version, kind, key.namespace, each["metadata"]["name"])
-        await self._kube.delete("v1", "ConfigMap", key.namespace, f"{key.name}-store")
-        await self._kube.delete("coordination.k8s.io/v1", "Lease", key.namespace, f"{key.name}-controller")
+        await self._kube.delete("v1", "ConfigMap", key.namespace, store_name(key.name))
+        await self._kube.delete("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name))
         await self._kube.delete("v1", "Secret", key.namespace, f"{key.name}-cluster")
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])

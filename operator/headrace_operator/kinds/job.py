@@ -7,7 +7,6 @@ the former workload is gone with its pods, so there are never two writers of a c
 their driver's container are cleared away.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -16,9 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.digest import digest
 from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
 from headrace_operator.builders.job_definition import Placed, fault
-from headrace_operator.builders.job_pods import DIGEST, PROGRESS_PORT
+from headrace_operator.builders.job_pods import DEFINITION, PROGRESS_PORT
 from headrace_operator.builders.names import JOB_LABEL, Manifest
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.job_status import (
@@ -147,7 +147,7 @@ class Jobs:
         text = ((found or {}).get("data") or {}).get(file.key)
         if text is None:
             raise Unresolved("NoApplication", f"there is no ConfigMap {file.name} with {file.key} in it")
-        return hashlib.sha256(str(text).encode()).hexdigest()[:16]
+        return digest(str(text))
 
     # --- its objects
 
@@ -191,7 +191,10 @@ class Jobs:
         """A Job of another definition goes first: what a Job runs cannot change. Raises Unresolved until it is gone."""
         meta = manifest["metadata"]
         present = await self._kube.get("batch/v1", "Job", meta["namespace"], meta["name"])
-        if present is None or present["metadata"].get("annotations", {}).get(DIGEST) == meta["annotations"][DIGEST]:
+        if (
+            present is None
+            or present["metadata"].get("annotations", {}).get(DEFINITION) == meta["annotations"][DEFINITION]
+        ):
             return
         await self._gone("batch/v1", "Job", objects)
         raise Unresolved("Replacing", "waits until the Job of the former definition has ended")

@@ -3,6 +3,7 @@
 - `objects`: what stands in which object. Pure.
 - `api`: one API server, over aiohttp; the official client costs 46 MiB a process. Knows nothing of records.
 - `cache`: objects and records as last seen, and what changed since when. Pure.
-- `following`: watches that keep the cache up to date, and the ping that tells whether they do.
+- `seen`: that for threads, which may wait for changes.
+- `watches`: lists and watches that keep it up to date.
 - `store`: the ClusterStore.
 """

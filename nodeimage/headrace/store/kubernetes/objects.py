@@ -75,8 +75,18 @@ def place(cluster: str, key: str) -> Place:
     if key.startswith(CONTAINER_PREFIX):
         return Place(CONTAINERS, f"{cluster}-{key.removeprefix(CONTAINER_PREFIX)}")
     if key == LEASE_KEY:
-        return Place(LEASES, f"{cluster}-controller")
-    return Place(CONFIG_MAPS, f"{cluster}-store")
+        return Place(LEASES, lease_name(cluster))
+    return Place(CONFIG_MAPS, store_name(cluster))
+
+
+def lease_name(cluster: str) -> str:
+    """Of the Lease."""
+    return f"{cluster}-controller"
+
+
+def store_name(cluster: str) -> str:
+    """Of the ConfigMap."""
+    return f"{cluster}-store"
 
 
 def watched(cluster: str) -> list[tuple[Resource, Mapping[str, str]]]:
@@ -85,8 +95,8 @@ def watched(cluster: str) -> list[tuple[Resource, Mapping[str, str]]]:
     return [
         (NODES, label),
         (CONTAINERS, label),
-        (LEASES, {"fieldSelector": f"metadata.name={cluster}-controller"}),
-        (CONFIG_MAPS, {"fieldSelector": f"metadata.name={cluster}-store"}),
+        (LEASES, {"fieldSelector": f"metadata.name={lease_name(cluster)}"}),
+        (CONFIG_MAPS, {"fieldSelector": f"metadata.name={store_name(cluster)}"}),
     ]
 
 

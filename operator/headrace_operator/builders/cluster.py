@@ -307,6 +307,7 @@ class ClusterObjects:
                 _from_field("POD_NAMESPACE", "metadata.namespace"),
                 _from_field("POD_IP", "status.podIP"),
                 _from_field("HOST_NAME", "spec.nodeName"),
+                {"name": "HEADRACE_BOOTSTRAP", "value": bootstrap(self.name, self.namespace)},  # for `headrace status`
             ],
             "ports": [
                 {"name": f"{name}-{shard}", "containerPort": first + shard, "protocol": "TCP"}

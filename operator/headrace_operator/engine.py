@@ -156,6 +156,7 @@ class Engine:
         *,
         cache: Cache,
         sweep_s: float = SWEEP_S,
+        longest_backoff_s: float = BACKOFF_S[-1],
         listing: Listing | None = None,
         referrers: Referrers | None = None,
     ) -> None:
@@ -163,6 +164,7 @@ class Engine:
         self.cache = cache
         self._reconcilers = reconcilers
         self._sweep_s = sweep_s
+        self._longest_backoff_s = longest_backoff_s
         self._listing = listing
         self._referrers = referrers
         self._due: list[tuple[float, int, Key]] = []
@@ -280,7 +282,8 @@ class Engine:
         except Exception as error:
             self.failed += 1
             self._attempts[key] = attempts + 1
-            delay = BACKOFF_S[min(attempts, len(BACKOFF_S) - 1)] * random.uniform(1, 1 + SPREAD)
+            delay = min(BACKOFF_S[min(attempts, len(BACKOFF_S) - 1)], self._longest_backoff_s)
+            delay *= random.uniform(1, 1 + SPREAD)
             of = f"{key.namespace}/{key.name}"
             log.warning("a reconcile failed", kind=key.kind, of=of, error=repr(error), again_s=round(delay, 1))
         else:

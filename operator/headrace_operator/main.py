@@ -8,6 +8,7 @@ sets:
     HEADRACE_NAMESPACES                         those that are looked after, by commas; none: all
     HEADRACE_CLUSTER_RIGHTS                     0: no right to look at namespaces, workers and CRDs
     HEADRACE_SWEEP_S                            seconds between two looks at everything
+    HEADRACE_BACKOFF_S                          seconds that what failed again and again waits, at most
     POD_NAMESPACE                               the operator's own
 """
 
@@ -23,7 +24,7 @@ from headrace import __version__
 from headrace.store.kubernetes.api import Access, Api
 from headrace_operator.admin import Admin
 from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL
-from headrace_operator.engine import Body, Cache, Engine, Key, Reconcile
+from headrace_operator.engine import BACKOFF_S, SWEEP_S, Body, Cache, Engine, Key, Reconcile
 from headrace_operator.http_port import Figures, HttpPort
 from headrace_operator.kinds.cluster import Clusters
 from headrace_operator.kinds.data import Streams, Topics, Volumes
@@ -58,7 +59,16 @@ BELONGING: Final[Sequence[tuple[str, str, str, Mapping[str, Any]]]] = (
 class Operator:
     """The parts of a running operator."""
 
-    def __init__(self, api: Api, *, namespaces: Sequence[str], sweep_s: float, image: str, spark: str) -> None:
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespaces: Sequence[str],
+        sweep_s: float,
+        image: str,
+        spark: str,
+        longest_backoff_s: float = BACKOFF_S[-1],
+    ) -> None:
         self._api = api
         self._namespaces = namespaces
         self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
@@ -68,6 +78,7 @@ class Operator:
             self._reconcilers(cache, image=image, spark=spark),
             cache=cache,
             sweep_s=sweep_s,
+            longest_backoff_s=longest_backoff_s,
             listing=self._listed,
             referrers=self._index.concerned,
         )
@@ -180,7 +191,8 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     _operator = Operator(
         Api(Access.in_cluster(), agent=FIELD_MANAGER),
         namespaces=_namespaces(),
-        sweep_s=float(os.environ.get("HEADRACE_SWEEP_S", "300")),
+        sweep_s=float(os.environ.get("HEADRACE_SWEEP_S", SWEEP_S)),
+        longest_backoff_s=float(os.environ.get("HEADRACE_BACKOFF_S", BACKOFF_S[-1])),
         image=image,
         spark=os.environ.get("HEADRACE_SPARK_IMAGE", f"headrace/spark:{__version__}"),
     )

@@ -91,6 +91,19 @@ async def test_a_reconcile_that_fails_is_tried_again_later_each_time(running, mo
     assert time.monotonic() - begun >= 0.05 + 0.2 + 0.2
 
 
+async def test_no_wait_is_longer_than_the_longest_that_is_asked_for() -> None:
+    kind = Kind()
+    kind.failures = 6
+    engine = Engine({"Topic": kind.reconcile}, cache=Cache(), longest_backoff_s=0.02)
+    engine.start()
+    try:
+        engine.seen(body("a"))
+        await until(lambda: engine.reconciled == 1)
+        assert engine.failed == 6
+    finally:
+        await engine.close()
+
+
 async def test_a_reconcile_may_ask_to_be_called_again(running) -> None:
     engine, kind = running
     kind.delay = 0.05

@@ -16,6 +16,7 @@ from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.wire.api_keys import ApiKey
 from headrace_operator.admin import Calls
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.expressions import fault
 from headrace_operator.kinds.finalizers import is_ending, is_leaving, keep_finalizer
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.references import Unresolved, check_oldest, invalid, resolve
@@ -111,7 +112,7 @@ class Kind(ABC, Generic[S]):
 
     @abstractmethod
     async def _make(self, bootstrap: str, body: Body, spec: S) -> Made:
-        """Have it be so. Raises HeadraceError."""
+        """Have it be so. Raises HeadraceError, and Unresolved for what asking again does not change."""
 
     async def _unmake(self, bootstrap: str, body: Body, spec: S) -> None:
         """Have it be gone. Raises HeadraceError."""
@@ -194,6 +195,9 @@ class Streams(Kind[StreamSpec]):
     spec = StreamSpec
 
     async def _make(self, bootstrap: str, body: Body, spec: StreamSpec) -> Made:
+        for name, expression in spec.permissions.items():
+            if wrong := fault(expression):
+                raise Unresolved("BadExpression", f"permissions.{name} cannot be read: {wrong}")
         policy: dict[str, Any] = {
             "ttl_ms": milliseconds(spec.ttl),
             "retention_bytes": quantity(spec.size_limit) if spec.size_limit else -1,

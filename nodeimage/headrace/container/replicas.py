@@ -7,7 +7,7 @@ heartbeats.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -345,13 +345,17 @@ class Replicas:
             )
         return state.format
 
-    async def unrecorded(self) -> tuple[list[ContainerId], list[FoundReplica], list[str]]:
-        """Replicas here whose container has no record: those that are led still; all of them; what cannot be read."""
-        known = self._env.view.containers
-        lost = sorted(replica_folder.listed(self._env.folder) - known.keys())
-        leads = [container_id for container_id in lost if container_id in self.led]
+    async def unrecorded(
+        self, recorded: Collection[ContainerId]
+    ) -> tuple[list[ContainerId], list[FoundReplica], list[str]]:
+        """Replicas here of containers that have no record: those of which this node still sees one, or leads them;
+        what all others hold; what cannot be read."""
+        lost = sorted(replica_folder.listed(self._env.folder).difference(recorded))
+        unseen = [each for each in lost if each in self._env.view.containers or each in self.led]
         found, warnings = [], []
         for container_id in lost:
+            if container_id in unseen:
+                continue
             kept = self._kept.get(container_id)
             end = kept.replica.log.end if kept is not None and kept.replica is not None else None
             look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, end=end)
@@ -362,7 +366,7 @@ class Replicas:
                 continue
             if replica is not None:
                 found.append(replica)
-        return leads, found, warnings
+        return unseen, found, warnings
 
     def damaged(self, container_id: ContainerId) -> None:
         """What this node's replica of a container holds is damaged below its synced mark (invariant 14).

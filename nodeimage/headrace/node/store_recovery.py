@@ -1,8 +1,8 @@
 """Puts records of containers back that the cluster store has lost while the nodes run: deleted by hand on Kubernetes.
 
 Any node does it, when it is told to. It asks all registered nodes what their folders say of containers that have no
-record, twice: whether anybody still leads one of them, not having seen that the records are gone; and if nobody does,
-what they hold, which does not grow any more. All have to answer: what only a silent one has would be lost.
+record, twice: whether anybody has yet to see that the records are gone, and so may lead; and if nobody has, what they
+hold, which does not grow any more. All have to answer: what only a silent one has would be lost.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ class StoreRecovery:
     # --- asked by others
 
     async def answer(
-        self, _asked: Unrecorded, _payload: memoryview, _session: Session
+        self, asked: Unrecorded, _payload: memoryview, _session: Session
     ) -> tuple[UnrecordedFound, list[bytes]]:
         """What this node holds that has no record. Raises OSError."""
-        told, found = await self._look_here()
+        told, found = await self._look_here(asked)
         return told, [msgspec.msgpack.encode(found)]
 
     # --- asked to do it
@@ -56,16 +56,16 @@ class StoreRecovery:
     async def recover(self, *, apply: bool) -> dict[str, Any]:
         """What was put back, or would be; nothing is lost of what is there. Raises HeadraceError, OSError."""
         nodes = await self._store(records.nodes)
-        for node, (told, _) in zip(nodes, await self._ask_all(nodes), strict=True):
-            if told.leads:
-                raise _refused(f"node {node.node_id} has not seen yet that records are gone: try again in a moment")
-        answers = await self._ask_all(nodes)
-        present = {each.container_id for each in await self._store(container_records.containers)}
+        asked = Unrecorded([each.container_id for each in await self._store(container_records.containers)])
+        for _ in range(2):
+            answers = await asyncio.gather(*(self._look_at(node, asked) for node in nodes))
+            for node, (told, _found) in zip(nodes, answers, strict=True):
+                if told.unseen:
+                    raise _refused(f"node {node.node_id} has yet to see that records are gone: try again in a moment")
         by_container: defaultdict[ContainerId, list[FoundReplica]] = defaultdict(list)
         for _, found in answers:
             for each in found:
-                if each.record.container_id not in present:
-                    by_container[each.record.container_id].append(each)
+                by_container[each.record.container_id].append(each)
         lost = [recovered_record(found) for _, found in sorted(by_container.items())]
         if apply and lost:
             await self._store(lambda store: _put(store, lost))
@@ -75,22 +75,19 @@ class StoreRecovery:
             "done": apply,
         }
 
-    async def _ask_all(self, nodes: Sequence[NodeRecord]) -> list[Told]:
-        return await asyncio.gather(*(self._look_at(node) for node in nodes))
-
-    async def _look_at(self, node: NodeRecord) -> Told:
+    async def _look_at(self, node: NodeRecord, asked: Unrecorded) -> Told:
         if node.node_id == self._node:
-            return await self._look_here()
+            return await self._look_here(asked)
         try:
-            told, payload = await self._peers.call(node.peer_address, Unrecorded(), timeout_s=ANSWER_S)
+            told, payload = await self._peers.call(node.peer_address, asked, timeout_s=ANSWER_S)
         except HeadraceError as error:
             text = "all have to be up, or what only one of them has would be lost; one that is gone for good has to be"
             raise _refused(f"node {node.node_id} does not answer ({error}): {text} removed first") from error
         return told, msgspec.msgpack.decode(payload, type=list[FoundReplica])
 
-    async def _look_here(self) -> Told:
-        leads, found, warnings = await self._replicas.unrecorded()
-        return UnrecordedFound(leads=leads, warnings=warnings), found
+    async def _look_here(self, asked: Unrecorded) -> Told:
+        unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded))
+        return UnrecordedFound(unseen=unseen, warnings=warnings), found
 
 
 def _put(store: Any, lost: Sequence[ContainerRecord]) -> None:

@@ -143,8 +143,8 @@ class Prepare(Request[Prepared], frozen=True):
 class UnrecordedFound(Message, frozen=True):
     """What a node holds of containers that have no record. Payload: their replicas (container.found), as msgpack."""
 
-    leads: list[ContainerId] = []
-    """Those of them that it leads, as it has not heard yet."""
+    unseen: list[ContainerId] = []
+    """Those of them whose records are not gone yet as the node sees it: it may lead them. Nothing is said of these."""
     warnings: list[str] = []
     """Of folders that cannot be read."""
 
@@ -152,6 +152,8 @@ class UnrecordedFound(Message, frozen=True):
 class Unrecorded(Request[UnrecordedFound], frozen=True):
     """Ask for that: the cluster store has lost records."""
 
+    recorded: list[ContainerId]
+    """All containers that have one."""
     answer = UnrecordedFound
 
 

@@ -165,9 +165,9 @@ def test_containers_that_are_deleted_by_hand_are_never_made_anew_but_put_back(
     told = "the cluster store has lost its record"
     until("the controller is refused", lambda: any(told in node.log() for node in three.nodes.values()))
     assert f"{CONTAINERS}/c-1" not in api.objects
-    status, text = three.http(1, "/recover-store", method="POST")
-    assert status == 200, text
-    assert {each["container"] for each in json.loads(text)["containers"]} >= {
+    look = partial(three.http, 1, "/recover-store", method="POST")
+    until("all see that they are gone", lambda: look()[0] == 200)
+    assert {each["container"] for each in json.loads(look()[1])["containers"]} >= {
         body["status"]["containerId"] for body in kept.values() if body["status"]["state"] != "deleted"
     }
     assert f"{CONTAINERS}/c-1" not in api.objects, "it was only asked what would be done"
@@ -186,4 +186,23 @@ def test_containers_that_are_deleted_by_hand_are_never_made_anew_but_put_back(
     load.await_writes(time.monotonic(), within_s=30.0)
     three.await_whole()
     assert json.loads(put_back()[1])["containers"] == []
+    load.finish()
+
+
+def test_records_are_not_put_back_while_a_node_has_yet_to_see_that_they_are_gone(
+    three: KubernetesCluster, api: ToyApi
+) -> None:
+    load = Load(three)
+    load.await_writes(time.monotonic())
+    api.deaf = {"storagecontainers"}
+    for path in [path for path in api.objects if path.startswith(CONTAINERS)]:
+        api.drop(path)
+    status, text = three.http(1, "/recover-store?apply=1", method="POST")
+    assert (status, "has yet to see that records are gone" in text) == (409, True)
+    load.await_writes(time.monotonic())
+    api.deaf = set()
+    api.cut_watches()
+    until("they are put back", lambda: three.http(1, "/recover-store?apply=1", method="POST")[0] == 200)
+    load.await_writes(time.monotonic(), within_s=30.0)
+    three.await_whole()
     load.finish()

@@ -1,10 +1,10 @@
-# make demo | make test | make install | make bench | make simulate; each does all of its own set-up.
+# make demo | make test | make install | make bench | make simulate | make docs; each does all of its own set-up.
 SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install java bench simulate lint clean
+.PHONY: demo test install java bench simulate lint docs clean
 
 demo: $(VENV)/.demo java
 	$(BIN)/python -m headrace_spark.demo
@@ -25,6 +25,10 @@ simulate: $(VENV)/.dev
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# docs/resources.md, from crds/.
+docs: $(VENV)/.dev
+	$(BIN)/python .ci/resources.py
 
 # One stamp per set of extras; a change of pyproject.toml installs again.
 $(VENV)/.venv:

@@ -1,7 +1,8 @@
 """Which load should move, and where. Pure.
 
 Every few seconds. A node is hot if it carries more than 1.25 of the mean of the nodes, in traffic, requests or disk,
-above a floor below which nobody minds. Once it has been hot for two rounds, one thing is moved:
+above a floor below which nobody minds; the cluster's owner may set these numbers (BalanceRecord). Once it has been hot
+for two rounds, one thing is moved:
 
     a primary       to a member of the in-sync set, where that makes the larger of the two loads smaller
     partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
@@ -26,16 +27,14 @@ from headrace.control.heirs import hand_over, heirs
 from headrace.control.observed import CLOSED, DATA, OPEN, Observed
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.reports import NodeLoad
-from headrace.store.records import ContainerRecord
+from headrace.store.records import BalanceRecord, ContainerRecord
 
 EVERY_S: Final = 3.0
-OVER_MEAN: Final = 1.25
 UNDER_MEAN: Final = 0.5
 ROUNDS: Final = 2
 """In which a node must be hot or cold, one after the other."""
 SETTLE_S: Final = 15.0
 """After a move its nodes are left alone; rates are over seconds."""
-MOVES_PER_MINUTE: Final = 6
 CLOSED_PER_ROUND: Final = 2
 CLOSED_PER_MINUTE: Final = 30
 BETTER: Final = 0.9
@@ -44,7 +43,6 @@ ROUNDED: Final = 1.3
 """Times what a node should get it may get from each of several others: partitionlets are whole."""
 LEAST_SHARE: Final = 0.02
 """Of a container's writes; less is not worth a move."""
-MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +50,14 @@ class Measure:
     """One kind of load."""
 
     name: str
-    floor: float
-    """Below it a node is not hot."""
-    cold_floor: float
-    """If the mean is below it, no node is cold."""
+    cold: float = float("inf")
+    """If the mean is below so much of the floor, no node is cold."""
 
 
-TRAFFIC: Final = Measure("traffic", 8 * MIB, MIB)
-REQUESTS: Final = Measure("requests", 2_000, 200)
-DISK: Final = Measure("disk", 8 * 1024 * MIB, float("inf"))
+TRAFFIC: Final = Measure("traffic", 1 / 8)
+REQUESTS: Final = Measure("requests", 1 / 10)
+DISK: Final = Measure("disk")
+ON: Final = BalanceRecord()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +79,18 @@ class BalanceState:
     """Until when a node is left alone."""
 
 
-def balance(observed: Observed, state: BalanceState, now: float) -> tuple[list[Change], BalanceState]:
-    """The moves of this round, and what the next is to know. Nothing before a round is due."""
-    if now - state.at < EVERY_S:
+def balance(
+    observed: Observed, state: BalanceState, now: float, policy: BalanceRecord = ON
+) -> tuple[list[Change], BalanceState]:
+    """The moves of this round, and what the next is to know. Nothing before a round is due, or while it is paused."""
+    if policy.paused or now - state.at < EVERY_S:
         return [], state
-    return _Round(observed, state, now).make()
+    return _Round(observed, state, now, policy).make()
 
 
 class _Round:
-    def __init__(self, observed: Observed, state: BalanceState, now: float) -> None:
+    def __init__(self, observed: Observed, state: BalanceState, now: float, policy: BalanceRecord) -> None:
+        self._policy = policy
         self._observed = observed
         self._state = state
         self._now = now
@@ -143,7 +143,8 @@ class _Round:
             mean = _mean(values)
             for node, value in values.items():
                 over = value / mean if mean else 0.0
-                if value > measure.floor and over > OVER_MEAN and over > found.get(node, (node, measure, 0.0))[2]:
+                is_hot = value > self._floor(measure) and over > self._policy.over_mean
+                if is_hot and over > found.get(node, (node, measure, 0.0))[2]:
                     found[node] = (node, measure, over)
         return sorted(found.values(), key=lambda each: (-each[2], each[0]))
 
@@ -154,12 +155,18 @@ class _Round:
         for measure in (TRAFFIC, REQUESTS):
             values = {node: _value(load, measure) for node, load in self._loads.items()}
             mean = _mean(values)
-            if mean >= measure.cold_floor:
+            if mean >= measure.cold * self._floor(measure):
                 found |= {node: measure for node, value in values.items() if value < UNDER_MEAN * mean}
                 busy |= {node for node, value in values.items() if value > mean}
         return [
             (node, measure) for node, measure in sorted(found.items(), key=lambda each: each[0]) if node not in busy
         ]
+
+    def _floor(self, measure: Measure) -> float:
+        """Below it a node is not hot."""
+        policy = self._policy
+        floors = {TRAFFIC: policy.traffic_floor, REQUESTS: policy.requests_floor, DISK: policy.disk_floor}
+        return float(floors[measure])
 
     def _read_ends(self) -> dict[ContainerId, tuple[int, int]]:
         ends: dict[ContainerId, tuple[int, int]] = {}
@@ -181,7 +188,7 @@ class _Round:
     # --- moves
 
     def _may_move(self, *nodes: NodeId) -> bool:
-        return len(self._moves) < MOVES_PER_MINUTE and not any(node in self._resting for node in nodes)
+        return len(self._moves) < self._policy.moves_per_minute and not any(node in self._resting for node in nodes)
 
     def _move(self, change: Change, *nodes: NodeId) -> None:
         self._changes.append(change)

@@ -26,6 +26,7 @@ from headrace.ids import NodeId
 from headrace.local.founding import STORE_FILE
 from headrace.local.processes import free_port
 from headrace.store import container_records, records
+from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, LeaseRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire.client import BrokerConnection, admin_call
@@ -140,6 +141,7 @@ class Cluster:
         self.folder = folder
         self.options = (*OPTIONS, *options)
         self._first = count
+        self._closing = contextlib.ExitStack()
         self.on_close: list[Callable[[], None]] = []
         """What lets go of the nodes before they end."""
         self.nodes = {number: Node(number, folder / f"node-{number}") for number in range(1, count + 1)}
@@ -151,9 +153,15 @@ class Cluster:
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values() if not node.stopped)
 
     @functools.cached_property
-    def store(self) -> SqliteStore:
+    def store(self) -> ClusterStore:
         """The cluster store, to look into."""
-        return SqliteStore(self.folder / STORE_FILE)
+        store = SqliteStore(self.folder / STORE_FILE)
+        self._closing.callback(store.close)
+        return store
+
+    def store_options(self, node: Node) -> list[str]:
+        """What tells a node where its cluster's store is."""
+        return [f"--store={self.folder / STORE_FILE}"]
 
     # --- processes
 
@@ -167,7 +175,7 @@ class Cluster:
             self._write_routes()
             self.ways.up(number)
             command = [sys.executable, str(SCRIPT), str(node.faults), f"--data={node.data}"]
-            command += [f"--store={self.folder / STORE_FILE}"]
+            command += self.store_options(node)
             command += [f"--port={node.port}", f"--peer-port={node.peer_port}"]
             command += [f"--ready-file={node.ready_file}", f"--first-nodes={self._first}"]
             command += [f"--failure-host=host-{number}", *self.options]
@@ -229,7 +237,7 @@ class Cluster:
         node = self.nodes[number]
         node.send(signal.SIGSTOP)
         try:
-            while not self._store_is_free():
+            while not self.store_is_free():
                 node.send(signal.SIGCONT)
                 time.sleep(POLL_S)
                 node.send(signal.SIGSTOP)
@@ -250,7 +258,7 @@ class Cluster:
         self.kill(*self.nodes)
         return sum(node.lose_unsynced() for node in self.nodes.values())
 
-    def _store_is_free(self) -> bool:
+    def store_is_free(self) -> bool:
         """Whether somebody can write to it within a moment."""
         with contextlib.closing(
             sqlite3.connect(self.folder / STORE_FILE, isolation_level=None, timeout=FREE_S)
@@ -276,7 +284,7 @@ class Cluster:
             if node.process is not None:
                 node.process.wait()
         self.ways.close()
-        self.store.close()
+        self._closing.close()
 
     def _write_routes(self) -> None:
         for number, node in self.nodes.items():

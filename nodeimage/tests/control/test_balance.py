@@ -9,6 +9,7 @@ from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, SETTLE_S, Balan
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.peer.reports import NodeLoad
+from headrace.store.records import BalanceRecord
 
 MIB = 1024 * 1024
 
@@ -19,6 +20,7 @@ class Balanced:
     def __init__(self, world: World) -> None:
         self.world = world
         self.state = BalanceState()
+        self.policy = BalanceRecord()
         self.rates: dict[int, float] = {}
 
     def load(self, node: int, mib: float = 0, *, requests: float = 0, disk: int = 0) -> None:
@@ -36,7 +38,7 @@ class Balanced:
             replica = self.world.observed().replica(record.primary, record.container_id)
             assert replica is not None
             self.world.replica(record.primary, number, end=Position(replica.end + int(mib * MIB * EVERY_S)))
-        changes, self.state = balance(self.world.observed(), self.state, self.world.now)
+        changes, self.state = balance(self.world.observed(), self.state, self.world.now, self.policy)
         self.world.apply(changes)
         return changes
 
@@ -180,6 +182,23 @@ def test_primaries_of_closed_containers_are_spread_evenly_within_the_budget(bala
     for at in times:
         assert sum(1 for other in times if at <= other < at + 60) <= CLOSED_PER_MINUTE
     assert balanced.rounds(10) == []
+
+
+def test_the_owner_says_from_when_on_and_how_much(balanced: Balanced) -> None:
+    balanced.load(1, 60)
+    balanced.load(2, 30)
+    balanced.load(3, 30)
+    balanced.rates = {2: 60, 3: 30, 4: 30}
+    for policy in (
+        BalanceRecord(over_mean=1.6),
+        BalanceRecord(traffic_floor=61 * MIB),
+        BalanceRecord(moves_per_minute=0),
+        BalanceRecord(paused=True),
+    ):
+        balanced.policy = policy
+        assert balanced.rounds(10) == []
+    balanced.policy = BalanceRecord(over_mean=1.4)
+    assert balanced.rounds(10)
 
 
 def test_a_round_that_is_not_due_does_nothing(balanced: Balanced) -> None:

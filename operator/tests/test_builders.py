@@ -8,7 +8,8 @@ import msgspec
 import pytest
 import yaml
 
-from headrace_operator.builders.cluster import ROLLED, ClusterObjects, image_version, node_image
+from headrace_operator.builders.cluster import ROLLED, ClusterObjects
+from headrace_operator.builders.images import image_version, node_image, pull_policy
 from headrace_operator.builders.names import bootstrap
 from headrace_operator.specs import ClusterSpec
 
@@ -171,3 +172,24 @@ def test_the_image_is_what_is_asked_for_else_what_runs_else_the_operators_own() 
 )
 def test_the_version_of_an_image(image: str, version: str) -> None:
     assert image_version(image) == version
+
+
+@pytest.mark.parametrize(
+    ("image", "asked", "policy"),
+    [
+        ("headrace/node", None, "Always"),
+        ("registry:5000/headrace/node:latest", None, "Always"),
+        ("registry:5000/headrace/node:1.2", None, "IfNotPresent"),
+        ("headrace/node@sha256:0123", None, "IfNotPresent"),
+        ("headrace/node:latest", "Never", "Never"),
+    ],
+)
+def test_how_an_image_is_pulled_is_said_with_each_image(image: str, asked: str | None, policy: str) -> None:
+    assert pull_policy(image, asked) == policy
+
+
+def test_what_a_user_says_of_affinity_stays_beside_a_host_for_each_pod() -> None:
+    mine = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    made = pod(built({"pod": {"affinity": mine}}))["affinity"]
+    assert made["nodeAffinity"] == mine["nodeAffinity"]
+    assert "podAntiAffinity" in made

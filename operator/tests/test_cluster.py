@@ -312,6 +312,18 @@ async def test_a_pod_that_crashes_for_ever_is_made_anew_first() -> None:
     assert world.condition("StreamCluster", "c")[0] == "True"
 
 
+async def test_a_cluster_whose_pods_cannot_run_says_why() -> None:
+    world = await started()
+    world.cluster.away = True
+    waiting = {"reason": "ErrImagePull", "message": "no such image: x:1"}
+    for name in ("c-0", "c-2"):
+        world.api.one("Pod", name)["status"] = {"containerStatuses": [{"state": {"waiting": waiting}}]}
+    await world.once(KEY)
+    said = world.condition("StreamCluster", "c", "Available")
+    assert said == ("False", "PodsCannotRun", "c-0 and 1 more: ErrImagePull: no such image: x:1")
+    assert world.condition("StreamCluster", "c")[2] == said[2], "and so in what kubectl get shows"
+
+
 # --- storage
 
 

@@ -6,13 +6,13 @@ its Role. What outlives it has none: the claims, the Secret with the cluster's o
 
 import base64
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.builders.digest import digest
+from headrace_operator.builders.images import pull_policy
 from headrace_operator.builders.names import (
     ADMIN_PORT,
     CLIENT_PORT,
@@ -28,6 +28,7 @@ from headrace_operator.specs import GROUP, ClusterSpec
 
 DATA: Final = "/data"
 RECORD_FOLDER: Final = "/etc/headrace/cluster"
+HOST_KEY: Final = "kubernetes.io/hostname"
 USER: Final = 10001
 ROLLED: Final = f"{GROUP}/rolled"
 """Annotation of pods: a digest of what the user asks for of them. Another digest, and they are made anew; what a newer
@@ -260,7 +261,7 @@ class ClusterObjects:
         for key, value in (
             ("nodeSelector", pod.node_selector),
             ("tolerations", pod.tolerations),
-            ("affinity", pod.affinity),
+            ("affinity", self._affinity()),
             ("priorityClassName", pod.priority_class_name),
             ("imagePullSecrets", self._spec.image_pull_secrets),
         ):
@@ -287,12 +288,23 @@ class ClusterObjects:
         return [
             {
                 "maxSkew": 1,
-                "topologyKey": key,
+                "topologyKey": self._spec.zones.topology_key,
                 "whenUnsatisfiable": "ScheduleAnyway",
                 "labelSelector": {"matchLabels": selector(self.name)},
             }
-            for key in ("kubernetes.io/hostname", self._spec.zones.topology_key)
         ]
+
+    def _affinity(self) -> Manifest:
+        """What is asked for; and a host of its own for each pod, where there is one.
+
+        That is no topology spread: as soon as one of several asks for a label that workers lack (zones), Kubernetes
+        counts none of them on these.
+        """
+        pod = self._spec.pod
+        apart = {"topologyKey": HOST_KEY, "labelSelector": {"matchLabels": selector(self.name)}}
+        preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]}
+        own = {} if pod.topology_spread_constraints is not None else {"podAntiAffinity": preferred}
+        return {**own, **(pod.affinity or {})}
 
     def _container(self) -> Manifest:
         command = ["python", "-m", "headrace.node.pod", "--cluster", self.name, "--shards", str(self._spec.shards)]
@@ -301,6 +313,7 @@ class ClusterObjects:
         container: Manifest = {
             "name": "node",
             "image": self.image,
+            "imagePullPolicy": pull_policy(self.image, self._spec.image_pull_policy),
             "command": command,
             "env": [
                 _from_field("POD_NAME", "metadata.name"),
@@ -330,8 +343,6 @@ class ClusterObjects:
             ],
         }
         container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"})
-        if self._spec.image_pull_policy is not None:
-            container["imagePullPolicy"] = self._spec.image_pull_policy
         resources = self._spec.resources
         if resources.requests or resources.limits:
             given = (("requests", resources.requests), ("limits", resources.limits))
@@ -343,31 +354,6 @@ class ClusterObjects:
 
     def _metadata(self, name: str) -> Manifest:
         return metadata(name, self.namespace, self.name, owned_by=self.resource)
-
-
-def node_image(spec: ClusterSpec, *, default: str, present: Mapping[str, Any] | None) -> str:
-    """What the nodes run: what is asked for; else what they run already (`present`: their StatefulSet), so that a newer
-    operator changes nothing by itself; else the operator's default.
-    """
-    if spec.image is not None:
-        return spec.image
-    if spec.version is not None:
-        return f"{_repository(default)}:{spec.version}"
-    if present is not None:
-        return str(present["spec"]["template"]["spec"]["containers"][0]["image"])
-    return default
-
-
-def image_version(image: str) -> str:
-    """Its tag or digest."""
-    return image.removeprefix(_repository(image)).lstrip(":@") or "latest"
-
-
-def _repository(image: str) -> str:
-    """An image without tag and digest; a registry's port is neither."""
-    named = image.partition("@")[0]
-    host, slash, last = named.rpartition("/")
-    return f"{host}{slash}{last.partition(':')[0]}"
 
 
 def _port(name: str, number: int) -> Manifest:

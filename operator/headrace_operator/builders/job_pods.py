@@ -7,6 +7,7 @@ token of the API server.
 
 from typing import Any, Final
 
+from headrace_operator.builders.images import pull_policy
 from headrace_operator.builders.job_definition import (
     APPLICATION,
     BLOCKS_PORT,
@@ -48,6 +49,7 @@ def driver_template(placed: Placed, *, account: str, restart: str, digest: str) 
     container: Manifest = {
         "name": "driver",
         "image": placed.image,
+        "imagePullPolicy": pull_policy(placed.image, placed.image_pull_policy),
         "args": ["job"],
         "env": _env(placed, driver=True),
         "ports": [
@@ -68,8 +70,6 @@ def driver_template(placed: Placed, *, account: str, restart: str, digest: str) 
         },
         "terminationMessagePolicy": "File",
     }
-    if placed.image_pull_policy is not None:
-        container["imagePullPolicy"] = placed.image_pull_policy
     made = _pod(placed, "job-driver", container, account=account, token=spec.distributed)
     made["metadata"]["annotations"][DEFINITION] = digest
     made["spec"] |= {"restartPolicy": restart, "terminationGracePeriodSeconds": GRACE_S}

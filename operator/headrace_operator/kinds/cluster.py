@@ -25,10 +25,11 @@ from headrace.store.kubernetes.api import ApiError
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace.store.record_types import SECRET_BYTES
 from headrace_operator.admin import Calls
-from headrace_operator.builders.cluster import ClusterObjects, image_version, node_image
+from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, bootstrap, selector
 from headrace_operator.engine import Body, Cache, Key
-from headrace_operator.kinds.cluster_roll import Rolling
+from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
 from headrace_operator.kinds.cluster_view import QUIET_S, SOON_S, WORKING_S, Seen, look, outside_address
@@ -254,7 +255,10 @@ class Clusters:
 
     def _availability(self, seen: Seen) -> None:
         if seen.status is None:
-            seen.note("Available", False, "NoAnswer", seen.problem, again_s=SOON_S)
+            if hopeless := told_of_pods(seen.pods):
+                seen.note("Available", False, "PodsCannotRun", hopeless, again_s=SOON_S)
+            else:
+                seen.note("Available", False, "NoAnswer", seen.problem, again_s=SOON_S)
             seen.note("Redundant", None, "NoAnswer", "the cluster does not answer")
             return
         redundancy = seen.status["redundancy"]

@@ -103,14 +103,29 @@ def may_improve(status: Mapping[str, Any]) -> list[int]:
 
 
 def is_hopeless(pod: Mapping[str, Any]) -> bool:
-    """Whether it cannot run as it is: an image that is not there, a container that crashes, no place to run."""
+    """Whether it cannot run as it is."""
+    return bool(why_hopeless(pod))
+
+
+def why_hopeless(pod: Mapping[str, Any]) -> str:
+    """An image that is not there, a container that crashes, no place to run; "" where there is no such thing."""
     if pod["metadata"].get("deletionTimestamp") or is_ready(pod):
-        return False
+        return ""
     status = pod.get("status", {})
     for each in status.get("containerStatuses", []):
-        if (each.get("state", {}).get("waiting") or {}).get("reason") in HOPELESS:
-            return True
-    return any(
-        each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable"
-        for each in status.get("conditions", [])
-    )
+        waiting = each.get("state", {}).get("waiting") or {}
+        if waiting.get("reason") in HOPELESS:
+            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+    for each in status.get("conditions", []):
+        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
+            return f"Unschedulable: {each.get('message', '')}".rstrip(": ")
+    return ""
+
+
+def told_of_pods(pods: Sequence[Mapping[str, Any]]) -> str:
+    """Of those that cannot run as they are, the first and why; "" where there are none."""
+    hopeless = [(pod["metadata"]["name"], why) for pod in pods if (why := why_hopeless(pod))]
+    if not hopeless:
+        return ""
+    (name, why), *others = sorted(hopeless)
+    return f"{name}{f' and {len(others)} more' if others else ''}: {why}"

@@ -312,6 +312,19 @@ async def test_a_pod_that_crashes_for_ever_is_made_anew_first() -> None:
     assert world.condition("StreamCluster", "c")[0] == "True"
 
 
+async def test_a_pod_that_cannot_run_is_made_anew_where_a_new_one_would_be_another() -> None:
+    """A newer operator writes the template otherwise; what runs may wait, what does not may not."""
+    world = await started()
+    world.api.one("StatefulSet", "c")["status"] = {"updateRevision": "c-2"}
+    waiting = [{"state": {"waiting": {"reason": "ErrImagePull"}}}]
+    for name, revision in (("c-0", "c-1"), ("c-1", "c-2"), ("c-2", "c-1")):
+        world.api.one("Pod", name)["metadata"]["labels"]["controller-revision-hash"] = revision
+    for name in ("c-0", "c-1"):
+        world.api.one("Pod", name)["status"] = {"containerStatuses": waiting}
+    await world.once(KEY)
+    assert pods(world) == ["c-1", "c-2"]
+
+
 async def test_a_cluster_whose_pods_cannot_run_says_why() -> None:
     world = await started()
     world.cluster.away = True

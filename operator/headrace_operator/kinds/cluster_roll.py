@@ -17,6 +17,7 @@ from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Pods
 
+REVISION_LABEL: Final = "controller-revision-hash"
 SHOWN: Final = 3
 """Of those that cannot be spared, in a message."""
 HOPELESS: Final = frozenset(
@@ -43,7 +44,7 @@ class Rolling:
     async def step(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
         """Have one pod made anew, if that can be now. Raises ApiError, ApiSilent."""
         wanted = objects.rolled()
-        older = [pod for pod in seen.pods if annotation(pod, ROLLED) != wanted]
+        older = [pod for pod in seen.pods if annotation(pod, ROLLED) != wanted or _could_do_better(pod, seen)]
         if not older:
             seen.note("Current", True, "AllCurrent", f"{objects.image}")
             return
@@ -100,6 +101,13 @@ def may_improve(status: Mapping[str, Any]) -> list[int]:
     """Containers with fewer replicas in sync than they could have with the nodes that there are."""
     staying = sum(not str(node["state"]).startswith("drain") for node in status["nodes"])
     return [int(each["container"]) for each in status["lacking"] if each["in_sync"] < min(each["wanted"], staying)]
+
+
+def _could_do_better(pod: Mapping[str, Any], seen: Seen) -> bool:
+    """Whether it cannot run as it is, and a new one would be another: what an operator writes of itself has changed."""
+    newest = ((seen.stateful_set or {}).get("status") or {}).get("updateRevision")
+    made_by = pod["metadata"].get("labels", {}).get(REVISION_LABEL)
+    return is_hopeless(pod) and None not in (newest, made_by) and newest != made_by
 
 
 def is_hopeless(pod: Mapping[str, Any]) -> bool:

@@ -133,6 +133,7 @@ def _records(resource: Resource, cluster: str, found: Object) -> dict[str, bytes
         return {f"{NODE_PREFIX}{number}": msgspec.json.encode(record)}
     if resource == CONTAINERS and status:
         record = _snake(status)
+        record.pop("in_sync_nodes", None)
         record["in_sync"] = [[member["node"], member["format"]] for member in record["in_sync"]]
         return {f"{CONTAINER_PREFIX}{number}": msgspec.json.encode(record)}
     if resource == LEASES and spec.get("holderIdentity"):
@@ -163,6 +164,7 @@ def with_record(found: Object, key: str, value: bytes, *, now: str) -> Object:
             changed = {**found, "spec": spec, "status": status | _camel(record)}
         case CONTAINERS.kind:
             record = msgspec.json.decode(value)
+            record["in_sync_nodes"] = [node for node, _ in record["in_sync"]]  # for people: a column shows no fields
             record["in_sync"] = [{"node": node, "format": format} for node, format in record["in_sync"]]
             changed = {**found, "spec": spec, "status": status | _camel(record)}
         case LEASES.kind:

@@ -191,13 +191,13 @@ class Container:
         """Add a control frame; the future has the position after it, once committed, or `StorageFull`.
 
         NOT_LEADER_OR_FOLLOWER where this node leads no more. `from_reserve`: it may use the room that records leave
-        free.
+        free, on the disk and in the open chunk: a disk may be full of what is not ours.
         """
         future: asyncio.Future[Position] = self._loop.create_future()
         if self.lost:
             future.set_exception(not_leader(self.id))
             return future
-        if self._later or not self.has_room(len(payload)):
+        if self._later or not self.has_room(len(payload), from_reserve=from_reserve):
             self._append_later(frame_type, payload, partitionlet, first, last, future, from_reserve)
             return future
         position = self.log.append_control(
@@ -270,9 +270,9 @@ class Container:
         self.when_committed(self.log.end, WaitingFuture(done, self.log.end, self.id))
         await done
 
-    def has_room(self, length: int) -> bool:
+    def has_room(self, length: int, *, from_reserve: bool = False) -> bool:
         """Whether a frame of `length` bytes of payload can be appended right now."""
-        return self.log.room(length)
+        return self.log.room(length, to_the_end=from_reserve)
 
     async def make_room(self) -> None:
         """Wait until a new chunk is ready. Raises `StorageFull`."""

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import structs
 
 from headrace.container import replica_folder
-from headrace.container.history import last_epoch
+from headrace.container.history import History, last_epoch
 from headrace.errors import CorruptLog
 from headrace.ids import Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
@@ -35,6 +35,8 @@ class FoundReplica:
     record: ContainerRecord
     last_epoch: Epoch
     end: int
+    history: History = ()
+    folder: Path = Path()
 
 
 def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> FoundReplica | None:
@@ -61,13 +63,20 @@ def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> Foun
         record=record,
         last_epoch=last_epoch(state.history, Position(end)),
         end=end,
+        history=state.history,
+        folder=folder,
     )
+
+
+def ahead(found: Sequence[FoundReplica]) -> FoundReplica:
+    """The one that has everything that was acknowledged."""
+    return max(found, key=lambda each: (each.last_epoch, each.end))
 
 
 def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
     """The record of a container, from all replicas of it that were found. Pure."""
     newest = max(found, key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
-    best = max(found, key=lambda each: (each.last_epoch, each.end))
+    best = ahead(found)
     same = [each for each in found if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
     present = {each.node for each in found}
     replicas = [node for node in newest.replicas if node in present]

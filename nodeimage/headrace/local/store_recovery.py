@@ -1,6 +1,8 @@
 """Builds the cluster store of a stopped embedded cluster anew, from what the nodes' folders say (DESIGN section 3).
 
-Each replica keeps its container's last known record; container.found says what becomes of these.
+Each replica keeps its container's last known record; container.found says what becomes of these. A replica whose node
+led by an old copy of the store, and wrote other frames in an epoch that the leading one knows too, is set aside, and
+its node begins anew: by their histories the two would pass for the same (local/parting.py).
 
 What only the store knew is lost: zones, labels, limits and spread of volumes, drains, and how many producer ids were
 handed out. The new store gets other random bits for these, so no id comes twice. Ids of nodes and containers skip
@@ -20,13 +22,15 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.container.found import FoundReplica, found_replica, recovered_record, volumes_told
+from headrace.container.found import FoundReplica, ahead, found_replica, recovered_record, volumes_told
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.folder import DataFolder, Identity
 from headrace.ids import ContainerId, NodeId
 from headrace.local.cluster import running_cluster
 from headrace.local.folder import node_folders, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
+from headrace.local.parting import parts
+from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import skip_ids
 from headrace.store.protocol import StoreUnavailable
@@ -72,7 +76,41 @@ def recover_store(folder: Path) -> Recovered:
                     replicas.setdefault(found.record.container_id, []).append(found)
             finally:
                 data.close()
-        return _write(folder, identities, replicas, warnings)
+        parted = {container: _parted(found, warnings) for container, found in replicas.items()}
+        replicas = {
+            container: [each for each in found if each not in parted[container]]
+            for container, found in replicas.items()
+        }
+        return _write(folder, identities, replicas, [each for found in parted.values() for each in found], warnings)
+
+
+def _parted(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundReplica]:
+    """Those that part from the one that is ahead where their histories do not."""
+    best = ahead(found)
+    parted = []
+    for each in found:
+        if each is best:
+            continue
+        try:
+            with (
+                closing(ContainerLog.open(each.folder, LogOptions())) as log,
+                closing(ContainerLog.open(best.folder, LogOptions())) as leading,
+            ):
+                if parts(log, each.history, leading, best.history):
+                    parted.append(each)
+        except CorruptLog as error:
+            warnings.append(f"{each.folder} cannot be compared with {best.folder}, and is kept: {error}")
+    return parted
+
+
+def _set_aside(replica: FoundReplica, warnings: list[str]) -> None:
+    node_folder = replica.folder.parent.parent
+    aside = node_folder / f"container-{replica.folder.name}-set-aside-{time.strftime('%Y%m%dT%H%M%S')}"
+    replica.folder.rename(aside)
+    warnings.append(
+        f"node {replica.node} led container {replica.folder.name} by an old copy of the store, and wrote what nobody "
+        f"else has: that replica is {aside} now, and is made anew from the others; delete it when all is well"
+    )
 
 
 def _replicas(node_folder: Path, node: NodeId, warnings: list[str]) -> list[FoundReplica]:
@@ -94,6 +132,7 @@ def _write(
     folder: Path,
     identities: Sequence[Identity],
     replicas: dict[ContainerId, list[FoundReplica]],
+    parted: Sequence[FoundReplica],
     warnings: list[str],
 ) -> Recovered:
     clusters = sorted({identity.cluster_id for identity in identities})
@@ -122,6 +161,8 @@ def _write(
             container_records.put_container(store, record, None)
         skip_ids(store, "node", max(identity.node_id for identity in identities))
         skip_ids(store, "container", max(record.container_id for record in containers))
+    for each in parted:
+        _set_aside(each, warnings)
     kept_as = _replace(folder, draft)
     return Recovered(
         cluster_id=clusters[0],

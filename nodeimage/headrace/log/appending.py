@@ -8,6 +8,7 @@ job writes it (writing.py).
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from headrace.errors import StorageFull
 from headrace.ids import Position
@@ -27,6 +28,9 @@ from headrace.log.frames import (
 from headrace.log.table import Table
 from headrace.log.tail import TailCache
 from headrace.log.writing import Portion, Spare, WriteJob, make_spare_file, open_file_bytes, write_portion
+
+KEPT_SHARE: Final = 16
+"""One part of so many of a chunk is for those who append to its end."""
 
 _producer_of = BATCH_PRODUCER.unpack_from
 _DATA = int(FrameType.DATA)
@@ -107,10 +111,14 @@ class Appender:
         oldest = next(iter(self._chunks), None)
         return self.end if oldest is None else Position(oldest.start)
 
-    def room(self, length: int) -> bool:
-        """Whether a frame with `length` bytes of payload can be appended now. False: call `make_spare` in a thread."""
+    def room(self, length: int, *, to_the_end: bool = True) -> bool:
+        """Whether a frame with `length` bytes of payload can be appended now. False: call `make_spare` in a thread.
+
+        Not `to_the_end`: where there is no spare, it must leave a part of the open chunk free behind it.
+        """
         length += HEADER_BYTES
-        if self.end + length <= self._limit:
+        kept = 0 if to_the_end or self._open is None else self._open.capacity // KEPT_SHARE
+        if self.end + length <= self._limit - kept:
             return True
         if any(spare.capacity >= length for spare in self._spares):
             return True

@@ -42,6 +42,8 @@ from headrace.wire.client import BrokerConnection
 DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_DEBUG" in os.environ else {}
 """What librdkafka logs of its producers, such as "eos,msg"; nothing by default."""
 PACE_S = 0.004
+FILLING = 200
+"""Bytes of a record, beside what tells it from the others."""
 WATCH_S = 0.2
 COMMIT_EACH_S = 0.5
 REFUSE_EACH_S = 0.5
@@ -131,7 +133,7 @@ class Writer(Client):
         places: Iterable[Where],
         *,
         idempotent: bool = True,
-        filling: int = 200,
+        filling: int = FILLING,
     ) -> None:
         super().__init__(name, history)
         self.places = list(places)
@@ -406,7 +408,14 @@ class Load:
     """Clients at work over topics of their own."""
 
     def __init__(
-        self, cluster: Cluster, *, topics: int = 2, partitions: int = 6, writers: int = 3, members: int = 2
+        self,
+        cluster: Cluster,
+        *,
+        topics: int = 2,
+        partitions: int = 6,
+        writers: int = 3,
+        members: int = 2,
+        filling: int = FILLING,
     ) -> None:
         self.cluster = cluster
         self.name = f"load{next(_serial)}"
@@ -416,7 +425,9 @@ class Load:
         make_topics(cluster, self.topics, partitions, {"max.message.bytes": str(TOPIC_TAKES_BYTES)})
         self.places = [Where(topic, number) for number in range(partitions) for topic in self.topics]
         to = cluster.bootstrap
-        self.writers = [Writer(f"w{number}", self.history, to, self.places) for number in range(writers)]
+        self.writers = [
+            Writer(f"w{number}", self.history, to, self.places, filling=filling) for number in range(writers)
+        ]
         self.writers.append(Refused("refused", self.history, to, self.places))
         self.members = [Member(f"m{number}", self.history, to, self.group, self.topics) for number in range(members)]
         self.watcher = Watcher("watcher", self.history, to, self.group, self.places)

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FEW = TARGETS[:3]
 LOST = 0.02
 LOSSY_S = 10.0
+LANDED_S = 1.0
 AWAY_S = 5.0
 """Longer than the controller's lease holds without a renewal."""
 
@@ -129,7 +130,7 @@ def test_with_the_store_away_from_all_reads_and_writes_go_on(three: Cluster) -> 
     load = Load(three)
     for node in three.nodes.values():
         node.switch("store-away", True)
-    load.await_writes(time.monotonic())  # a renewal that was under way has landed
+    load.write_on_for(LANDED_S)  # a renewal that was under way has landed
     lapsing = three.lease()
     load.write_on_for(AWAY_S)
     assert three.lease() == lapsing, "somebody holds the office, and renews"

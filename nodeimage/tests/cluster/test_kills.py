@@ -1,6 +1,7 @@
 """kill -9 of one node, of two in a moment, and of all: nothing is lost, and writes go on (invariants 1 to 8)."""
 
 import itertools
+import re
 import sys
 import time
 from pathlib import Path
@@ -91,8 +92,15 @@ def test_the_last_replica_standing_takes_nothing_reads_on_and_forgets_nothing(th
     assert len(load.history.times) == acknowledged, "one replica alone has acknowledged something"
     load.fail_on_errors()
     three.kill(last)
+    before = len(three.nodes[first].log())
     three.start(first)
-    until("it decides, alone", lambda: three.controller() == first)
+
+    def decided() -> bool:
+        led_anew = any(each.primary != alone for each in three.containers())
+        waits = re.findall(r"kind=wait .* container=(\d+)", three.nodes[first].log()[before:])
+        return led_anew or {each.container_id for each in three.containers()} == {int(each) for each in waits}
+
+    until("it has decided, alone, about each container", decided)
     assert all(each.primary == alone for each in three.containers()), three.events()
     three.start()
     three.await_ready()

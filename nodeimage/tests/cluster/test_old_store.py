@@ -1,5 +1,6 @@
 """The cluster store is an old copy of itself: rebuilt from the nodes' folders, or put back as it was."""
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ from cluster_nodes import Cluster, until
 from cluster_targets import busiest_primary
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+OLD_COPY = r'container=(\d+) reason=".* it is an old copy'
 
 
 def fall_behind(three: Cluster, load: Load) -> tuple[Path, int]:
@@ -67,7 +70,8 @@ def test_nodes_that_know_better_than_an_old_copy_of_the_store_say_so_and_cut_not
         until(
             f"node {number} says so of each container",
             lambda number=number: (
-                three.nodes[number].log()[said[number] :].count("it is an old copy") >= len(three.containers())
+                set(re.findall(OLD_COPY, three.nodes[number].log()[said[number] :]))
+                == {str(each.container_id) for each in three.containers()}
             ),
         )
     three.kill(*three.nodes)

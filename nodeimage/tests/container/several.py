@@ -182,7 +182,12 @@ class Several:
 
     async def same(self, container_id: ContainerId, numbers: list[int], *, end: Position) -> None:
         """Return when these nodes' replicas end at `end`, on disk."""
-        await until(lambda: all(self.replica(number, container_id).log.synced == end for number in numbers) or None)
+
+        def ends_there(number: int) -> bool:
+            replica = self.nodes[number].replicas.replica(container_id)
+            return replica is not None and replica.log.synced == end
+
+        await until(lambda: all(ends_there(number) for number in numbers) or None)
 
 
 async def until(found: Callable[[], T | None], *, limit_s: float = 15.0) -> T:

@@ -15,6 +15,7 @@ from headrace.container.replica import Member
 from headrace.errors import StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log.frames import FrameType
 
 
 class PlentyOfRoom:
@@ -72,6 +73,26 @@ async def test_a_disk_that_gives_no_bytes_is_told_to_who_keeps_the_room(
     with pytest.raises(StorageFull):
         await container.make_room()
     assert told == [True]
+    await container.close()
+
+
+async def test_on_a_full_disk_records_leave_a_place_for_what_lets_partitions_leave(
+    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be full of what is not ours, so that nothing of the reserve is left."""
+    container = lead(tmp_path, executor, fatal=pytest.fail)
+    await container.append_command(b"the first chunk is there")
+
+    def full(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    while container.has_room(5_000):
+        await container.append_command(b"." * 5_000)
+    with pytest.raises(StorageFull):
+        await container.append_command(b"." * 5_000)
+    end = await container.append_control(FrameType.SEAL, b"." * 5_000, from_reserve=True)
+    assert container.committed == end
     await container.close()
 
 

@@ -274,6 +274,17 @@ def test_room_says_no_until_a_spare_is_made_and_the_spare_is_wanted_in_time(writ
     assert not list(writing.folder.glob("*.tmp"))
 
 
+def test_who_may_not_go_to_the_end_leaves_a_part_of_the_chunk_where_there_is_no_spare(writing: Writing) -> None:
+    log = writing.log
+    while log.room(200, to_the_end=False):
+        writing.append(1)
+    writing.sync()
+    assert (64 << 10) // 16 - 1000 < log.unused_bytes < (64 << 10) // 16 + 1000
+    assert log.room(1000)
+    log.make_spare()
+    assert log.room(200, to_the_end=False)
+
+
 def test_an_append_without_room_is_refused_and_changes_nothing(writing: Writing, make_batch: Any) -> None:
     while writing.log.room(97):
         writing.append(1, size=36)

@@ -11,10 +11,14 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from headrace.broker.roll_frames import Seal
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, PartitionletRow
 from headrace.errors import Code, HeadraceError
-from headrace.ids import ContainerId
+from headrace.ids import ContainerId, Offset
 from headrace.log.container_log import ContainerLog
+from headrace.log.frames import FrameType
 from headrace.store.records import CATALOG_ID
 from headrace.wire.batch import build_batch, iter_batches
 from simulation.broker_side import Commit, Fetch, Find, Produce, Roll, Trim
@@ -180,6 +184,8 @@ class TopicChecks:
                     self._fail(f"{name}: {where} has a gap: {sorted(found)}, the first is {first}")
                 if row.state == SEALED and first < row.end and len(found) != row.end - first:
                     self._fail(f"{name}: {where} ends at {first + len(found)}, sealed at {row.end}")
+                if behind := _behind_seal(replica.log, row):
+                    self._fail(f"{name}: {where} {behind}")
                 held |= found
         for offset, one in truth.acknowledged.items():
             if offset >= log_start and held.get(offset) != one:
@@ -213,6 +219,16 @@ def _all_of(log: ContainerLog, row: PartitionletRow) -> list[tuple[int, Record]]
         found += records_in(batches)
         at = found[-1][0] + 1
     return found
+
+
+def _behind_seal(log: ContainerLog, row: PartitionletRow) -> str:
+    """What a log has behind a partitionlet's seal, which ends it, whatever the catalog says; "": nothing."""
+    seals = [frame for frame in log.controls_of(row.id) if frame.type == FrameType.SEAL]
+    ends = [msgspec.msgpack.decode(frame.payload, type=Seal).end for frame in seals]
+    if len(ends) > 1:
+        return f"is sealed more than once, at {ends}"
+    behind = records_in(log.read(row.id, Offset(ends[0]), limit=Offset(1 << 62), max_bytes=1 << 20)) if ends else []
+    return f"is sealed at {ends[0]}, and has {behind} behind that" if behind else ""
 
 
 class TopicClient:

@@ -1,0 +1,70 @@
+"""Whether what two replicas' histories call the same is the same.
+
+Histories tell logs apart by epochs, since only one node writes in an epoch (container/history.py). A cluster store that
+was put back to an old copy gives epochs for the second time: who led by it may have written other frames in an epoch
+that the others know too. So where a store is built anew, frames are compared, from the start of the last epoch that two
+logs have in common. Knows nothing of records and stores. Everything here blocks.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.container.history import History, match_point
+from headrace.ids import Position
+from headrace.log.container_log import ContainerLog
+from headrace.log.frames import HEADER, FrameType
+from headrace.log.raw import RawFrames
+
+_AT_ONCE_BYTES: Final = 4 << 20
+
+
+def parts(log: ContainerLog, history: History, ahead: ContainerLog, history_ahead: History) -> bool:
+    """Whether `log` holds another frame than `ahead` below the point up to which their histories say that they match.
+
+    What was given back in one of them counts as the same. Raises CorruptLog where one cannot be read.
+    """
+    point = match_point(history, log.end, history_ahead, ahead.end)
+    starts = [start for _, start in (*history, *history_ahead) if start < point]
+    at = Position(max([log.start, ahead.start, *starts]))
+    while at < point:
+        mine = log.read_frames(at, until=log.end, max_bytes=_AT_ONCE_BYTES)
+        theirs = ahead.read_frames(at, until=ahead.end, max_bytes=_AT_ONCE_BYTES)
+        end = Position(min(mine.end, theirs.end, point))
+        if _differ(_frames(mine, end), _frames(theirs, end)):
+            return True
+        at = end
+    return False
+
+
+_Frame = tuple[int, int]
+"""(position behind it, checksum)"""
+
+
+def _frames(raw: RawFrames, end: Position) -> tuple[dict[int, _Frame], list[range]]:
+    """The frames that begin below `end`, by position, and what was given back."""
+    found: dict[int, _Frame] = {}
+    gaps: list[range] = []
+    for position, length, type, crc in _headers(raw):
+        if position < end:
+            if type == FrameType.GAP:
+                gaps.append(range(position, position + length))
+            else:
+                found[position] = (position + length, crc)
+    return found, gaps
+
+
+def _headers(raw: RawFrames) -> Iterator[tuple[int, int, int, int]]:
+    for buffer in raw:
+        at = 0
+        while at < len(buffer):
+            crc, length, type, _, position, *_ = HEADER.unpack_from(buffer, at)
+            yield position, length, type, crc
+            at += length  # a gap's header is the last of its buffer
+
+
+def _differ(mine: tuple[dict[int, _Frame], list[range]], theirs: tuple[dict[int, _Frame], list[range]]) -> bool:
+    for (frames, _), (others, gaps) in ((mine, theirs), (theirs, mine)):
+        for position, frame in frames.items():
+            if others.get(position) != frame and not any(position in gap for gap in gaps):
+                return True
+    return False

@@ -296,13 +296,14 @@ async def test_containers_that_cannot_have_more_replicas_hold_no_roll_up() -> No
     assert world.condition("StreamCluster", "c", "Current")[0] == "True"
 
 
-async def test_a_pod_that_crashes_for_ever_is_made_anew_first() -> None:
+@pytest.mark.parametrize("reason", ["CrashLoopBackOff", "ErrImageNeverPull", "ImagePullBackOff"])
+async def test_a_pod_that_crashes_for_ever_is_made_anew_first(reason: str) -> None:
     world = await started()
     world.declare("StreamCluster", "c", SPEC | {"image": "bad:1"})
     await world.once(KEY)
     world.cluster.settle()
     broken = world.api.one("Pod", "c-2")
-    broken["status"] = {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}
+    broken["status"] = {"containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}
     await world.once(KEY)
     assert len(world.api.find("Pod")) == 3, "a healthy pod went while one was broken"
     world.declare("StreamCluster", "c", SPEC | {"image": "good:1"})

@@ -28,6 +28,8 @@ MERGE: Final = "application/merge-patch+json"
 APPLIED: Final = f"{GROUP}/applied"
 """Annotation of what is applied: a digest of it, so that a field that is asked for no longer is noticed too."""
 PAGE: Final = 500
+ATOMIC: Final = frozenset({"selector", "labelSelector", "nodeSelector"})
+"""Maps that Kubernetes takes as one: a label that somebody adds to one selects other things."""
 KNOWN: Final = 20_000
 """Objects of which is remembered what the server made of them."""
 
@@ -96,7 +98,10 @@ def covers(present: object, wanted: object) -> bool:
         return True  # the server leaves out what is empty
     match wanted:
         case dict():
-            return isinstance(present, dict) and all(covers(present.get(name), value) for name, value in wanted.items())
+            return isinstance(present, dict) and all(
+                present.get(name) == value if name in ATOMIC else covers(present.get(name), value)
+                for name, value in wanted.items()
+            )
         case list():
             return (
                 isinstance(present, list)

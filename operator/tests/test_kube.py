@@ -26,6 +26,8 @@ def api() -> FakeApi:
         ({"a": 1}, {"a": 2}, False),
         ({}, {"a": {}}, True),
         ({}, {"a": None}, True),
+        ({"selector": {"a": "1"}}, {"selector": {"a": "1"}}, True),
+        ({"selector": {"a": "1", "b": "2"}}, {"selector": {"a": "1"}}, False),
     ],
 )
 def test_what_others_added_is_no_difference(present: Object, wanted: Object, expected: bool) -> None:

@@ -1,20 +1,35 @@
-"""kubectl, helm and docker for the tests on kind; and a StreamCluster as the load of the cluster tests sees one."""
+"""kubectl, helm and docker for the tests on kind; and a StreamCluster as the load of the cluster tests sees one.
 
+What a test measures goes to a report, one JSON line a behaviour: HEADRACE_E2E_REPORT names its file.
+HEADRACE_E2E_TAG names a tag of images that the workers have already; else they are built.
+"""
+
+import contextlib
 import json
 import os
+import random
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from headrace.wire.client import BrokerConnection, admin_call
 
 ROOT = Path(__file__).resolve().parent.parent
 KIT = Path(__file__).with_name("kind-kit") / "kind-kit"
 NAME = os.environ.get("HEADRACE_E2E_CLUSTER", "headrace-e2e")
 WORKERS = 3
-IMAGES = {"node": "headrace/node:e2e", "operator": "headrace/operator:e2e", "spark": "headrace/spark:e2e"}
+BUILDS = "HEADRACE_E2E_TAG" not in os.environ
+TAG = os.environ.get("HEADRACE_E2E_TAG", "e2e")
+IMAGES = {name: f"headrace/{name}:{TAG}" for name in ("node", "operator", "spark")}
 DOCKERFILES = {"node": "nodeimage/Dockerfile", "operator": "operator/Dockerfile", "spark": "spark/Dockerfile"}
 KIT_BASE = "headrace-kit/python:3.11"
+SYSTEM = "headrace-system"
+"""The operator's namespace."""
+REPORT = Path(os.environ.get("HEADRACE_E2E_REPORT", Path(__file__).with_name("report.jsonl")))
+NODE_PORTS = range(30_000, 32_768)
 
 Body = dict[str, Any]
 
@@ -35,6 +50,16 @@ def run(*command: str, stdin: str | None = None, timeout_s: float = 300, check: 
 def kubectl(*arguments: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
     """kubectl's output."""
     return run("kubectl", *arguments, stdin=stdin, timeout_s=timeout_s, check=check)
+
+
+def report(behaviour: int, seconds: float, **figures: float | str) -> None:
+    """Note what a test has measured, for docs/e2e.md. The behaviours are numbered as there."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition("/")[2].partition(" ")[0]
+    told = {name: round(each, 2) if isinstance(each, float) else each for name, each in figures.items()}
+    line = json.dumps({"behaviour": behaviour, "test": test, "seconds": round(seconds, 1), "figures": told})
+    print(line)
+    with REPORT.open("a") as file:
+        file.write(f"{line}\n")
 
 
 def get(kind: str, name: str, namespace: str) -> Body | None:
@@ -126,18 +151,124 @@ def set_up() -> None:
     os.environ["DOCKER_BUILDKIT"] = "0"
 
 
-def install(namespace: str = "headrace-system", **values: str) -> None:
+def tag_on_workers(image: str, tag: str) -> str:
+    """One more tag of an image that the workers have; its name."""
+    name, _, _ = IMAGES[image].partition(":")
+    for worker in workers():
+        tags = f"docker.io/{IMAGES[image]}", f"docker.io/{name}:{tag}"
+        run("docker", "exec", worker, "ctr", "-n", "k8s.io", "images", "tag", "--force", *tags)
+    return f"{name}:{tag}"
+
+
+def workers() -> list[str]:
+    """Their names, which are those of their containers."""
+    found = kubectl("get", "nodes", "-l", "!node-role.kubernetes.io/control-plane", "-o", "name").split()
+    return [each.removeprefix("node/") for each in found]
+
+
+@contextlib.contextmanager
+def stopped(worker: str) -> Iterator[None]:
+    """A worker is stopped while inside."""
+    try:
+        run("docker", "stop", worker)
+        yield
+    finally:
+        run("docker", "start", worker)
+
+
+def free_node_ports(count: int) -> list[int]:
+    """NodePorts that no Service has, for one that has to keep its own."""
+    services = json.loads(kubectl("get", "services", "-A", "-o", "json"))["items"]
+    taken = {port.get("nodePort") for each in services for port in each["spec"].get("ports", [])}
+    return random.sample([each for each in NODE_PORTS if each not in taken], count)
+
+
+def delete_namespace(name: str, *, within_s: float) -> float:
+    """Have it be gone, with all that is in it; how long that took."""
+    began = time.monotonic()
+    kubectl("delete", "namespace", name, "--wait=false")
+
+    def gone() -> bool:
+        found = json.loads(kubectl("get", "namespace", name, "-o", "json", "--ignore-not-found") or "null")
+        assert found is None, [each["message"] for each in found["status"].get("conditions", [])]
+        return True
+
+    until(f"namespace {name} is gone", gone, timeout_s=within_s)
+    return time.monotonic() - began
+
+
+def operator_pod() -> str:
+    """The operator's, once it is ready."""
+
+    def found() -> str:
+        for pod in listed("pods", SYSTEM, labels="app.kubernetes.io/name=headrace-operator"):
+            if is_up(pod):
+                return str(pod["metadata"]["name"])
+        return ""
+
+    return str(until("the operator runs", found))
+
+
+def operator_figures() -> dict[str, float]:
+    """What it counts, by name and labels."""
+    path = f"/api/v1/namespaces/{SYSTEM}/pods/{operator_pod()}:8080/proxy/metrics"
+    lines = [each.rpartition(" ") for each in kubectl("get", "--raw", path).splitlines() if not each.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def operator_process() -> tuple[float, float]:
+    """What its process takes of memory, in MiB, and has taken of a core, in seconds."""
+    command = ("exec", operator_pod(), "-n", SYSTEM, "--", "cat", "/proc/1/status", "/proc/1/stat")
+    lines = kubectl(*command).splitlines()
+    resident = next(int(each.split()[1]) for each in lines if each.startswith("VmRSS"))
+    user, system = lines[-1].rpartition(")")[2].split()[11:13]
+    return resident / 1024, (int(user) + int(system)) / 100
+
+
+def is_up(pod: Body) -> bool:
+    """Whether it is ready, and stays."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    conditions = (pod.get("status") or {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def uninstall() -> None:
+    """Both charts."""
+    run("helm", "uninstall", "headrace", "-n", SYSTEM, "--wait", "--timeout", "180s", timeout_s=240)
+    run("helm", "uninstall", "headrace-crds", "-n", SYSTEM)
+
+
+def forgive_commits(load: Any) -> None:
+    """For a while there is nobody to commit to; what is lost by it the checker sees all the same."""
+    for member in load.members:
+        member.forgives = lambda error: True
+
+
+def install(namespace: str = SYSTEM, **values: str) -> None:
     """Both charts, as README says, with the images of this checkout."""
     run("helm", "upgrade", "--install", "headrace-crds", "charts/headrace-crds", "-n", namespace, "--create-namespace")
     given = {"image": "operator", "nodeImage": "node", "sparkImage": "spark"}
     sets = [f"{value}.repository={IMAGES[image].partition(':')[0]}" for value, image in given.items()]
-    sets += [f"{value}.tag=e2e" for value in given]
+    sets += [f"{value}.tag={TAG}" for value in given]
     sets += [f"{name}={value}" for name, value in values.items()]
     run(
         *("helm", "upgrade", "--install", "headrace", "charts/headrace", "-n", namespace),
         *("--wait", "--timeout", "180s"),
         *(part for each in sets for part in ("--set", each)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A storage node as a client outside meets it."""
+
+    node_id: int
+    pod: str
+    host: str
+    port: int
+    is_up: bool
+    stopped: bool = False
 
 
 class Cluster:
@@ -161,15 +292,22 @@ class Cluster:
         apply(resource("StreamCluster", self.name, self.namespace, self.spec))
 
     def await_ready(self, timeout_s: float = 240) -> None:
-        """Until its condition Ready is true."""
+        """Until it has its pods, each container has all the replicas that it can have, and Ready is true."""
 
         def ready() -> bool:
+            up = [pod for pod in self.pods() if is_up(pod)]
+            assert len(up) == self.spec["nodes"], f"{len(up)} pods are ready"
+            lacking = [
+                number
+                for number, each in self.containers().items()
+                if len(each.get("inSyncNodes", [])) < min(each["wanted"], len(up))
+            ]
+            assert not lacking, f"container {lacking} lacks replicas in sync"
             if is_ready("streamcluster", self.name, self.namespace):
                 return True
-            body = get("streamcluster", self.name, self.namespace)
-            raise AssertionError(json.dumps(((body or {}).get("status") or {}).get("conditions", "none"))[:1500])
+            raise AssertionError(json.dumps((self.body.get("status") or {}).get("conditions", "none"))[:1500])
 
-        until(f"StreamCluster {self.name} is ready", ready, timeout_s=timeout_s)
+        until(f"StreamCluster {self.name} is ready", ready, timeout_s=timeout_s, every_s=1)
 
     @property
     def body(self) -> Body:
@@ -185,15 +323,98 @@ class Cluster:
             until("the cluster has addresses outside", lambda: (self.body.get("status") or {}).get("externalBootstrap"))
         )
 
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """Its storage nodes that have an address outside, by id."""
+        up = {pod["metadata"]["name"] for pod in self.pods() if is_up(pod)}
+        found = {}
+        for each in self.storage_nodes():
+            address = (each.get("spec", {}).get("advertised") or {}).get("external")
+            if address:
+                host, _, port = address.rpartition(":")
+                number, pod = each["status"]["nodeId"], each["status"]["slot"].partition("/")[0]
+                found[number] = Node(number, pod, host, int(port), is_up=pod in up)
+        return found
+
     def pods(self) -> list[Body]:
         """Its nodes' pods."""
-        return listed(
-            "pods", self.namespace, labels=f"headrace.dev/cluster={self.name},app.kubernetes.io/component=storage"
-        )
+        return listed("pods", self.namespace, labels=self._labels(component=True))
 
-    def nodes(self) -> list[Body]:
-        """Its StorageNodes."""
-        return listed("storagenodes", self.namespace, labels=f"headrace.dev/cluster={self.name}")
+    def claims(self) -> dict[str, str]:
+        """The uids of its pods' claims, by name."""
+        found = listed("persistentvolumeclaims", self.namespace, labels=self._labels(component=True))
+        return {each["metadata"]["name"]: each["metadata"]["uid"] for each in found}
+
+    def storage_nodes(self) -> list[Body]:
+        """Its StorageNodes that have registered."""
+        found = listed("storagenodes", self.namespace, labels=self._labels())
+        return [each for each in found if (each.get("status") or {}).get("nodeId")]
+
+    def ids(self) -> set[int]:
+        """Of its storage nodes."""
+        return {each["status"]["nodeId"] for each in self.storage_nodes()}
+
+    def containers(self) -> dict[int, Body]:
+        """The status of its StorageContainers, by id."""
+        found = [each["status"] for each in listed("storagecontainers", self.namespace, labels=self._labels())]
+        return {each["containerId"]: each for each in found if each["state"] != "deleted"}
+
+    def lives(self) -> dict[str, tuple[str, int]]:
+        """By pod, what another one, or another process in it, changes."""
+        return {
+            pod["metadata"]["name"]: (
+                pod["metadata"]["uid"],
+                sum(each["restartCount"] for each in (pod.get("status") or {}).get("containerStatuses", [])),
+            )
+            for pod in self.pods()
+        }
+
+    def _labels(self, *, component: bool = False) -> str:
+        return f"headrace.dev/cluster={self.name}{',app.kubernetes.io/component=storage' if component else ''}"
+
+    def condition(self, type: str) -> tuple[str, str, str]:
+        """(status, reason, message)."""
+        return condition(self.body, type)
+
+    def scale(self, nodes: int) -> None:
+        """As a user does."""
+        self.spec["nodes"] = nodes
+        kubectl("scale", "streamcluster", self.name, "-n", self.namespace, f"--replicas={nodes}")
+
+    def kill(self, pod: str) -> None:
+        """SIGKILL to the process of a pod, from its worker: the first process of a pod cannot be killed within it."""
+        found = get("pod", pod, self.namespace)
+        assert found is not None
+        known = f"--kubernetes {self.namespace}/{self.name} .*--slot {pod}/0"
+        worker = found["spec"]["nodeName"]
+        process = run("docker", "exec", worker, "pgrep", "-f", "--", known).split()
+        run("docker", "exec", worker, "kill", "-9", *process)
+
+    def headrace(self, *command: str, check: bool = True) -> Any:
+        """What `headrace` in a pod says, as JSON."""
+        pod = f"{self.name}-0"
+        said = kubectl(
+            *("exec", pod, "-n", self.namespace, "--", "headrace", *command, "--output", "json"),
+            check=check,
+            timeout_s=300,
+        )
+        return json.loads(said) if said.strip() else None
+
+    def admin(self, method: str, params: Body | None = None) -> Any:
+        """The result of one of Headrace's own admin calls."""
+        node = next(each for each in self.nodes.values() if each.is_up)
+        with BrokerConnection(node.host, node.port, "e2e", 30.0) as connection:
+            answer = admin_call(connection, method, params or {})
+        assert not answer["error"], answer
+        return answer["result"]
+
+    def busiest(self, led_by: Callable[[int], Sequence[Any]]) -> Node:
+        """The node that leads most, by what `led_by` says of an id."""
+        return max(self.nodes.values(), key=lambda node: len(led_by(node.node_id)))
+
+    def await_other_life(self, pod: str, before: Mapping[str, tuple[str, int]]) -> None:
+        """Until a pod is another one than before, or has another process."""
+        until(f"pod {pod} is another one", lambda: self.lives().get(pod, before[pod]) != before[pod])
 
     def events(self) -> str:
         """What happened, for a failed test."""

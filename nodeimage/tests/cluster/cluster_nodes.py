@@ -59,6 +59,7 @@ class Node:
         self.folder = folder
         self.data = folder / "data"
         self.faults = folder / "faults"
+        self.host = HOST
         self.port = free_port(HOST)
         self.peer_port = free_port(HOST)
         self.process: subprocess.Popen[bytes] | None = None

@@ -52,9 +52,9 @@ def kubectl(*arguments: str, stdin: str | None = None, timeout_s: float = 120, c
     return run("kubectl", *arguments, stdin=stdin, timeout_s=timeout_s, check=check)
 
 
-def report(behaviour: int, seconds: float, **figures: float | str) -> None:
-    """Note what a test has measured, for docs/e2e.md. The behaviours are numbered as there."""
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition("/")[2].partition(" ")[0]
+def report(behaviour: str, seconds: float, **figures: float | str) -> None:
+    """Note what a test has measured, for docs/e2e.md; behaviours have the numbers that they have there."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
     told = {name: round(each, 2) if isinstance(each, float) else each for name, each in figures.items()}
     line = json.dumps({"behaviour": behaviour, "test": test, "seconds": round(seconds, 1), "figures": told})
     print(line)

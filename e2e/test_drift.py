@@ -56,7 +56,7 @@ def test_what_is_changed_by_hand_comes_back(three: kube.Cluster) -> None:
     three.await_ready()
     assert three.lives() == lives
     load.finish()
-    kube.report(7, seconds, **took)
+    kube.report("7 what is changed by hand", seconds, **took)
 
 
 def test_what_is_deleted_by_hand_comes_back(three: kube.Cluster) -> None:
@@ -87,7 +87,7 @@ def test_what_is_deleted_by_hand_comes_back(three: kube.Cluster) -> None:
     three.await_ready()
     assert three.lives() == lives
     load.finish()
-    kube.report(7, seconds, **took)
+    kube.report("7 what is deleted by hand", seconds, **took)
 
 
 @pytest.mark.parametrize("cascade", ["orphan", "background"])
@@ -110,4 +110,6 @@ def test_a_stateful_set_that_is_deleted_comes_back_with_its_pods_and_their_data(
     assert three.ids() == ids
     assert (three.lives() == lives) is (cascade == "orphan")
     load.finish()
-    kube.report(7, time.monotonic() - since, deleted=f"StatefulSet, {cascade}", back_s=back, without_a_write_s=pause)
+    kube.report(
+        f"7 a StatefulSet is deleted: {cascade}", time.monotonic() - since, back_s=back, without_a_write_s=pause
+    )

@@ -87,7 +87,7 @@ def test_a_stream_that_is_deleted_leaves_its_records_unless_it_says_otherwise(th
     assert read_back(three, written["stays"]) == written["stays"]
     assert three.headrace("stream", "show", "/goes")["topics"] == 0
     load.finish()
-    kube.report(6, seconds, deleted="Streams, Retain and Delete", deleted_s=deleted)
+    kube.report("6 Streams are deleted", seconds, deleted_s=deleted)
     assert deleted < ENDS_S
 
 
@@ -120,7 +120,7 @@ def test_a_cluster_that_is_deleted_under_its_streams_and_applied_again_has_every
     seconds = time.monotonic() - since
     assert read_back(three, written) == written
     load.finish()
-    kube.report(6, seconds, deleted="StreamCluster", gone_s=gone, applied_again_writes_s=writes)
+    kube.report("6 a StreamCluster is deleted and applied again", seconds, gone_s=gone, applied_again_writes_s=writes)
 
 
 def test_storage_containers_that_are_deleted_are_brought_back_from_the_folders(three: kube.Cluster) -> None:
@@ -143,12 +143,12 @@ def test_storage_containers_that_are_deleted_are_brought_back_from_the_folders(t
     now = {number: each["epoch"] for number, each in three.containers().items()}
     assert [number for number, epoch in before.items() if now.get(number, 0) <= epoch] == []
     load.finish()
-    kube.report(6, time.monotonic() - since, deleted="StorageContainers", told_s=told, writes_again_s=writes)
+    kube.report("6 StorageContainers are deleted", time.monotonic() - since, told_s=told, writes_again_s=writes)
 
 
 def test_a_namespace_ends_with_all_that_is_in_it(doomed: kube.Cluster) -> None:
     took = kube.delete_namespace(doomed.namespace, within_s=ENDS_S)
-    kube.report(6, took, deleted="namespace")
+    kube.report("6 a namespace is deleted", took)
 
 
 def test_charts_that_are_uninstalled_and_installed_again_leave_everything_as_it_was(three: kube.Cluster) -> None:
@@ -177,7 +177,9 @@ def test_charts_that_are_uninstalled_and_installed_again_leave_everything_as_it_
     load.await_writes(time.monotonic())
     pause = load.history.longest_pause(since, time.monotonic())
     load.finish()
-    kube.report(6, seconds, deleted="both charts", uninstall_s=uninstalled, without_a_write_s=pause)
+    kube.report(
+        "6 charts are uninstalled and installed again", seconds, uninstall_s=uninstalled, without_a_write_s=pause
+    )
     assert uninstalled < ENDS_S
 
 
@@ -187,7 +189,7 @@ def test_a_namespace_ends_after_the_operator_was_uninstalled(doomed: kube.Cluste
         took = kube.delete_namespace(doomed.namespace, within_s=ENDS_S)
     finally:
         kube.install()
-    kube.report(6, took, deleted="namespace, without an operator")
+    kube.report("6 a namespace is deleted after the charts", took)
 
 
 def test_the_operators_own_namespace_ends_and_nothing_waits_for_it(three: kube.Cluster, doomed: kube.Cluster) -> None:
@@ -205,4 +207,4 @@ def test_the_operators_own_namespace_ends_and_nothing_waits_for_it(three: kube.C
     three.await_ready()
     assert three.lives() == lives
     load.finish()
-    kube.report(6, own + others, deleted="the operator's own namespace", own_s=own, others_s=others)
+    kube.report("6 the operator's own namespace is deleted", own + others, own_s=own, others_s=others)

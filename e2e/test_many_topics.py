@@ -86,7 +86,9 @@ def test_an_operator_of_two_hundred_resources_is_idle(three: kube.Cluster) -> No
     time.sleep(QUIET_S)  # figures come once more
     core, _, written = over_a_quiet_time(three)
     memory, _ = kube.operator_process()
-    kube.report(8, took, resources=IDLE_RESOURCES, memory_mib=memory, core=core, written_when_idle=written)
+    kube.report(
+        "8 two hundred Topics", took, resources=IDLE_RESOURCES, memory_mib=memory, core=core, written_when_idle=written
+    )
     assert memory < IDLE_MEMORY_MIB
     assert core < IDLE_CORE
     assert written == 0
@@ -108,7 +110,7 @@ def test_two_thousand_topics_are_reconciled_and_left_alone(three: kube.Cluster) 
     core, looked, written = over_a_quiet_time(three)
     memory, _ = kube.operator_process()
     kube.report(
-        *(8, took),
+        *("8 two thousand Topics", took),
         resources=RESOURCES,
         created_s=created,
         memory_mib=memory,
@@ -148,7 +150,7 @@ def test_a_hundred_thousand_topics_that_are_no_resources_cost_the_operator_nothi
     memory, _ = kube.operator_process()
     load.finish()
     kube.report(
-        *(8, took),
+        *("8 topics that are no resources", took),
         topics=TOPICS,
         memory_mib=memory,
         memory_before_mib=memory_before,

@@ -45,7 +45,7 @@ def test_clients_inside_and_outside(three: kube.Cluster) -> None:
     assert "read 100" in kube.kubectl("logs", "client", "-n", three.namespace)
     seconds = time.monotonic() - began
     history = load.finish()
-    kube.report(1, seconds, records_outside=len(history.times), records_inside=100)
+    kube.report("1 clients inside and outside", seconds, records_outside=len(history.times), records_inside=100)
 
 
 @pytest.mark.ci_part
@@ -66,7 +66,7 @@ def test_a_pod_that_goes_takes_nothing_with_it(three: kube.Cluster, how: str) ->
     load.await_writes(time.monotonic(), within_s=GO_ON_S)
     pause = load.history.longest_pause(since, time.monotonic())
     load.finish()
-    kube.report(2, whole, how=how, without_a_write_s=pause, every_partition_again_s=went_on)
+    kube.report(f"2 a pod goes: {how}", whole, without_a_write_s=pause, every_partition_again_s=went_on)
     assert pause < PAUSE_S
 
 
@@ -90,7 +90,7 @@ def test_a_claim_that_is_deleted_with_its_pod_is_made_good(three: kube.Cluster) 
     load.await_writes(time.monotonic(), within_s=GO_ON_S)
     pause = load.history.longest_pause(since, time.monotonic())
     load.finish()
-    kube.report(2, whole, how="claim deleted", without_a_write_s=pause, every_partition_again_s=went_on)
+    kube.report("2 a pod goes with its claim", whole, without_a_write_s=pause, every_partition_again_s=went_on)
     assert pause < PAUSE_S
 
 
@@ -113,8 +113,7 @@ def test_a_worker_that_stops_and_comes_back(three: kube.Cluster) -> None:
     pause = load.history.longest_pause(since, time.monotonic())
     load.finish()
     kube.report(
-        *(2, whole),
-        how="worker stopped",
+        *("2 a worker stops and comes back", whole),
         new_clients_s=new_clients,
         without_a_write_s=pause,
         every_partition_again_s=went_on,

@@ -62,7 +62,14 @@ def test_an_operator_that_is_killed_restarted_or_upgraded_restarts_no_storage_po
     seconds = time.monotonic() - began
     pause = load.history.longest_pause(began, time.monotonic())
     load.finish()
-    kube.report(5, seconds, killed_s=killed, restarted_s=restarted, upgraded_s=upgraded, without_a_write_s=pause)
+    kube.report(
+        "5 an operator is killed, restarted, upgraded",
+        seconds,
+        killed_s=killed,
+        restarted_s=restarted,
+        upgraded_s=upgraded,
+        without_a_write_s=pause,
+    )
 
 
 def test_a_node_that_fails_while_there_is_no_operator_is_failed_over(three: kube.Cluster) -> None:
@@ -98,7 +105,7 @@ def test_a_node_that_fails_while_there_is_no_operator_is_failed_over(three: kube
     load.await_writes(time.monotonic())
     load.finish()
     kube.report(
-        *(5, time.monotonic() - began),
+        *("5 nodes fail without an operator", time.monotonic() - began),
         without_a_write_s=pause,
         every_partition_again_s=max(went_on, again),
     )

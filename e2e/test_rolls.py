@@ -75,7 +75,9 @@ def roll(cluster: kube.Cluster, **changes: Any) -> None:
     history = load.finish()  # an error of any produce is a fault
     assert watch.looks > 10
     assert len(watch.most) == 1, f"{watch.most} were away, or behind, at a time"
-    kube.report(4, seconds, changed=", ".join(changes), produced=len(history.times), failed=0, without_a_write_s=pause)
+    kube.report(
+        f"4 another {', '.join(changes)}", seconds, produced=len(history.times), failed=0, without_a_write_s=pause
+    )
 
 
 @pytest.mark.ci_part
@@ -113,4 +115,4 @@ def test_an_image_that_is_not_there_stops_the_roll_at_its_first_pod(three: kube.
     three.await_ready()
     seconds = time.monotonic() - began
     load.finish()
-    kube.report(4, seconds, changed="an image that is not there, and back")
+    kube.report("4 an image that is not there, and back", seconds)

@@ -75,7 +75,7 @@ def test_three_to_five_to_three(three: kube.Cluster) -> None:
     pause = load.history.longest_pause(began, time.monotonic())
     load.finish()
     kube.report(
-        *(3, seconds),
+        *("3 three nodes, five, three", seconds),
         nodes_there_s=there,
         they_carry_writes_s=carried,
         five_to_three_s=drained,
@@ -96,7 +96,7 @@ def test_a_pod_that_comes_again_is_another_node_with_another_claim(three: kube.C
     assert again["data-c-0"] == claims["data-c-0"]
     shrink(three, load, 3)
     load.finish()
-    kube.report(3, time.monotonic() - began, first_id=max(first), second_id=max(second))
+    kube.report("3 four, three, four", time.monotonic() - began, first_id=max(first), second_id=max(second))
 
 
 def test_a_scale_down_that_would_break_a_volume_is_refused_and_taken_back(three: kube.Cluster) -> None:
@@ -119,7 +119,7 @@ def test_a_scale_down_that_would_break_a_volume_is_refused_and_taken_back(three:
     kube.kubectl("delete", "volume", "strict", "-n", three.namespace)
     three.admin("volume.alter", {"name": "strict", "min_in_sync": 1})
     load.finish()
-    kube.report(3, time.monotonic() - began, refused_s=refused)
+    kube.report("3 fewer nodes are refused", time.monotonic() - began, refused_s=refused)
 
 
 @pytest.mark.parametrize("pods", [2, 4])
@@ -144,4 +144,4 @@ def test_a_stateful_set_that_is_scaled_by_hand_loses_nothing(three: kube.Cluster
     pause = load.history.longest_pause(began, time.monotonic())
     load.finish()
     gone = sum(three.lives()[pod] != life for pod, life in lives.items())
-    kube.report(3, seconds, scaled_by_hand_to=pods, pods_made_anew=gone, without_a_write_s=pause)
+    kube.report(f"3 a StatefulSet is scaled to {pods} by hand", seconds, pods_made_anew=gone, without_a_write_s=pause)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import kube
 import pytest
-from cluster_clients import Load, leaders
+from cluster_clients import CALL_S, Load, at
+from confluent_kafka.admin import AdminClient
 
 CARRY_S = 30.0
 DRAINED_S = 400.0
@@ -24,6 +25,12 @@ def three(namespace: str) -> Iterator[kube.Cluster]:
     cluster.close()
 
 
+def leaders(load: Load) -> set[int]:
+    """The ids of the nodes that lead what is written to."""
+    told = AdminClient(at(load.cluster.bootstrap)).list_topics(timeout=CALL_S).topics
+    return {part.leader for topic in load.topics for part in told[topic].partitions.values()}
+
+
 def grow(cluster: kube.Cluster, load: Load, nodes: int) -> tuple[set[int], float, float]:
     """(ids of the new nodes, seconds until they were there, seconds from then until they carried writes)."""
     before, held = cluster.ids(), {number: set(each["replicas"]) for number, each in cluster.containers().items()}
@@ -35,7 +42,7 @@ def grow(cluster: kube.Cluster, load: Load, nodes: int) -> tuple[set[int], float
     new = cluster.ids() - before
 
     def carry() -> bool:
-        idle = new - leaders(cluster, load.topics)
+        idle = new - leaders(load)
         assert not idle, f"node {idle} leads nothing that is written to"
         return True
 

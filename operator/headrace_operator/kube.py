@@ -30,6 +30,11 @@ APPLIED: Final = f"{GROUP}/applied"
 PAGE: Final = 500
 ATOMIC: Final = frozenset({"selector", "labelSelector", "nodeSelector"})
 """Maps that Kubernetes takes as one: a label that somebody adds to one selects other things."""
+EITHER_OR: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, None]]]] = {
+    "StatefulSet": (("spec", "updateStrategy"), {"rollingUpdate": None}),
+    "PodDisruptionBudget": (("spec",), {"minAvailable": None}),
+}
+"""By kind, where a field stands that cannot be beside one of ours. Whose it is keeps it, whatever we apply."""
 KNOWN: Final = 20_000
 """Objects of which is remembered what the server made of them."""
 
@@ -134,8 +139,13 @@ class Kube:
             self.unchanged += 1
             return present
         self.patches += 1
-        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        made = await self._api.call("PATCH", where, params=params, body=wanted, content_type=APPLY)
+        try:
+            made = await self._server_side_apply(where, wanted)
+        except ApiError as error:
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or present is None or manifest["kind"] not in EITHER_OR:
+                raise
+            await self.merge(where, _without_either(wanted))
+            made = await self._server_side_apply(where, wanted)
         if len(self._made) >= KNOWN:
             self._made.clear()
         self._made[where] = (mark, _state_of(made))
@@ -268,6 +278,10 @@ class Kube:
         except HeadraceError as error:
             log.warning("an event was not posted", reason=reason, of=f"{namespace}/{meta['name']}", error=str(error))
 
+    async def _server_side_apply(self, where: str, wanted: Manifest) -> Manifest:
+        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._api.call("PATCH", where, params=params, body=wanted, content_type=APPLY)
+
     async def _find(self, where: str) -> Manifest | None:
         try:
             return await self._api.call("GET", where)
@@ -275,6 +289,18 @@ class Kube:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
+
+
+def _without_either(wanted: Manifest) -> Manifest:
+    """A merge patch: ours, and not what excludes it (EITHER_OR); in one, as the server fills in what is missing."""
+    where, others = EITHER_OR[wanted["kind"]]
+    part: Any = wanted
+    for name in where:
+        part = part[name]
+    patch: Manifest = {**{name: value for name, value in part.items() if not isinstance(value, dict | list)}, **others}
+    for name in reversed(where):
+        patch = {name: patch}
+    return patch
 
 
 def _with_digest(manifest: Manifest) -> Manifest:

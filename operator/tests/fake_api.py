@@ -126,6 +126,7 @@ class FakeApi:
         changed = copy.deepcopy(present) if present is not None else {}
         _prune(changed, before, body)
         _lay_over(changed, body)
+        _check(changed)
         self._applied[where, manager] = body
         return self._store(where, changed, present)
 
@@ -182,6 +183,18 @@ class FakeApi:
     def _bump(self, found: Object) -> None:
         self._version += 1
         found["metadata"]["resourceVersion"] = str(self._version)
+
+
+def _check(changed: Object) -> None:
+    """Fields that exclude each other."""
+    spec = changed.get("spec", {})
+    match changed["kind"]:
+        case "StatefulSet" if spec.get("updateStrategy", {}).get("type") == "OnDelete":
+            if "rollingUpdate" in spec["updateStrategy"]:
+                raise ApiError(422, "rollingUpdate: only allowed for updateStrategy 'RollingUpdate'")
+        case "PodDisruptionBudget":
+            if {"minAvailable", "maxUnavailable"} <= spec.keys():
+                raise ApiError(422, "minAvailable and maxUnavailable cannot be both set")
 
 
 def _prune(present: Object, before: Object, wanted: Object) -> None:

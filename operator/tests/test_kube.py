@@ -49,6 +49,29 @@ async def test_a_field_that_is_asked_for_no_longer_goes(api: FakeApi) -> None:
     assert api.one("Service", "s")["spec"] == {"a": 1}
 
 
+@pytest.mark.parametrize(
+    ("kind", "api_version", "ours", "by_hand"),
+    [
+        (
+            "StatefulSet",
+            "apps/v1",
+            {"replicas": 3, "updateStrategy": {"type": "OnDelete"}},
+            {"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}},
+        ),
+        ("PodDisruptionBudget", "policy/v1", {"maxUnavailable": 1}, {"minAvailable": 1}),
+    ],
+)
+async def test_a_field_that_excludes_one_of_ours_goes(
+    api: FakeApi, kind: str, api_version: str, ours: Object, by_hand: Object
+) -> None:
+    manifest: Object = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "s", "namespace": NS}}
+    kube = Kube(api)
+    await kube.apply({**manifest, "spec": ours})
+    api.one(kind, "s")["spec"] = by_hand
+    await kube.apply({**manifest, "spec": ours})
+    assert api.one(kind, "s")["spec"] == ours
+
+
 async def test_what_the_server_writes_in_its_own_way_is_applied_once(api: FakeApi) -> None:
     kube = Kube(api)
     await kube.apply(service(memory="1024Mi"))

@@ -19,6 +19,7 @@ CHANGED = {
         {"template": {"spec": {"serviceAccountName": "default"}}},
     ),
     "a StatefulSet that rolls by itself": ("statefulset", "c", {"updateStrategy": {"type": "RollingUpdate"}}),
+    "a PodDisruptionBudget of another sort": ("poddisruptionbudget", "c", {"maxUnavailable": None, "minAvailable": 1}),
     "a PodDisruptionBudget that allows all": ("poddisruptionbudget", "c", {"maxUnavailable": 3}),
 }
 DELETED = ("service/c-bootstrap", "service/c-nodes", "service/c-1-external", "poddisruptionbudget/c")

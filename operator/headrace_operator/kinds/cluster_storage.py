@@ -72,7 +72,10 @@ class Storing:
             except ApiError as error:
                 if error.status not in (403, 422):
                     raise
-                text = f"claim {meta['name']} cannot grow from {asked} to {spec.storage.size}: {error}"
+                text = (
+                    f"claim {meta['name']} cannot grow from {asked} to {spec.storage.size}: {error}: ask for {asked}"
+                    " again, or let its storage class grow claims"
+                )
                 seen.note("Storage", False, "CannotGrow", text)
                 return False
         return True

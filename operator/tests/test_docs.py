@@ -5,6 +5,7 @@ import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -51,12 +52,29 @@ def reasons() -> set[str]:
     return {each for each in said if isinstance(each, str) and re.fullmatch(r"[A-Z][A-Za-z]+", each)}
 
 
-def test_the_reference_of_resources_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("resources", ROOT / ".ci" / "resources.py")
+def script(name: str) -> ModuleType:
+    """Of .ci."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_report_of_the_tests_on_kind_has_each_test_as_it_was_last() -> None:
+    line = {"behaviour": "10. b", "test": "e2e/test_x.py::test_y", "seconds": 61.0, "figures": {"back_s": 3.21}}
+    lines = [line, {**line, "seconds": 30.0}, {**line, "behaviour": "2. a|b", "figures": {"written": 12345}}]
+    page = script("e2e_report").page(lines, on="then, there")
+    assert "then, there; 2 lines, 2 min" in page
+    assert page.splitlines()[-2:] == [
+        "| 2. a/b | `test_x.py::test_y` | 61.0 | written 12,345 |",
+        "| 10. b | `test_x.py::test_y` | 30.0 | back s 3.2 |",
+    ]
+
+
+def test_the_reference_of_resources_is_up_to_date() -> None:
+    module = script("resources")
     assert (ROOT / "docs" / "resources.md").read_text() == module.reference(), "run `make docs`"
 
 

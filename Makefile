@@ -16,7 +16,7 @@ test: $(VENV)/.dev java
 # On kind, all of it (about an hour, then docs/e2e.md), or the gate's part. KIT=1 has kind from e2e/kind-kit, for machines
 # that can pull no image: it changes the machine.
 KIT ?= $(HEADRACE_E2E_KIT)
-E2E := HEADRACE_E2E_KIT=$(KIT) $(BIN)/pytest e2e --timeout 2400
+E2E := HEADRACE_E2E_KIT=$(KIT) $(BIN)/pytest e2e
 e2e: $(VENV)/.dev
 	@rm -f $${HEADRACE_E2E_REPORT:-e2e/report.jsonl}
 	$(E2E)

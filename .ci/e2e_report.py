@@ -35,7 +35,7 @@ def page(lines: Iterable[Line], *, on: str) -> str:
 
 
 def _row(line: Line) -> str:
-    test = str(line["test"]).removeprefix("e2e/")
+    test = str(line["test"]).removeprefix("e2e/").removesuffix(" (setup)")
     figures = "; ".join(f"{_words(name)} {_number(value)}" for name, value in line["figures"].items())
     cells = (line["behaviour"], f"`{test}`", _number(line["seconds"]), figures)
     return f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |\n"

@@ -47,3 +47,10 @@ def three(namespace: str) -> Iterator[kube.Cluster]:
     cluster.await_ready()
     yield cluster
     cluster.close()
+
+
+@pytest.fixture(scope="session")
+def spark_image(kind: None) -> None:
+    """The image of StreamJobs, in every worker."""
+    if kube.BUILDS:
+        kube.build(["spark"])

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ SYSTEM = "headrace-system"
 """The operator's namespace."""
 REPORT = Path(os.environ.get("HEADRACE_E2E_REPORT", Path(__file__).with_name("report.jsonl")))
 NODE_PORTS = range(30_000, 32_768)
+SHARED = Path(__file__).with_name(".shared")
+"""What all workers mount as /shared; the kit has a folder of its own."""
 
 Body = dict[str, Any]
 
@@ -144,9 +147,16 @@ def set_up() -> None:
         bin_folder = Path(os.environ.get("KIND_KIT_CACHE", "/var/cache/kind-kit")) / "bin"
         os.environ["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
         os.environ["KUBECONFIG"] = config
+    elif missing := [tool for tool in ("docker", "kind", "kubectl", "helm") if shutil.which(tool) is None]:
+        raise AssertionError(
+            f"there is no {', '.join(missing)} here; HEADRACE_E2E_KIT=1 makes kind from sources (root)"
+        )
     elif NAME not in run("kind", "get", "clusters").split():
-        workers = "".join("- role: worker\n" for _ in range(WORKERS))
-        shape = f"kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n- role: control-plane\n{workers}"
+        SHARED.mkdir(exist_ok=True)
+        SHARED.chmod(0o777)
+        mount = f"  extraMounts: [{{hostPath: {SHARED}, containerPath: /shared}}]\n"
+        nodes = "".join(f"- role: {role}\n{mount}" for role in ("control-plane", *["worker"] * WORKERS))
+        shape = f"kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n{nodes}"
         run("kind", "create", "cluster", "--name", NAME, "--config", "-", "--wait", "180s", stdin=shape, timeout_s=900)
     os.environ["DOCKER_BUILDKIT"] = "0"
 
@@ -424,3 +434,12 @@ class Cluster:
         """End the load."""
         for end in self.on_close:
             end()
+
+
+@contextlib.contextmanager
+def reported(behaviour: str) -> Iterator[dict[str, float | str]]:
+    """`report` of what is done inside, if that passes, with the figures put in."""
+    figures: dict[str, float | str] = {}
+    began = time.monotonic()
+    yield figures
+    report(behaviour, time.monotonic() - began, **figures)

@@ -50,7 +50,7 @@ class Window(NamedTuple):
 class Figures(NamedTuple):
     """Of a window's readings."""
 
-    count: int
+    readings: int
     lowest: float
     highest: float
     total: float

@@ -267,7 +267,7 @@ def test_a_schedule_reads_what_has_come_since_the_last_run(
         kube.until("it shows no lag", lambda: job.status.get("lagRecords") == 0, every_s=1)
         job.apply(suspend=True)
         job.await_state("Suspended")
-        assert kube.get("cronjob", "each-minute-job", three.namespace)["spec"]["suspend"]
+        assert [each["spec"]["suspend"] for each in kube.listed("cronjobs", three.namespace)] == [True]
 
 
 def test_executors_come_with_a_backlog_and_go_with_it(

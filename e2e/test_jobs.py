@@ -71,8 +71,8 @@ def shared(three: kube.Cluster) -> Iterator[str]:
     }
     kube.apply(volume, claim)
     yield "shared"
-    kube.kubectl("delete", "pvc", "shared", "-n", three.namespace, "--wait=false")
-    kube.kubectl("delete", "pv", name, "--wait=false")
+    kube.kubectl("delete", "pvc", "shared", "-n", three.namespace)
+    kube.kubectl("delete", "pv", name)
 
 
 @pytest.fixture
@@ -106,14 +106,15 @@ def windows_in(three: kube.Cluster, streams: str) -> dict[Window, Figures]:
 
 
 def check_windows(three: kube.Cluster, streams: str, job: Job, due: dict[Window, Figures]) -> None:
-    """All of `due` is there, each once, as it has to be, and nothing else."""
+    """All of `due` is there, each once, as it has to be, and nothing else but what comes after, which closed it."""
 
     def missing() -> int:
         return len(due.keys() - windows_in(three, streams).keys())
 
     kube.until("all windows are there", lambda: not missing(), timeout_s=COMPLETE_S, every_s=2)
     kube.until("the job has no lag", lambda: job.told["lag_records"] == 0, timeout_s=COMPLETE_S, every_s=1)
-    assert windows_in(three, streams) == due
+    newest = max(window.start_ms for window in due)
+    assert {window: of for window, of in windows_in(three, streams).items() if window.start_ms <= newest} == due
 
 
 def windowed(streams: str, application: kube.Body, **spec: Any) -> kube.Body:
@@ -306,7 +307,7 @@ def _holds(cluster: kube.Cluster, topic: str, count: int) -> bool:
 
 def produce(cluster: kube.Cluster, topic: str, first: int, end: int) -> None:
     """Records whose values are these numbers."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0})
     for number in range(first, end):
         producer.produce(topic, str(number), key=str(number % 7))
     assert producer.flush(30) == 0

@@ -67,7 +67,7 @@ async def test_a_field_that_excludes_one_of_ours_goes(
     manifest: Object = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "s", "namespace": NS}}
     kube = Kube(api)
     await kube.apply({**manifest, "spec": ours})
-    api.one(kind, "s")["spec"] = by_hand
+    api.put({**manifest, "metadata": api.one(kind, "s")["metadata"], "spec": by_hand})
     await kube.apply({**manifest, "spec": ours})
     assert api.one(kind, "s")["spec"] == ours
 

@@ -269,6 +269,11 @@ def install(namespace: str = SYSTEM, **values: str) -> None:
     )
 
 
+def in_sync(container: Body) -> set[int]:
+    """The nodes of a container's status that are."""
+    return {each["node"] for each in container["inSync"]}
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A storage node as a client outside meets it."""
@@ -310,7 +315,7 @@ class Cluster:
             lacking = [
                 number
                 for number, each in self.containers().items()
-                if len(each.get("inSyncNodes", [])) < min(each["wanted"], len(up))
+                if len(in_sync(each)) < min(each["wanted"], len(up))
             ]
             assert not lacking, f"container {lacking} lacks replicas in sync"
             if is_ready("streamcluster", self.name, self.namespace):

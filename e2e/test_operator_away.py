@@ -88,7 +88,7 @@ def test_a_node_that_fails_while_there_is_no_operator_is_failed_over(three: kube
         deleted = next(pod for pod in lives if pod != killed)
 
         def whole() -> bool:
-            return all(len(each["inSyncNodes"]) == 3 for each in three.containers().values())
+            return all(len(kube.in_sync(each)) == 3 for each in three.containers().values())
 
         kube.until("it has caught up", whole)
         between = time.monotonic()

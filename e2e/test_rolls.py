@@ -43,7 +43,7 @@ class Watch(threading.Thread):
                 if kube.is_up(each):
                     away.discard(each["metadata"]["name"])
             elif each["status"]["state"] != "deleted":
-                lacking = set(each["status"]["replicas"]) - set(each["status"].get("inSyncNodes", []))
+                lacking = set(each["status"]["replicas"]) - kube.in_sync(each["status"])
                 away |= {self._by_id[number] for number in lacking}
         return away
 

@@ -150,6 +150,7 @@ def test_executors_are_made_from_a_template_with_the_same_mounts_and_no_token() 
     assert not selector.items() <= template["metadata"]["labels"].items(), "executors look for the driver by it"
     conf = json.loads(made["ConfigMap/copy-job"]["data"]["job.json"])["conf"]
     assert conf["spark.driver.host"] == "copy-job-driver.plant.svc"
+    assert conf["spark.kubernetes.executor.useDriverPodIP"] == "false", "else they are told to connect to 0.0.0.0"
     assert made["Service/copy-job-driver"]["spec"]["clusterIP"] == "None"
 
 

@@ -152,6 +152,10 @@ KeyError: 'x'
         (PLAIN, "[DIVIDE_BY_ZERO] Division by zero."),
         (PYTHON, "KeyError: 'x'"),
         (
+            "An error occurred while calling None.org.apache.SparkSession.\n: java.lang.StateError: why\n\tat x",
+            "java.lang.StateError: why",
+        ),
+        (
             "[PARSE_SYNTAX_ERROR] Syntax error. SQLSTATE: 42601 (line 1)\n\n== SQL ==",
             "[PARSE_SYNTAX_ERROR] Syntax error.",
         ),

@@ -157,6 +157,7 @@ def _distributed(placed: Placed) -> dict[str, str]:
     spec = placed.spec
     conf = {
         "spark.driver.host": f"{placed.base}-driver.{placed.namespace}.svc",
+        "spark.kubernetes.executor.useDriverPodIP": "false",  # by which executors are given what the driver binds to
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.kubernetes.namespace": placed.namespace,

@@ -22,6 +22,8 @@ TERMINATION_BYTES: Final = 4096
 _OURS: Final = re.compile(r"headrace_spark\.(?:errors|job\.ends)\.\w+: (.+)")
 _RAISED: Final = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\w*: .+", re.MULTILINE)
 _QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_CALLED: Final = re.compile(r"^An error occurred while calling \S+\n: ")
+"""What py4j writes above Java's own line."""
 _TAIL: Final = re.compile(r"\s*SQLSTATE: \w+.*$")
 
 
@@ -58,6 +60,7 @@ def one_line(error: BaseException | str) -> str:
         raised = _RAISED.findall(text)
         if raised:
             return _short(raised[-1])
+    text = _CALLED.sub("", text)
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return _short(_QUERY.sub("", first))
 

@@ -67,7 +67,7 @@ CHANGES: list[tuple[str, kube.Body, kube.Body, str]] = [
     ),
 ]
 CONDITIONS = [
-    Bad("Volume", "wide", {"replicas": 9, "minInSync": 2, "spread": "required"}, "Usable", "Impossible", "node"),
+    Bad("Volume", "wide", {"replicas": 9, "minInSync": 2, "spread": "required"}, "Reconciled", "Refused", "node"),
     Bad("Topic", "nowhere", {"stream": "/bad/none"}, "Reconciled", "Refused", "/bad/none"),
     Bad("Stream", "of-nobody", {"path": "/x", "clusterRef": {"name": "nobody"}}, "Reconciled", "NoCluster", "nobody"),
     Bad("StreamUser", "of-nobody", {"clusterRef": {"name": "nobody"}}, "Reconciled", "NoCluster", "nobody"),
@@ -159,21 +159,21 @@ def said(three: kube.Cluster, bad: Bad) -> Callable[[], str]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "spec", "words"), REFUSED)
-def test_it_is_refused_at_once(three: kube.Cluster, kind: str, spec: kube.Body, words: str) -> None:
+@pytest.mark.parametrize(("of", "spec", "words"), REFUSED)
+def test_it_is_refused_at_once(three: kube.Cluster, of: str, spec: kube.Body, words: str) -> None:
     with kube.reported(f"{BEHAVIOUR}: refused by the CRD"), pytest.raises(AssertionError, match=re.escape(words)):
-        kube.apply(manifest(three, kind, "refused", spec))
+        kube.apply(manifest(three, of, "refused", spec))
 
 
-@pytest.mark.parametrize(("kind", "spec", "change", "words"), CHANGES)
+@pytest.mark.parametrize(("of", "spec", "change", "words"), CHANGES)
 def test_a_change_is_refused_at_once(
-    three: kube.Cluster, kind: str, spec: kube.Body, change: kube.Body, words: str
+    three: kube.Cluster, of: str, spec: kube.Body, change: kube.Body, words: str
 ) -> None:
     with kube.reported(f"{BEHAVIOUR}: a change refused by the CRD"):
-        kube.apply(manifest(three, kind, "changes", spec))
-        kube.until("it is ready", lambda: kube.is_ready(kind, "changes", three.namespace))
+        kube.apply(manifest(three, of, "changes", spec))
+        kube.until("it is ready", lambda: kube.is_ready(of, "changes", three.namespace))
         with pytest.raises(AssertionError, match=re.escape(words)):
-            kube.apply(manifest(three, kind, "changes", change))
+            kube.apply(manifest(three, of, "changes", change))
 
 
 @pytest.mark.parametrize("bad", CONDITIONS, ids=lambda bad: f"{bad.kind} {bad.reason}")

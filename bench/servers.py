@@ -4,6 +4,7 @@ A server is one node or a cluster of several, on loopback, on free ports, in a f
 scenarios.
 """
 
+import errno
 import os
 import resource
 import shutil
@@ -146,8 +147,22 @@ def _with_children(pids: Sequence[int]) -> Iterator[psutil.Process]:
 
 
 def stored_bytes(folder: Path) -> int:
-    """Bytes that the files of a folder take on the disk (blocks, not lengths)."""
-    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    """Bytes that are written in the files of a folder; what is set aside for later, or given back, does not count."""
+    return sum(_written(path) for path in folder.rglob("*") if path.is_file())
+
+
+def _written(path: Path) -> int:
+    written = at = 0
+    with path.open("rb") as file:
+        while True:
+            try:
+                begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole from there on
+                    return written
+                raise
+            at = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            written += at - begin
 
 
 def _allow_files(pid: int) -> None:

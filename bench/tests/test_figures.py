@@ -1,7 +1,11 @@
 """Quantiles and ratios, by hand-checked examples and by what must always hold."""
 
+import os
+from pathlib import Path
+
 import pytest
 from bench.figures import paired_ratio, quantile
+from bench.servers import stored_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,3 +32,12 @@ def test_ratios_are_taken_run_by_run() -> None:
 
 def test_a_run_without_a_figure_to_divide_by_counts_for_nothing() -> None:
     assert paired_ratio([4.0, 4.0], [0.0, 2.0], more_is_better=True) == pytest.approx(2.0)
+
+
+def test_bytes_that_are_set_aside_are_not_stored(tmp_path: Path) -> None:
+    with (tmp_path / "chunk").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+        file.write(b"x" * 5_000)
+    (tmp_path / "within").mkdir()
+    (tmp_path / "within" / "whole").write_bytes(b"x" * 100_000)
+    assert 105_000 <= stored_bytes(tmp_path) < 150_000

@@ -51,6 +51,19 @@ def until(what: str, holds: Callable[[], Any], *, timeout_s: float = 60.0, every
     return found
 
 
+_chosen: set[int] = set()
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+def own_port() -> int:
+    """A free port that no other node of these tests gets: they are kept for as long as a cluster, and bound later."""
+    while (port := free_port(HOST)) in _chosen or port % _workers != _worker:
+        pass
+    _chosen.add(port)
+    return port
+
+
 class Node:
     """A node's process, over all its starts."""
 
@@ -60,8 +73,8 @@ class Node:
         self.data = folder / "data"
         self.faults = folder / "faults"
         self.host = HOST
-        self.port = free_port(HOST)
-        self.peer_port = free_port(HOST)
+        self.port = own_port()
+        self.peer_port = own_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.stopped = False
         """By SIGSTOP."""

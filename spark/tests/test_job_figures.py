@@ -1,15 +1,18 @@
-"""A job's figures, its executors and its last words, without Spark."""
+"""A job's figures, its executors and its last words, without Java."""
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from headrace_spark.errors import BadOption
 from headrace_spark.job import Autoscale, Job, read
+from headrace_spark.job import __main__ as driver
 from headrace_spark.job.autoscale import Standing, decide
 from headrace_spark.job.ends import End, JobError, end_of, one_line, tell
 from headrace_spark.job.figures import LOOKS, Lag, Rate
+from headrace_spark.job.progress import LONGEST_PAUSE_S, LOOK_S, Progress, pause_after
 
 P, Q = ("/s:t", 0), ("/s:t", 1)
 
@@ -72,6 +75,59 @@ def test_the_rate_is_over_the_last_minute() -> None:
     assert rate.per_second(now=75) == 10
     assert rate.per_second(now=130) == 0
     assert (rate.records, rate.batch_s) == (1200, 3.0)
+
+
+def test_one_slow_look_does_not_keep_the_next_one_away() -> None:
+    assert pause_after(0.01) == LOOK_S
+    assert pause_after(0.5) == 10
+    assert pause_after(40) == LONGEST_PAUSE_S
+
+
+# --- how queries end
+
+
+class Query:
+    """One that runs until it is looked at once more."""
+
+    def __init__(self, failure: str = "") -> None:
+        self.runId = "r"
+        self._failure = failure
+
+    def awaitTermination(self, timeout: int | None = None) -> None:
+        if timeout is None and self._failure:
+            raise RuntimeError(self._failure)
+
+
+class Session:
+    """Of Spark, with a query at the first look and none at the second."""
+
+    def __init__(self, *queries: Query) -> None:
+        self._looks = [list(queries), []] if queries else [[]]
+        self.streams = self
+
+    @property
+    def active(self) -> list[Query]:
+        return self._looks.pop(0)
+
+
+def waited(session: Session, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is said of a run of one query of which Spark's listeners report nothing."""
+    monkeypatch.setattr(driver, "REPORTED_S", 0.2)
+    progress = Progress()
+    progress.started = 1
+    return driver._wait(cast("Any", session), progress)
+
+
+def test_a_query_that_ended_well_is_done_however_late_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert waited(Session(Query()), monkeypatch) == ""
+
+
+def test_a_query_that_failed_between_two_looks_says_so_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert waited(Session(Query("no sensors")), monkeypatch) == "no sensors"
+
+
+def test_a_query_that_nobody_saw_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert waited(Session(), monkeypatch) == "a query ended, and Spark did not say how"
 
 
 # --- executors

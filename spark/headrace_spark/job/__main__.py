@@ -23,6 +23,7 @@ from headrace_spark.job.ends import End, JobError, end_of, one_line, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from headrace_spark.job.progress import Progress
 
@@ -65,7 +66,8 @@ def _run(job: Job, stopping: threading.Event) -> tuple[End, str, Mapping[str, An
         check(job, wait_s=float(os.environ.get("HEADRACE_JOB_WAIT_S", WAIT_S)), stopped=stopping.is_set)
         file = _file(job)
         spark = _session(job)
-        watched: list[Looker | Executors] = [Looker(job, progress)]
+        looker = Looker(job, progress)
+        watched: list[Looker | Executors] = [looker]
         if not (spark.sparkContext.master or "").startswith("local["):
             watched.append(Executors(spark, progress, job.autoscale))
         spark.streams.addListener(progress)
@@ -75,6 +77,8 @@ def _run(job: Job, stopping: threading.Event) -> tuple[End, str, Mapping[str, An
                 each.start()
             _start(job, spark, file)
             failure = _wait(spark, progress)
+            if not failure and not stopping.is_set():
+                looker.finish()
         finally:
             for each in watched:
                 each.stop()
@@ -139,21 +143,31 @@ def _start(job: Job, spark: "SparkSession", file: Path | None) -> None:
 
 
 def _wait(spark: "SparkSession", progress: "Progress") -> str:
-    """Return when no query runs any more, or one has failed: why, or "" """
-    while active := spark.streams.active:
-        for query in active:
-            try:
+    """Return when no query runs any more, or one has failed: why, or "".
+
+    Queries say themselves how they ended. Spark's reports come later, by way of every listener, and are waited for as
+    they hold the last batch's figures; they decide about those queries alone that ended before they were seen here.
+    """
+    seen: dict[str, StreamingQuery] = {}
+    try:
+        while active := spark.streams.active:
+            seen |= {str(query.runId): query for query in active}
+            for query in active:
                 query.awaitTermination(1)
-            except Exception as error:
-                return one_line(error)
-        if progress.failure:
-            return progress.failure
+            if progress.failure:
+                return progress.failure
+        for query in seen.values():
+            query.awaitTermination()
+    except Exception as error:
+        return one_line(error)
     over = threading.Event()
     for _ in range(int(REPORTED_S * 10)):
         if progress.over or progress.failure:
             return progress.failure
         over.wait(0.1)
-    return "a query ended, and Spark did not say how"
+    if progress.started > len(seen):
+        return "a query ended, and Spark did not say how"
+    return ""
 
 
 def _stop(spark: "SparkSession", stopping: threading.Event) -> None:

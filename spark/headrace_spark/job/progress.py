@@ -40,8 +40,12 @@ log = logging.getLogger(__name__)
 PORT: Final = 4041
 LOOK_S: Final = 2.0
 LOOK_SHARE: Final = 20
-"""The next look comes no sooner than after so many times the time that the last one took."""
+"""The next look comes no sooner than after so many times the time that the last one took,"""
+LONGEST_PAUSE_S: Final = 20.0
+"""but no later than this: one that was slow because the cluster was is no reason to know nothing for minutes."""
 LOOK_TIMEOUT: Final = "5"
+LAST_LOOK_S: Final = 15.0
+"""How long a job that is done waits for the last look; without an answer its last word has the one before."""
 
 
 class Progress(StreamingQueryListener):
@@ -144,6 +148,7 @@ class Looker:
         self._progress = progress
         self._every_s = every_s
         self._stop = threading.Event()
+        self._once_more = False
         self._cursors: dict[str, dict[Partition, int]] = {}
         self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
 
@@ -155,13 +160,23 @@ class Looker:
         """Look no more."""
         self._stop.set()
 
+    def finish(self) -> None:
+        """Look once more, since the last look was before the last batch was done; then no more."""
+        self._once_more = True
+        self._stop.set()
+        self._thread.join(LAST_LOOK_S)
+
     def _run(self) -> None:
         inputs = []
         for each in self._job.inputs:
             options = read_options(self._job.reading(each.name) | {"timeout": LOOK_TIMEOUT})
             inputs.append((self._job.group(each.name), options, Subscription(options)))
         took = 0.0
-        while not self._stop.wait(max(self._every_s, took * LOOK_SHARE)):
+        stopped = False
+        while not stopped:
+            stopped = self._stop.wait(pause_after(took, every_s=self._every_s))
+            if stopped and not self._once_more:
+                return
             began = time.monotonic()
             for group, options, subscription in inputs:
                 self._look(group, options, subscription)
@@ -186,6 +201,11 @@ class Looker:
         with Cluster(options.connection) as cluster:
             cursors = committed_cursors(cluster, group, partitions)
         return subscription.at(options.starting, partitions) | cursors
+
+
+def pause_after(took_s: float, *, every_s: float = LOOK_S) -> float:
+    """Seconds until the next look, after one that took so long."""
+    return max(every_s, min(took_s * LOOK_SHARE, LONGEST_PAUSE_S))
 
 
 def serve(progress: Progress, *, port: int = PORT) -> ThreadingHTTPServer:

@@ -1,11 +1,13 @@
 import copy
 import re
+import time
 
 import pytest
 
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace_operator.engine import Key
 from headrace_operator.specs import FINALIZER
+from headrace_operator.status import instant
 
 from .fake_api import NOW, Object
 from .fake_cluster import NS, World
@@ -186,6 +188,46 @@ async def test_a_stateful_set_that_was_scaled_by_hand_is_set_right_without_a_los
         await world.run(KEY)
         assert pods(world) == ["c-0", "c-1", "c-2"]
         assert claims(world) == ["data-c-0", "data-c-1", "data-c-2"]
+
+
+async def test_a_pod_that_is_still_coming_is_drained_once_it_has_registered() -> None:
+    """It would register while it goes, and leave a claim and a node that nobody may delete."""
+    world = await started()
+    stateful_set = copy.deepcopy(world.api.one("StatefulSet", "c"))
+    stateful_set["spec"]["replicas"] = 4
+    stateful_set["status"] = {"observedGeneration": stateful_set["metadata"]["generation"]}
+    world.api.put(stateful_set)
+    assert stateful_set["status"]["observedGeneration"] < world.api.one("StatefulSet", "c")["metadata"]["generation"]
+    await world.once(KEY)
+    assert world.api.one("StatefulSet", "c")["spec"]["replicas"] == 4, "its pod may be made at any moment"
+    world.cluster.settle()
+    (node,) = [each for each in world.cluster.nodes() if each["status"]["slot"] == "c-3/0"]
+    world.api.remove("StorageNode", node["metadata"]["name"])
+    pod = world.api.one("Pod", "c-3")
+    pod["metadata"]["creationTimestamp"] = instant(time.time())
+    pod["status"] = {}
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2", "c-3"]
+    assert world.condition("StreamCluster", "c", "Sized")[1] == "Shrinking"
+    world.api.put(node)
+    await world.run(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    assert claims(world) == ["data-c-0", "data-c-1", "data-c-2"]
+    assert len(node_ids(world)) == 3
+
+
+@pytest.mark.parametrize("status", [{}, {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}])
+async def test_a_pod_that_never_registers_goes_and_leaves_its_claim(status: Object) -> None:
+    world = await started(nodes=4)
+    world.api.remove("StorageNode", "c-4")
+    pod = world.api.one("Pod", "c-3")
+    if status:
+        pod["metadata"]["creationTimestamp"] = instant(time.time())
+    pod["status"] = status
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 3})
+    await world.run(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    assert "data-c-3" in claims(world)
 
 
 async def test_a_deleted_stateful_set_comes_back_as_large_as_there_are_data() -> None:

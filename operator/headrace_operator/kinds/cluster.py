@@ -12,9 +12,7 @@ Nothing of it is needed for a failover.
 
 import base64
 import secrets
-import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +30,15 @@ from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
-from headrace_operator.kinds.cluster_view import QUIET_S, SOON_S, WORKING_S, Seen, look, outside_address
+from headrace_operator.kinds.cluster_view import (
+    QUIET_S,
+    SOON_S,
+    WORKING_S,
+    Seen,
+    look,
+    outside_address,
+    seconds_since,
+)
 from headrace_operator.kinds.finalizers import keep_finalizer
 from headrace_operator.kinds.references import cluster_key, invalid
 from headrace_operator.kinds.reporting import Reporter
@@ -332,7 +338,7 @@ class Clusters:
             return None
         await self._kube.delete("apps/v1", "StatefulSet", key.namespace, key.name)
         pods = await self._kube.list("v1", "Pod", key.namespace, labels=selector(key.name))
-        if pods and _seconds_since(body["metadata"]["deletionTimestamp"]) < PODS_END_S:
+        if pods and seconds_since(body["metadata"]["deletionTimestamp"]) < PODS_END_S:
             return SOON_S
         for api_version, kind in ((API, "StorageNode"), (API, "StorageContainer"), ("v1", "PersistentVolumeClaim")):
             labels = selector(key.name) if kind == "PersistentVolumeClaim" else {CLUSTER_LABEL: key.name}
@@ -383,7 +389,3 @@ def is_available(body: Body) -> bool:
     """Whether a cluster's status says that it answers."""
     conditions = (body.get("status") or {}).get("conditions", [])
     return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)
-
-
-def _seconds_since(instant: str) -> float:
-    return time.time() - datetime.fromisoformat(instant.replace("Z", "+00:00")).timestamp()

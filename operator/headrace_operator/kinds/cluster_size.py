@@ -5,7 +5,8 @@ gone the nodes are forgotten; then the claim is deleted. Up: a claim that is mar
 forgotten and their folders would be refused.
 
 1. A claim is deleted only if it is marked, and it is marked only when the cluster itself has said that all nodes in it
-   are drained and hold nothing. That StorageNodes are missing proves nothing.
+   are drained and hold nothing. That StorageNodes are missing proves nothing: so a pod that is still coming, as when
+   somebody has scaled the StatefulSet, is waited for, and drained once it has registered.
 2. Each step is decided by what there is, so it can be broken off after any write.
 """
 
@@ -18,7 +19,17 @@ from headrace.errors import HeadraceError
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import Manifest, bootstrap
-from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, annotation, claim_ordinal, node_ordinal
+from headrace_operator.kinds.cluster_roll import is_hopeless
+from headrace_operator.kinds.cluster_view import (
+    SOON_S,
+    WORKING_S,
+    Seen,
+    annotation,
+    claim_ordinal,
+    is_ready,
+    node_ordinal,
+    seconds_since,
+)
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import API, GROUP, ClusterSpec
@@ -29,6 +40,9 @@ DRAINED_BY: Final = f"{GROUP}/drained-by"
 """Annotation of a StorageNode: the operator drains it, to make the cluster smaller."""
 DRAINED: Final = f"{GROUP}/drained"
 """Annotation of a claim: the ids of its nodes, all drained. Nothing in it is needed."""
+
+REGISTERS_S: Final = 60.0
+"""A pod that has not registered its nodes so long after it was made is not waited for."""
 
 
 class Sizing:
@@ -108,6 +122,10 @@ class Sizing:
             seen.note("Sized", False, "NoAnswer", text, again_s=WORKING_S)
             return present
         leaving = [node for node in seen.nodes if node_ordinal(node) == present - 1]
+        if len(leaving) < spec.shards and _is_coming(seen, last):
+            text = f"pod {last} is still coming: it is drained once it has registered"
+            seen.note("Sized", False, "Shrinking", text, again_s=SOON_S)
+            return present
         left = [node for node in leaving if not _is_drained(seen, node)]
         for node in left:
             refused = await self._drain(objects, node, last)
@@ -205,6 +223,17 @@ def _held(seen: Seen) -> int:
         *(claim_ordinal(claim) for claim in seen.claims if not annotation(claim, DRAINED)),
     ]
     return 1 + max(ordinals, default=-1)
+
+
+def _is_coming(seen: Seen, name: str) -> bool:
+    """Whether the last pod may still register nodes: it is about to be made, or has been a moment ago."""
+    pod = next((each for each in seen.pods if each["metadata"]["name"] == name), None)
+    if pod is None:
+        found = seen.stateful_set or {"metadata": {}}
+        known = (found.get("status") or {}).get("observedGeneration")
+        return known is not None and known < found["metadata"]["generation"]
+    made = pod["metadata"].get("creationTimestamp")
+    return not is_ready(pod) and not is_hopeless(pod) and made is not None and seconds_since(made) < REGISTERS_S
 
 
 def _is_drained(seen: Seen, node: Manifest) -> bool:

@@ -1,8 +1,10 @@
 """What there is of a StreamCluster: objects, nodes, and what the cluster says of itself. Looks, and decides nothing."""
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from headrace.errors import HeadraceError
@@ -97,6 +99,11 @@ def claim_ordinal(claim: Mapping[str, Any]) -> int:
 def annotation(found: Mapping[str, Any], name: str) -> str:
     """Of any object; "" for none."""
     return str((found["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def seconds_since(instant: str) -> float:
+    """Since one that Kubernetes writes down, such as when an object was made."""
+    return time.time() - datetime.fromisoformat(instant.replace("Z", "+00:00")).timestamp()
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:

@@ -8,9 +8,10 @@ for two rounds, one thing is moved:
     partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
 
 A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for
-two rounds, all that carry more than the mean roll some of their partitionlets to it at once. Where it is still cold
-when that has had its effect, as their partitionlets are few and large, the hottest node rolls one that makes the two
-more alike.
+two rounds, a hot node hands a primary over to it; where none can, as it has no replica yet, all that carry more than
+the mean roll some of their partitionlets to it at once. Where it is still cold when that has had its effect, as their
+partitionlets are few and large, the hottest node rolls one that makes the two more alike. It comes before what hot
+nodes could do among each other, which would leave them alone for a while, and it with nothing.
 
 How much of its writes a container should lose is said here; which partitionlets those are its primary sees. Nodes are
 left alone after a move until that has had its effect, and all moves together keep to a budget a minute. The primaries
@@ -18,7 +19,7 @@ of closed containers, which only serve reads, are spread evenly by number, withi
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -109,12 +110,12 @@ class _Round:
         hot = {node: self._state.hot.get(node, 0) + 1 for node, _, _ in self._hot()}
         cold = {node: self._state.cold.get(node, 0) + 1 for node, _ in self._cold()}
         cooled = [(node, measure) for node, measure, _ in self._hot() if hot[node] >= ROUNDS]
-        for node, measure in cooled:
-            if measure is not DISK and self._may_move(node):
-                self._hand_over_open(node, measure)
-        for node, measure in self._cold():
-            if cold[node] >= ROUNDS and self._may_move(node):
+        warmed = [(node, measure) for node, measure in self._cold() if cold[node] >= ROUNDS]
+        self._hand_over_from(cooled, to={node for node, _ in warmed})
+        for node, measure in warmed:
+            if self._may_move(node):
                 self._warm(node, measure, again=cold[node] > ROUNDS)
+        self._hand_over_from(cooled, to=self._loads.keys())
         for node, measure in cooled:
             if self._may_move(node):
                 self._roll_away(node, measure)
@@ -201,7 +202,12 @@ class _Round:
         mean = _mean(values)
         return values, mean, f"node {node} carries {values[node] / mean:.2f} times the mean {measure.name}"
 
-    def _hand_over_open(self, node: NodeId, measure: Measure) -> None:
+    def _hand_over_from(self, hot: Sequence[tuple[NodeId, Measure]], *, to: Set[NodeId]) -> None:
+        for node, measure in hot:
+            if measure is not DISK and self._may_move(node):
+                self._hand_over_open(node, measure, to=to)
+
+    def _hand_over_open(self, node: NodeId, measure: Measure, *, to: Set[NodeId]) -> None:
         """Hand over the open container whose move helps most. A node keeps one of each volume, for new partitions."""
         values, _, why = self._values(node, measure)
         led = [each for each in self._containers if each.primary == node and each.state == OPEN]
@@ -212,7 +218,7 @@ class _Round:
             if of_volume[record.volume] < 2 or not written:
                 continue
             share = values[node] * self._rates.get(record.container_id, 0.0) / written
-            for heir in self._heirs(record):
+            for heir in (each for each in self._heirs(record) if each in to):
                 larger = max(values[node] - share, values[heir] + share)
                 if larger < BETTER * values[node] and self._may_move(heir) and (best is None or larger < best[0]):
                     best = (larger, record, heir)

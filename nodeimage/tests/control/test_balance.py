@@ -112,6 +112,28 @@ def test_a_new_node_gets_its_share_from_all_that_have_more_than_the_mean(balance
     assert (again.to, again.share, again.limit) == (5, pytest.approx(0.25), pytest.approx(0.9)), "now a large one too"
 
 
+def test_a_new_node_comes_before_what_hot_nodes_could_do_among_each_other(balanced: Balanced) -> None:
+    balanced.world.container(9, (1, 2, 3))
+    balanced.world.node(4)
+    balanced.world.container(5, (4, 1, 2))
+    for node, mib in ((1, 60), (2, 40), (3, 20), (4, 0)):
+        balanced.load(node, mib)
+    balanced.rates |= {2: 30, 3: 40, 4: 20, 9: 30}
+    changes = balanced.rounds(2)
+    assert {each.to for each in changes if isinstance(each, Roll)} == {5}
+    assert not any(isinstance(each, PutContainer) for each in changes)
+
+
+def test_a_node_that_has_come_back_is_handed_a_primary_rather_than_partitionlets(balanced: Balanced) -> None:
+    balanced.world.container(9, (1, 2, 3))
+    for node, mib in ((1, 60), (2, 25), (3, 0)):
+        balanced.load(node, mib)
+    balanced.rates |= {2: 30, 3: 25, 9: 30}
+    (change,) = balanced.rounds(2)
+    assert isinstance(change, PutContainer)
+    assert change.record.primary == 3
+
+
 def test_idle_clusters_and_busy_readers_make_no_node_cold(balanced: Balanced) -> None:
     for node in (1, 2):
         balanced.load(node, 0.5)

@@ -35,6 +35,7 @@ class FakeCluster:
         self.refuse_drain = ""
         self.lacking: list[Object] = []
         self.containers = 2
+        self.catalog = True
         self.unsafe: dict[str, str | None] = {}
         """Pods whose nodes cannot be spared, and why; None: they do not answer."""
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
@@ -118,6 +119,7 @@ class FakeCluster:
             "redundancy": {
                 "whole": not self.lacking,
                 "containers": self.containers,
+                "catalog": self.catalog,
                 "lacking": len(self.lacking),
                 "below_minimum": 0,
             },

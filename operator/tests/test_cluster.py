@@ -307,9 +307,12 @@ async def test_a_roll_waits_for_every_node_that_cannot_be_spared_by_its_own_word
     assert pods(world) == ["c-0", "c-1"]
 
 
-async def test_records_that_were_deleted_by_hand_are_a_condition_that_says_what_to_do() -> None:
+@pytest.mark.parametrize("containers", [0, 1])
+async def test_records_that_were_deleted_by_hand_are_a_condition_that_says_what_to_do(
+    containers: int,
+) -> None:
     world = await started()
-    world.cluster.containers = 0
+    world.cluster.containers, world.cluster.catalog = containers, False
     await world.once(KEY)
     status, reason, message = world.condition("StreamCluster", "c", "Available")
     assert (status, reason) == ("False", "RecordsLost")

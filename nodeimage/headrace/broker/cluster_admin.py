@@ -57,6 +57,7 @@ async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object
             "whole": not lacking,
             "since_ms": broker.redundancy.since if broker.redundancy.whole == (not lacking) else None,
             "containers": len(kept),
+            "catalog": any(each.kind == "catalog" for each in kept),
             "lacking": len(lacking),
             "below_minimum": len(below),
             "behind_bytes": sum(each.behind_bytes or 0 for each in lacking),

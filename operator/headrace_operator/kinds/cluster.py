@@ -268,7 +268,8 @@ class Clusters:
             seen.note("Redundant", None, "NoAnswer", "the cluster does not answer")
             return
         redundancy = seen.status["redundancy"]
-        if not redundancy["containers"]:  # a cluster that answers has had its catalog's, at least
+        # A cluster that answers has had its catalog's, at least. Older nodes do not tell of that.
+        if not redundancy["containers"] or not redundancy.get("catalog", True):
             text = "the cluster's StorageContainers are gone: `headrace recover-store --pod` in one of its pods"
             seen.note("Available", False, "RecordsLost", f"{text} brings them back", again_s=WORKING_S)
             seen.note("Redundant", None, "RecordsLost", text)

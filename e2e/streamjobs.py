@@ -20,7 +20,6 @@ TICK_S = 0.1
 WINDOW_MS = 2_000
 """headrace_spark.demo.pipeline has the same; that module is the application's."""
 FAR_AHEAD_MS = 60_000
-CLOSING_S = 4.0
 FLUSH_S = 30.0
 DRIVER = "job-driver"
 EXECUTOR = "job-executor"
@@ -86,12 +85,10 @@ class Feed(threading.Thread):
         self.join()
 
     def close(self) -> dict[Window, Figures]:
-        """The windows that are complete, once readings far ahead have closed them for the pipeline."""
+        """The windows that are complete, with readings far ahead written that close them for the pipeline."""
         self.stop()
         due = {where: Figures(len(of), min(of), max(of), sum(of)) for where, of in self._values.items()}
-        for later in (1, 2):  # where a batch without records gives out no windows, the second has some
-            self._write(time.time_ns() // 1_000_000 + later * FAR_AHEAD_MS)
-            time.sleep(CLOSING_S)
+        self._write(time.time_ns() // 1_000_000 + FAR_AHEAD_MS)
         assert not self._faults, self._faults[:5]
         return due
 

@@ -39,7 +39,6 @@ class Driver:
             "HEADRACE_JOB": str(folder / "job.json"),
             "HEADRACE_JOB_PORT": str(self.port),
             "HEADRACE_TERMINATION": str(self._last),
-            "HEADRACE_JOB_WAIT_S": "2",
         }
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -172,7 +171,7 @@ def test_available_now_reads_what_there_is_and_ends_with_0(
     assert said.items() <= first.last().items()
     produce(node, source, 100, 50)
     second = driver(definition)
-    assert second.end() == End.DONE
+    assert second.end() == End.DONE, second.lines()
     assert second.last()["records"] == 50
     assert copied(node, target) == Counter(b"N%d" % n for n in range(150))
 
@@ -260,7 +259,8 @@ def test_a_query_that_fails_is_one_line_and_may_be_tried_again(
 def test_what_is_not_there_is_one_line_before_java_is_started(
     node: "Node", tmp_path: Path, driver: Callable[..., Driver], change: dict[str, Any], end: End, said: str
 ) -> None:
-    running = driver(job(node, tmp_path, node.topic(), node.topic()) | change, JAVA_HOME="/none")
+    definition = job(node, tmp_path, node.topic(), node.topic()) | change
+    running = driver(definition, JAVA_HOME="/none", HEADRACE_JOB_WAIT_S="2")
     assert running.end(60) == end, running.lines()
     (line,) = running.lines()
     assert said in line

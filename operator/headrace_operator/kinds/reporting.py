@@ -25,13 +25,16 @@ class Reporter:
         self._kube = kube
         self._cache = cache
         self._figures_at: dict[str, float] = {}
-        """When a resource's status was written last, by uid."""
+        """When the figures of a resource were written last because it was their time, by uid."""
         self.statuses = 0
 
     async def report(
         self, body: Body, conditions: Sequence[Condition], figures: Mapping[str, Any], *, types: Sequence[str] = ()
     ) -> None:
-        """What came of a resource: conditions at once, figures once a minute. `types`: conditions of its kind."""
+        """What came of a resource: conditions at once, figures once a minute. `types`: conditions of its kind.
+
+        A condition takes the figures along, and does not put off their own time: of what has just begun they are 0.
+        """
         meta = body["metadata"]
         before = body.get("status") or {}
         all_of_them = complete(conditions, types)
@@ -53,7 +56,8 @@ class Reporter:
             if self._cache is not None:
                 self._cache.gone(key_of(body), uid=meta["uid"])
             return
-        self._figures_at[meta["uid"]] = time.monotonic()
+        if due:
+            self._figures_at[meta["uid"]] = time.monotonic()
         if self._cache is not None:
             self._cache.take({"apiVersion": body["apiVersion"], "kind": body["kind"], **after})
 

@@ -1,16 +1,29 @@
-# make demo | make test | make install | make bench | make simulate; each does all of its own set-up.
+# make demo | make test | make e2e | make install | make bench | make simulate | make docs; each does all of its own
+# set-up, but for what `make e2e` needs of a machine: Docker, kind, kubectl and helm, or KIT=1.
 SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install java bench simulate lint clean
+.PHONY: demo test e2e e2e-ci install java bench simulate lint docs clean
 
 demo: $(VENV)/.demo java
 	$(BIN)/python -m headrace_spark.demo
 
 test: $(VENV)/.dev java
 	@.ci/stages $(BIN)
+
+# On kind, all of it (about an hour, then docs/e2e.md), or the gate's part. KIT=1 has kind from e2e/kind-kit, for machines
+# that can pull no image: it changes the machine.
+KIT ?= $(HEADRACE_E2E_KIT)
+E2E := HEADRACE_E2E_KIT=$(KIT) $(BIN)/pytest e2e
+e2e: $(VENV)/.dev
+	@rm -f $${HEADRACE_E2E_REPORT:-e2e/report.jsonl}
+	$(E2E)
+	$(BIN)/python .ci/e2e_report.py
+
+e2e-ci: $(VENV)/.dev
+	$(E2E) -m ci_part
 
 install: $(VENV)/.demo
 
@@ -25,6 +38,10 @@ simulate: $(VENV)/.dev
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# docs/resources.md, from crds/.
+docs: $(VENV)/.dev
+	$(BIN)/python .ci/resources.py
 
 # One stamp per set of extras; a change of pyproject.toml installs again.
 $(VENV)/.venv:

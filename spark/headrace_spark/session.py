@@ -59,7 +59,7 @@ def build_session(
 ) -> "SparkSession":
     """A session that knows `format("headrace")`, on loopback, with this Python for its workers.
 
-    `master` is local[*] by default; `conf` stands over the defaults here. Raises NoJava.
+    `master` is local[*] by default, or what spark-submit was told; `conf` stands over the defaults here. Raises NoJava.
     """
     find_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -80,7 +80,9 @@ def build_session(
         "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine takes its time
         **(conf or {}),
     }
-    builder = SparkSession.builder.appName(app_name).master(master or "local[*]")
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit runs us, and has said it
+        builder = builder.master(master or "local[*]")
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -38,6 +38,7 @@ from headrace.broker.redundancy import Redundancy
 from headrace.broker.rolls import Rolls
 from headrace.broker.scrub import Scrub
 from headrace.broker.space import Space
+from headrace.broker.stream_figures import StreamFigures
 from headrace.broker.topics import Topics
 from headrace.broker.unclean import UncleanRecoveries
 from headrace.broker.volume_limits import VolumeLimits
@@ -129,6 +130,7 @@ class Broker:
         self.partitions = Partitions(self)
         self.rolls = Rolls(self, limit=node.settings.partitionlet_bytes)
         self.old_reads = OldReads(self)
+        self.stream_figures = StreamFigures(self)
         self.producer_ids = ProducerIds(self)
         self._placing = Placing(cluster)
         self._led: set[Container] = set()
@@ -212,13 +214,9 @@ class Broker:
         """A client is gone."""
         self.connections.discard(session)
 
-    def advertised(self, _session: Connection) -> tuple[str, int]:
-        """The address by which this session's client reaches this node."""
-        return self.node.host, self.node.port
-
     def address(self, node_id: NodeId, session: Connection) -> Address | None:
         """The address by which this session's client reaches a node; None for one that is not known."""
-        return self.layout.address(node_id, self.advertised(session))
+        return self.layout.address(node_id, session.listener)
 
     # --- the cluster
 

@@ -7,7 +7,7 @@ call that needs it. What may be asked is decided in `cluster_rules`; the calls o
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import structlog
@@ -57,6 +57,7 @@ async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object
             "whole": not lacking,
             "since_ms": broker.redundancy.since if broker.redundancy.whole == (not lacking) else None,
             "containers": len(kept),
+            "catalog": any(each.kind == "catalog" for each in kept),
             "lacking": len(lacking),
             "below_minimum": len(below),
             "behind_bytes": sum(each.behind_bytes or 0 for each in lacking),
@@ -295,20 +296,27 @@ async def container_recover(broker: "Broker", params: Recovery) -> dict[str, obj
 
 
 class Balance(Params, frozen=True):
+    """See BalanceRecord. What is not given stays."""
+
     paused: bool | None = None
+    over_mean: Annotated[float, msgspec.Meta(ge=1.05, le=10)] | None = None
+    traffic_floor: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+    requests_floor: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+    disk_floor: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+    moves_per_minute: Annotated[int, msgspec.Meta(ge=0, le=600)] | None = None
 
 
 async def balance(broker: "Broker", params: Balance) -> dict[str, object]:
-    """Whether load is moved; set where `paused` is given. With what each node carries, and the newest moves here."""
-    paused = broker.cluster.view.balance.paused
-    if params.paused is not None:
-        wanted = params.paused
-        paused = (await broker.store(lambda store: records.set_balance_paused(store, wanted))).paused
+    """Whether load is moved, and from when on; set where anything is given. With what each node carries."""
+    policy = broker.cluster.view.balance
+    given = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
+    if given:
+        policy = await broker.store(lambda store: records.set_balance(store, **given))
         broker.cluster.view.refresh()
-        log.info("balance", paused=paused)
+        log.info("balance", **msgspec.structs.asdict(policy))
     answers = await _probed(broker)
     return {
-        "paused": paused,
+        **msgspec.structs.asdict(policy),
         "controller": _controller(broker),
         "nodes": [_node_shown(broker, node, answers.get(node.node_id)) for node in broker.cluster.nodes()],
     }

@@ -49,7 +49,7 @@ async def describe_cluster(broker: "Broker", request: Any, session: Connection) 
         "controller_id": broker.node.node_id,
         "brokers": [
             {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
-            for each in broker.layout.addresses(broker.advertised(session))
+            for each in broker.layout.addresses(session.listener)
         ],
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

@@ -143,4 +143,4 @@ class ClusterLink:
         self, node: NodeRecord, message: Request[A], buffers: "Sequence[Buffer]" = (), *, timeout_s: float = CALL_S
     ) -> tuple[A, memoryview]:
         """Ask one node. Raises KafkaError, PeerUnreachable."""
-        return await self.peers.call((node.host, node.peer_port), message, buffers, timeout_s=timeout_s)
+        return await self.peers.call(node.peer_address, message, buffers, timeout_s=timeout_s)

@@ -126,12 +126,13 @@ async def _node_configs(
 async def node_facts(broker: "Broker", session: Connection) -> NodeFacts:
     """This node as its configs show it to the client of `session`."""
     stream = await broker.catalog.query(lambda reader: reader.stream(broker.default_stream))
-    address, port = broker.advertised(session)
+    own = broker.address(broker.node.node_id, session)
+    assert own is not None, "this node is always known to itself"
     return NodeFacts(
         node_id=broker.node.node_id,
         rack=broker.node.rack,
-        host=address,
-        port=port,
+        host=own.host,
+        port=own.port,
         replicas=replicas(broker),
         defaults=stream.policy if stream is not None else StreamPolicy(),
         settings=dataclasses.asdict(broker.node.settings),

@@ -72,8 +72,10 @@ def _params(name: str, method: "_Method", given: Mapping[str, Any]) -> Any:
 # --- streams
 
 
-class StreamPath(Params, frozen=True):
+class OneStream(Params, frozen=True):
     path: str
+    figures: bool = False
+    """Whether it is asked how much is in it: all of its partitions are looked at for that."""
 
 
 class NewStream(Params, frozen=True):
@@ -119,10 +121,19 @@ async def stream_list(broker: "Broker", params: Page) -> list[dict[str, object]]
     return [stream_shown(row) for row in rows]
 
 
-async def stream_show(broker: "Broker", params: StreamPath) -> dict[str, object]:
-    """One stream: its policy, how much is in it, and (`problem`) why no topics can be made in it at present."""
+async def stream_show(broker: "Broker", params: OneStream) -> dict[str, object]:
+    """One stream: its policy, how much is in it, and (`problem`) why no topics can be made in it at present.
+
+    With `figures` its messages, bytes and the time of the oldest too; null as long as they are not known yet.
+    """
     row = await _stream(broker, params.path)
-    return {**stream_shown(row), "problem": stream_warning(broker, row)}
+    shown = {**stream_shown(row), "problem": stream_warning(broker, row)}
+    if not params.figures:
+        return shown
+    known = await broker.stream_figures.of(row)
+    if known is None:
+        return {**shown, "messages": None, "bytes": None, "oldest_ms": None}
+    return {**shown, "messages": known.messages, "bytes": known.bytes, "oldest_ms": known.oldest}
 
 
 async def stream_alter(broker: "Broker", params: StreamChange) -> dict[str, object]:
@@ -367,7 +378,7 @@ class _Method(NamedTuple):
 METHODS: Final[Mapping[str, _Method]] = {
     "stream.create": _Method(NewStream, stream_create),
     "stream.list": _Method(Page, stream_list),
-    "stream.show": _Method(StreamPath, stream_show),
+    "stream.show": _Method(OneStream, stream_show),
     "stream.alter": _Method(StreamChange, stream_alter),
     "stream.delete": _Method(StreamEnd, stream_delete),
     "topic.list": _Method(TopicPage, topic_list),

@@ -79,20 +79,22 @@ class Layout:
         self._placed.clear()
         self._nodes = None
 
-    def address(self, node_id: NodeId, own: tuple[str, int]) -> Address | None:
-        """The address of a node, None for one that is not known; `own`: host and port of this one, for who asks."""
-        if node_id == self._node.node_id:
-            return Address(node_id, *own, self._node.rack)
+    def address(self, node_id: NodeId, listener: str) -> Address | None:
+        """The address of a node for clients that came through a listener; None for a node that is not known."""
         node = self._cluster.node(node_id)
-        return None if node is None else Address(node_id, node.host, node.port, node.zone or None)
+        if node is not None:
+            return Address(node_id, *node.address(listener), node.zone or None)
+        if node_id == self._node.node_id:
+            return Address(node_id, self._node.host, self._node.port, self._node.rack)
+        return None
 
-    def addresses(self, own: tuple[str, int]) -> list[Address]:
+    def addresses(self, listener: str) -> list[Address]:
         """The nodes that a client should know, by id: all but those that have said that they stop, and lead nothing."""
         if self._nodes is None:
             leads = {record.primary for record in self._cluster.view.containers.values() if record.state != "deleted"}
             known = {node.node_id for node in self._cluster.nodes() if not node.stopping or node.node_id in leads}
             self._nodes = sorted(known | {self._node.node_id})
-        return [address for node_id in self._nodes if (address := self.address(node_id, own)) is not None]
+        return [address for node_id in self._nodes if (address := self.address(node_id, listener)) is not None]
 
     def placed(self, container_id: ContainerId) -> Placed | None:
         """A container; None: nobody is known to lead it."""

@@ -110,8 +110,10 @@ _numbers = itertools.count(1)
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one client's socket, and its session with the broker."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, *, listener: str = "") -> None:
+        """`listener`: through which the client comes; nodes may have other addresses for its clients."""
         self.number = next(_numbers)  # no other connection of this process has it
+        self.listener = listener
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None

@@ -44,7 +44,7 @@ async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest,
     body = encode_response(
         version,
         throttle_ms=0,
-        brokers=[BrokerMeta(*address) for address in broker.layout.addresses(broker.advertised(session))],
+        brokers=[BrokerMeta(*address) for address in broker.layout.addresses(session.listener)],
         cluster_id=broker.node.cluster_id,
         controller_id=broker.node.node_id,
         topics=topics,

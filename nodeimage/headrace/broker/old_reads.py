@@ -7,7 +7,8 @@ try again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
@@ -103,38 +104,42 @@ class OldReads:
 
     # --- sizes
 
-    async def extents(self, rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:
+    async def extents(
+        self, rows: Iterable[PartitionletRow], *, first: Mapping[PartitionletId, Offset] = MappingProxyType({})
+    ) -> dict[PartitionletId, Extent]:
         """What is stored of these partitionlets, as the leaders of their containers have it, each asked once and all
-        at the same time. Those of a leader that does not answer are left out."""
+        at the same time. Those of a leader that does not answer are left out. `first`: of these, from which offset on
+        the time of the oldest record is asked for."""
         by_container: dict[ContainerId, list[PartitionletRow]] = {}
         for row in rows:
             if row.state != INTENDED:
                 by_container.setdefault(row.container, []).append(row)
         found: dict[PartitionletId, Extent] = {}
-        for part in await asyncio.gather(*(self._extents_in(*each) for each in by_container.items())):
+        for part in await asyncio.gather(*(self._extents_in(*each, first) for each in by_container.items())):
             found |= part
         return found
 
     async def _extents_in(
-        self, container: ContainerId, rows: Sequence[PartitionletRow]
+        self, container: ContainerId, rows: Sequence[PartitionletRow], first: Mapping[PartitionletId, Offset]
     ) -> dict[PartitionletId, Extent]:
         replica = replica_of(self._broker, container)
         opened = {row.id for row in rows if row.state == OPEN}
         if replica is not None and replica.led:
-            found = await extents_of(self._broker, replica, [row.id for row in rows], opened)
+            found = await extents_of(self._broker, replica, [row.id for row in rows], opened, first)
         else:
             found = {}
             for start in range(0, len(rows), IN_ONE_CALL):
                 wanted = [row.id for row in rows[start : start + IN_ONE_CALL]]
-                asked = Extents(container, wanted, [each for each in wanted if each in opened])
+                times = {each: first[each] for each in wanted if each in first}
+                asked = Extents(container, wanted, [each for each in wanted if each in opened], times)
                 try:
                     answer, _ = await self._broker.cluster.ask_leader(container, asked, timeout_s=ANSWER_S)
                 except (HeadraceError, OSError) as error:
                     log.info("sizes are left out", container=container, reason=str(error))
                     break
-                found |= {id_: Extent(size, end) for id_, size, end in answer.items}
+                found |= {id_: Extent(size, end, answer.times.get(id_)) for id_, size, end in answer.items}
         return {
-            row.id: Extent(found[row.id].size, max(row.first, found[row.id].end) if row.state == OPEN else row.end)
+            row.id: found[row.id]._replace(end=max(row.first, found[row.id].end) if row.state == OPEN else row.end)
             for row in rows
             if row.id in found
         }
@@ -178,12 +183,19 @@ def replica_of(broker: "Broker", container: ContainerId) -> Replica | None:
 
 
 async def extents_of(
-    broker: "Broker", replica: Replica, wanted: Sequence[PartitionletId], opened: set[PartitionletId]
+    broker: "Broker",
+    replica: Replica,
+    wanted: Sequence[PartitionletId],
+    opened: set[PartitionletId],
+    first: Mapping[PartitionletId, Offset] = MappingProxyType({}),
 ) -> dict[PartitionletId, Extent]:
-    """What a replica of this node holds of these partitionlets, of which `opened` are open. Raises `CorruptLog`."""
+    """What a replica of this node holds of these partitionlets, of which `opened` are open; of those in `first` the
+    time of the oldest record too. Raises `CorruptLog`."""
 
     def look(some: Sequence[PartitionletId]) -> dict[PartitionletId, Extent]:
-        return {each: replica_reads.extent(replica, each, is_open=each in opened) for each in some}
+        return {
+            each: replica_reads.extent(replica, each, is_open=each in opened, first=first.get(each)) for each in some
+        }
 
     found: dict[PartitionletId, Extent] = {}
     for start in range(0, len(wanted), AT_ONCE):

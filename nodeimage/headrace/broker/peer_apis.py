@@ -101,10 +101,13 @@ class _PeerApis:
         if not replica.led:
             raise _not_here(asked.container)
         try:
-            found = await extents_of(self._broker, replica, asked.partitionlets, set(asked.open))
+            found = await extents_of(self._broker, replica, asked.partitionlets, set(asked.open), asked.first)
         except (HeadraceError, OSError) as error:
             raise self._failed(error, ContainerId(asked.container)) from error
-        return ExtentsFound([(id_, extent.size, Offset(extent.end)) for id_, extent in found.items()])
+        return ExtentsFound(
+            [(id_, extent.size, Offset(extent.end)) for id_, extent in found.items()],
+            {id_: extent.oldest for id_, extent in found.items() if extent.oldest is not None},
+        )
 
     async def open_partitionlet(self, asked: OpenPartitionlet, payload: memoryview, _session: Session) -> Opened:
         try:

@@ -8,7 +8,7 @@ see from `committed_end`. A sealed partitionlet is complete here once its last r
 from typing import NamedTuple
 
 from headrace.catalog.rows import PartitionletRow
-from headrace.ids import ContainerId, Offset, PartitionletId, Position
+from headrace.ids import ContainerId, Millis, Offset, PartitionletId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.log.reading import NEVER
 from headrace.wire.batch import iter_batches
@@ -31,6 +31,8 @@ class Extent(NamedTuple):
 
     size: int
     end: int
+    oldest: Millis | None = None
+    """The time of its first record, where that was asked for and there is one."""
 
 
 def committed_end(replica: Replica, partitionlet: PartitionletId) -> Offset:
@@ -106,6 +108,19 @@ def find_time(replica: Replica, partitionlet: PartitionletId, timestamp: int, li
     return replica.log.find_timestamp(partitionlet, timestamp, limit=limit)
 
 
-def extent(replica: Replica, partitionlet: PartitionletId, *, is_open: bool) -> Extent:
-    """How much is stored of a partitionlet; its end is -1 where that is not asked for, or it holds no record."""
-    return Extent(replica.log.size(partitionlet), committed_end(replica, partitionlet) if is_open else NO_OFFSET)
+def extent(replica: Replica, partitionlet: PartitionletId, *, is_open: bool, first: Offset | None = None) -> Extent:
+    """How much is stored of a partitionlet; its end is -1 where that is not asked for, or it holds no record.
+
+    `first`: where it begins, for its oldest record's time.
+    """
+    end = committed_end(replica, partitionlet) if is_open else NO_OFFSET
+    oldest = None if first is None else _time_at(replica, partitionlet, first)
+    return Extent(replica.log.size(partitionlet), end, oldest)
+
+
+def _time_at(replica: Replica, partitionlet: PartitionletId, offset: Offset) -> Millis | None:
+    """The time of the batch that holds `offset`, or follows it. Raises `CorruptLog`."""
+    for run in read_range(replica, partitionlet, offset=offset, limit=NEVER, max_bytes=1) or []:
+        for batch, _ in iter_batches(run):
+            return Millis(batch.max_timestamp if batch.append_time else batch.base_timestamp)
+    return None

@@ -41,7 +41,16 @@ from headrace.catalog.selects import (
     topic_row,
 )
 from headrace.catalog.tables import applied
-from headrace.ids import ContainerId, Offset, PartitionletId, Position, StreamNumber, serial_of, stream_of
+from headrace.ids import (
+    ContainerId,
+    Offset,
+    PartitionletId,
+    Position,
+    StreamNumber,
+    partitionlet_id,
+    serial_of,
+    stream_of,
+)
 
 _PAGE = 1000
 
@@ -151,6 +160,17 @@ class Reader:
         rows = self._connection.execute(
             f"{PARTITIONLET} WHERE {where} ORDER BY p.partition, p.id",
             (topic,) if partition is None else (topic, partition),
+        )
+        return list(map(partitionlet_row, rows))
+
+    def partitionlets(
+        self, stream: StreamNumber, *, after: PartitionletId, limit: int = _PAGE
+    ) -> list[PartitionletRow]:
+        """A page of a stream's partitionlets, those behind `after`, in order of id, the intended ones too."""
+        first = partitionlet_id(stream=stream, serial=0)
+        rows = self._connection.execute(
+            f"{PARTITIONLET} WHERE p.id >= ? AND p.id > ? AND p.id < ? ORDER BY p.id LIMIT ?",
+            (first, after, partitionlet_id(stream=StreamNumber(stream + 1), serial=0), limit),
         )
         return list(map(partitionlet_row, rows))
 

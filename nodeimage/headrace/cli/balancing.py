@@ -1,5 +1,6 @@
 """`headrace balance`: what each node carries, what was moved and why, and whether anything is moved."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from headrace.cli.cluster_status import EVENT_COLUMNS, UP, newest_events
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.units import show_size
 from headrace.cli.words import rows_of
 from headrace.errors import HeadraceError
 
@@ -18,10 +20,11 @@ COLUMNS: Final = (
     "disk_used_bytes",
 )
 RULES: Final = """\
-Every 3 s the controller compares what the nodes carry. One that carries more than 1.25 of the mean, in traffic,
-requests or disk, and for two rounds, gives something up: it hands a primary over to a replica in sync, or its hottest
-partitions go on in containers of the coolest node. No stored byte is copied. At most 6 moves a minute; then both nodes
-are left alone for 15 s. Below 8 MiB/s, 2,000 requests/s and 8 GiB nobody is thought to carry too much."""
+Every 3 s the controller compares what the nodes carry. One that carries more than {over_mean:g} of the mean, in
+traffic, requests or disk, and for two rounds, gives something up: it hands a primary over to a replica in sync, or its
+hottest partitions go on in containers of the coolest node. No stored byte is copied. At most {moves_per_minute} moves a
+minute; then both nodes are left alone for 15 s. Below {traffic}/s, {requests_floor:,} requests/s and {disk} nobody is
+thought to carry too much."""
 
 
 def balance(
@@ -50,7 +53,7 @@ def balance(
     columns, rows, numbers = rows_of(answer["nodes"], COLUMNS)
     print_table(columns, rows, right=numbers)
     if explain:
-        _explain(answer["moves"])
+        _explain(answer)
 
 
 def moves(seen: Any, most: int) -> list[dict[str, Any]]:
@@ -59,8 +62,10 @@ def moves(seen: Any, most: int) -> list[dict[str, Any]]:
     return newest_events(moved, most)
 
 
-def _explain(moved: list[dict[str, Any]]) -> None:
-    print(f"\n{RULES}\n")
+def _explain(answer: Mapping[str, Any]) -> None:
+    floors = {"traffic": show_size(answer["traffic_floor"]), "disk": show_size(answer["disk_floor"])}
+    print(f"\n{RULES.format(**answer, **floors)}\n")
+    moved = answer["moves"]
     if not moved:
         print("Nothing was moved since the nodes that run were started.")
         return

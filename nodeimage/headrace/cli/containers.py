@@ -91,8 +91,20 @@ def _ask(planned: dict[str, Any]) -> None:
     typer.confirm("Give that up?", abort=True, err=True)
 
 
-def recover_store(data: DataFolder = None, yes: Yes = False, output: Output = OutputFormat.TABLE) -> None:
-    """Build the cluster store of a stopped cluster anew, from what the nodes' folders say of their containers."""
+def recover_store(
+    data: DataFolder = None,
+    pod: Annotated[bool, typer.Option("--pod", help="In a pod of a cluster that runs on Kubernetes")] = False,
+    yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Build the cluster store anew, from what the nodes' folders say of their containers.
+
+    Of a cluster of this machine, which is stopped. On Kubernetes, in a pod, of one that runs: what was deleted of its
+    StorageContainers is put back; without --yes it is only shown.
+    """
+    if pod:
+        _recover_of_pod(yes, output)
+        return
     from headrace.local.folder import default_folder
     from headrace.local.store_recovery import recover_store as recover
 
@@ -133,3 +145,20 @@ def recover_store(data: DataFolder = None, yes: Yes = False, output: Output = Ou
     columns, rows, numbers = rows_of(result["containers"])  # type: ignore[arg-type]
     print_table(columns, rows, title="containers", right=numbers)
     note(f"start the cluster with `headrace up{f' --data {data}' if data else ''}`, and look at `headrace volume list`")
+
+
+def _recover_of_pod(yes: bool, output: OutputFormat) -> None:
+    from headrace.node.pod import recover_store
+
+    done = recover_store(apply=yes)
+    if output is OutputFormat.JSON:
+        print_json(done)
+        return
+    for warning in done["warnings"]:
+        note(f"warning: {warning}")
+    if not done["containers"]:
+        note("no container's record is missing")
+        return
+    columns, rows, numbers = rows_of(done["containers"])
+    print_table(columns, rows, title="containers", right=numbers)
+    note("their records are back" if done["done"] else "nothing was done: say --yes to have these records written")

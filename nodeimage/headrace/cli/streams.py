@@ -80,7 +80,7 @@ def list_streams(bootstrap: Bootstrap = None, data: DataFolder = None, output: O
 @app.command()
 def show(path: Path, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """Show one stream: its policy and how much is in it."""
-    _show(_call(bootstrap, data, "stream.show", {"path": path}), output)
+    _show(_call(bootstrap, data, "stream.show", {"path": path, "figures": True}), output)
 
 
 @app.command()

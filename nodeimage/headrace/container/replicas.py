@@ -7,7 +7,8 @@ heartbeats.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from headrace.container.container import Container
 from headrace.container.damage import Damage
 from headrace.container.environment import Environment
 from headrace.container.follower import Install
+from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
@@ -330,10 +332,42 @@ class Replicas:
             session.close()
 
     async def prepare(self, container_id: ContainerId) -> str:
-        """Make an empty replica for a container that is about to be created; its format. Idempotent."""
+        """Make an empty replica for a container that is about to be created; its format. Idempotent.
+
+        Raises KafkaError (FENCED_LEADER_EPOCH) where it has been in use: then the container's record was lost.
+        """
         folder = self._env.folder / str(container_id)
         state = await self._loop.run_in_executor(self._env.executor, replica_folder.prepare, folder)
+        if state.seen and container_id not in self._env.view.containers:
+            raise KafkaError(
+                Code.FENCED_LEADER_EPOCH,
+                f"container {container_id} is to be made, but its replica here has seen epoch {state.seen}: "
+                "the cluster store has lost its record; put it back, at a higher epoch",
+            )
         return state.format
+
+    async def unrecorded(
+        self, recorded: Collection[ContainerId]
+    ) -> tuple[list[ContainerId], list[FoundReplica], list[str]]:
+        """Replicas here of containers that have no record: those of which this node still sees one, or leads them;
+        what all others hold; what cannot be read."""
+        lost = sorted(replica_folder.listed(self._env.folder).difference(recorded))
+        unseen = [each for each in lost if each in self._env.view.containers or each in self.led]
+        found, warnings = [], []
+        for container_id in lost:
+            if container_id in unseen:
+                continue
+            kept = self._kept.get(container_id)
+            end = kept.replica.log.end if kept is not None and kept.replica is not None else None
+            look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, end=end)
+            try:
+                replica = await self._loop.run_in_executor(self._env.executor, look)
+            except CorruptLog as error:
+                warnings.append(f"node {self._env.node_id}: {error}; it is left out")
+                continue
+            if replica is not None:
+                found.append(replica)
+        return unseen, found, warnings
 
     def damaged(self, container_id: ContainerId) -> None:
         """What this node's replica of a container holds is damaged below its synced mark (invariant 14).

@@ -1,15 +1,17 @@
 """Which load should move, and where. Pure.
 
 Every few seconds. A node is hot if it carries more than 1.25 of the mean of the nodes, in traffic, requests or disk,
-above a floor below which nobody minds. Once it has been hot for two rounds, one thing is moved:
+above a floor below which nobody minds; the cluster's owner may set these numbers (BalanceRecord). Once it has been hot
+for two rounds, one thing is moved:
 
     a primary       to a member of the in-sync set, where that makes the larger of the two loads smaller
     partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
 
 A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for
-two rounds, all that carry more than the mean roll some of their partitionlets to it at once. Where it is still cold
-when that has had its effect, as their partitionlets are few and large, the hottest node rolls one that makes the two
-more alike.
+two rounds, a hot node hands a primary over to it; where none can, as it has no replica yet, all that carry more than
+the mean roll some of their partitionlets to it at once. Where it is still cold when that has had its effect, as their
+partitionlets are few and large, the hottest node rolls one that makes the two more alike. It comes before what hot
+nodes could do among each other, which would leave them alone for a while, and it with nothing.
 
 How much of its writes a container should lose is said here; which partitionlets those are its primary sees. Nodes are
 left alone after a move until that has had its effect, and all moves together keep to a budget a minute. The primaries
@@ -17,7 +19,7 @@ of closed containers, which only serve reads, are spread evenly by number, withi
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,16 +28,14 @@ from headrace.control.heirs import hand_over, heirs
 from headrace.control.observed import CLOSED, DATA, OPEN, Observed
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.reports import NodeLoad
-from headrace.store.records import ContainerRecord
+from headrace.store.records import BalanceRecord, ContainerRecord
 
 EVERY_S: Final = 3.0
-OVER_MEAN: Final = 1.25
 UNDER_MEAN: Final = 0.5
 ROUNDS: Final = 2
 """In which a node must be hot or cold, one after the other."""
 SETTLE_S: Final = 15.0
 """After a move its nodes are left alone; rates are over seconds."""
-MOVES_PER_MINUTE: Final = 6
 CLOSED_PER_ROUND: Final = 2
 CLOSED_PER_MINUTE: Final = 30
 BETTER: Final = 0.9
@@ -44,7 +44,6 @@ ROUNDED: Final = 1.3
 """Times what a node should get it may get from each of several others: partitionlets are whole."""
 LEAST_SHARE: Final = 0.02
 """Of a container's writes; less is not worth a move."""
-MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +51,14 @@ class Measure:
     """One kind of load."""
 
     name: str
-    floor: float
-    """Below it a node is not hot."""
-    cold_floor: float
-    """If the mean is below it, no node is cold."""
+    cold: float = float("inf")
+    """If the mean is below so much of the floor, no node is cold."""
 
 
-TRAFFIC: Final = Measure("traffic", 8 * MIB, MIB)
-REQUESTS: Final = Measure("requests", 2_000, 200)
-DISK: Final = Measure("disk", 8 * 1024 * MIB, float("inf"))
+TRAFFIC: Final = Measure("traffic", 1 / 8)
+REQUESTS: Final = Measure("requests", 1 / 10)
+DISK: Final = Measure("disk")
+ON: Final = BalanceRecord()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +80,18 @@ class BalanceState:
     """Until when a node is left alone."""
 
 
-def balance(observed: Observed, state: BalanceState, now: float) -> tuple[list[Change], BalanceState]:
-    """The moves of this round, and what the next is to know. Nothing before a round is due."""
-    if now - state.at < EVERY_S:
+def balance(
+    observed: Observed, state: BalanceState, now: float, policy: BalanceRecord = ON
+) -> tuple[list[Change], BalanceState]:
+    """The moves of this round, and what the next is to know. Nothing before a round is due, or while it is paused."""
+    if policy.paused or now - state.at < EVERY_S:
         return [], state
-    return _Round(observed, state, now).make()
+    return _Round(observed, state, now, policy).make()
 
 
 class _Round:
-    def __init__(self, observed: Observed, state: BalanceState, now: float) -> None:
+    def __init__(self, observed: Observed, state: BalanceState, now: float, policy: BalanceRecord) -> None:
+        self._policy = policy
         self._observed = observed
         self._state = state
         self._now = now
@@ -109,12 +110,12 @@ class _Round:
         hot = {node: self._state.hot.get(node, 0) + 1 for node, _, _ in self._hot()}
         cold = {node: self._state.cold.get(node, 0) + 1 for node, _ in self._cold()}
         cooled = [(node, measure) for node, measure, _ in self._hot() if hot[node] >= ROUNDS]
-        for node, measure in cooled:
-            if measure is not DISK and self._may_move(node):
-                self._hand_over_open(node, measure)
-        for node, measure in self._cold():
-            if cold[node] >= ROUNDS and self._may_move(node):
+        warmed = [(node, measure) for node, measure in self._cold() if cold[node] >= ROUNDS]
+        self._hand_over_from(cooled, to={node for node, _ in warmed})
+        for node, measure in warmed:
+            if self._may_move(node):
                 self._warm(node, measure, again=cold[node] > ROUNDS)
+        self._hand_over_from(cooled, to=self._loads.keys())
         for node, measure in cooled:
             if self._may_move(node):
                 self._roll_away(node, measure)
@@ -143,7 +144,8 @@ class _Round:
             mean = _mean(values)
             for node, value in values.items():
                 over = value / mean if mean else 0.0
-                if value > measure.floor and over > OVER_MEAN and over > found.get(node, (node, measure, 0.0))[2]:
+                is_hot = value > self._floor(measure) and over > self._policy.over_mean
+                if is_hot and over > found.get(node, (node, measure, 0.0))[2]:
                     found[node] = (node, measure, over)
         return sorted(found.values(), key=lambda each: (-each[2], each[0]))
 
@@ -154,12 +156,18 @@ class _Round:
         for measure in (TRAFFIC, REQUESTS):
             values = {node: _value(load, measure) for node, load in self._loads.items()}
             mean = _mean(values)
-            if mean >= measure.cold_floor:
+            if mean >= measure.cold * self._floor(measure):
                 found |= {node: measure for node, value in values.items() if value < UNDER_MEAN * mean}
                 busy |= {node for node, value in values.items() if value > mean}
         return [
             (node, measure) for node, measure in sorted(found.items(), key=lambda each: each[0]) if node not in busy
         ]
+
+    def _floor(self, measure: Measure) -> float:
+        """Below it a node is not hot."""
+        policy = self._policy
+        floors = {TRAFFIC: policy.traffic_floor, REQUESTS: policy.requests_floor, DISK: policy.disk_floor}
+        return float(floors[measure])
 
     def _read_ends(self) -> dict[ContainerId, tuple[int, int]]:
         ends: dict[ContainerId, tuple[int, int]] = {}
@@ -181,7 +189,7 @@ class _Round:
     # --- moves
 
     def _may_move(self, *nodes: NodeId) -> bool:
-        return len(self._moves) < MOVES_PER_MINUTE and not any(node in self._resting for node in nodes)
+        return len(self._moves) < self._policy.moves_per_minute and not any(node in self._resting for node in nodes)
 
     def _move(self, change: Change, *nodes: NodeId) -> None:
         self._changes.append(change)
@@ -194,7 +202,12 @@ class _Round:
         mean = _mean(values)
         return values, mean, f"node {node} carries {values[node] / mean:.2f} times the mean {measure.name}"
 
-    def _hand_over_open(self, node: NodeId, measure: Measure) -> None:
+    def _hand_over_from(self, hot: Sequence[tuple[NodeId, Measure]], *, to: Set[NodeId]) -> None:
+        for node, measure in hot:
+            if measure is not DISK and self._may_move(node):
+                self._hand_over_open(node, measure, to=to)
+
+    def _hand_over_open(self, node: NodeId, measure: Measure, *, to: Set[NodeId]) -> None:
         """Hand over the open container whose move helps most. A node keeps one of each volume, for new partitions."""
         values, _, why = self._values(node, measure)
         led = [each for each in self._containers if each.primary == node and each.state == OPEN]
@@ -205,7 +218,7 @@ class _Round:
             if of_volume[record.volume] < 2 or not written:
                 continue
             share = values[node] * self._rates.get(record.container_id, 0.0) / written
-            for heir in self._heirs(record):
+            for heir in (each for each in self._heirs(record) if each in to):
                 larger = max(values[node] - share, values[heir] + share)
                 if larger < BETTER * values[node] and self._may_move(heir) and (best is None or larger < best[0]):
                     best = (larger, record, heir)

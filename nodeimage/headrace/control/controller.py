@@ -254,8 +254,8 @@ class Controller:
         observed = self._observe(now)
         changes = plan(observed, now)
         self._tell_waits(changes)
-        if not any(not isinstance(each, Wait) for each in changes) and not self._view.balance.paused:
-            changes, self._balance = balance(observed, self._balance, now)
+        if not any(not isinstance(each, Wait) for each in changes):
+            changes, self._balance = balance(observed, self._balance, now, self._view.balance)
         await self._apply(changes)
 
     def _observe(self, now: float) -> Observed:
@@ -406,7 +406,7 @@ class Controller:
             change.container, MOST_ROLLED, change.to, change.reason, share=change.share, limit=change.limit
         )
         try:
-            answer, _ = await self._peers.call((node.host, node.peer_port), order, timeout_s=ROLL_S)
+            answer, _ = await self._peers.call(node.peer_address, order, timeout_s=ROLL_S)
         except HeadraceError as error:
             log.warning("partitionlets were not rolled", container=change.container, reason=str(error))
             return

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from headrace.errors import HeadraceError
+from headrace.errors import Code, HeadraceError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import AnswerT, Prepare, Request
 from headrace.store import container_records
@@ -51,8 +51,8 @@ async def create(
     for node, answer in zip(members, answers, strict=True):
         if isinstance(answer, uuid.UUID):
             ready.append((node.node_id, answer))
-        elif not isinstance(answer, HeadraceError) or not ready:
-            raise answer
+        elif not isinstance(answer, HeadraceError) or not ready or answer.code is Code.FENCED_LEADER_EPOCH:
+            raise answer  # fenced: it exists already, and the store has lost its record
         else:
             log.warning("a replica was not made", container=container, node=node.node_id, reason=str(answer))
     return await store_call(
@@ -69,5 +69,5 @@ async def create(
 
 
 async def _prepare(peers: Peers, node: NodeRecord, container: ContainerId, kind: str) -> uuid.UUID:
-    answer, _ = await peers.call((node.host, node.peer_port), Prepare(container, kind), timeout_s=PREPARE_S)
+    answer, _ = await peers.call(node.peer_address, Prepare(container, kind), timeout_s=PREPARE_S)
     return uuid.UUID(answer.format)

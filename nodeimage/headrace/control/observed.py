@@ -106,6 +106,8 @@ class Observed:
     """(kind, primary, volume) of containers that are being made."""
     settings: Settings = Settings()
     _replicas: Mapping[tuple[NodeId, ContainerId], ReplicaState] = field(init=False, repr=False)
+    _replaced: frozenset[NodeId] = field(init=False, repr=False)
+    """Nodes whose disk is gone: a newer one runs where they ran."""
 
     def __post_init__(self) -> None:
         told = {
@@ -115,6 +117,9 @@ class Observed:
             for each in sight.answer.replicas
         }
         object.__setattr__(self, "_replicas", told)
+        newest = {node.slot: node.node_id for node in sorted(self.nodes.values(), key=lambda each: each.node_id)}
+        older = {node.node_id for node in self.nodes.values() if node.slot and newest[node.slot] != node.node_id}
+        object.__setattr__(self, "_replaced", frozenset(older))
 
     def life(self, node: NodeId, now: float) -> Life:
         """How a node is."""
@@ -171,7 +176,7 @@ class Observed:
     def is_gone(self, node: NodeId, now: float) -> bool:
         """Whether its replicas are to be rebuilt elsewhere: removed, drained, or dead for long."""
         record = self.nodes.get(node)
-        if record is None or record.draining:
+        if record is None or record.draining or node in self._replaced:
             return True
         if self.life(node, now) is not Life.DEAD:
             return False

@@ -19,7 +19,7 @@ from headrace.control.observed import CATALOG, DATA, DEFAULT_VOLUME, DELETED, OP
 from headrace.control.placement import choose_members
 from headrace.control.replicas import Replication
 from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
+from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord, VolumeRecord
 
 
 def plan(observed: Observed, now: float) -> list[Change]:
@@ -158,6 +158,9 @@ class _Plan:
         observed, now = self._observed, self._now
         nodes = [node for key, node in sorted(observed.nodes.items()) if observed.takes_roles(key, now)]
         if not any(each.kind == CATALOG for each in self._records.values()):
+            if lost := self._lost_catalog():
+                self._add(lost)
+                return
             if not self._have_gathered(nodes):
                 return
             volume = observed.volumes.get(DEFAULT_VOLUME) or VolumeRecord(DEFAULT_VOLUME)
@@ -169,6 +172,16 @@ class _Plan:
             for node in nodes:
                 if volume.admits(node):
                     self._see_to_open_container(node, volume, nodes)
+
+    def _lost_catalog(self) -> Wait | None:
+        """Why nothing is made: there is a catalog, and the store has no record of it. All else would be beside it."""
+        observed = self._observed
+        replicas = {node: observed.replica(node, CATALOG_ID) for node in sorted(observed.nodes)}
+        holders = [str(node) for node, replica in replicas.items() if replica is not None and replica.epoch > 0]
+        if not holders:
+            return None
+        text = f"the cluster store has lost the catalog's record, and nodes {', '.join(holders)} have replicas of it"
+        return Wait(CATALOG_ID, f"{text}: bring it back with `headrace recover-store`")
 
     def _have_gathered(self, nodes: list[NodeRecord]) -> bool:
         if any(kind == CATALOG for kind, _, _ in self._observed.creating):

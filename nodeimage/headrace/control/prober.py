@@ -78,7 +78,7 @@ class Prober:
         """Nodes were registered, started again or removed."""
         for node, watched in list(self._watched.items()):
             record = self._view.nodes.get(node)
-            if record is None or (record.run, record.host, record.peer_port) != watched.place:
+            if record is None or (record.run, *record.peer_address) != watched.place:
                 for task in watched.tasks():
                     task.cancel()
                 del self._watched[node], self._sights[node]
@@ -199,8 +199,8 @@ class _Watched:
     def __init__(self, record: NodeRecord) -> None:
         self.node = record.node_id
         self.run: uuid.UUID = record.run
-        self.address = (record.host, record.peer_port)
-        self.place = (record.run, record.host, record.peer_port)
+        self.address = record.peer_address
+        self.place = (record.run, *record.peer_address)
         self.refusals = 0
         self.failures = 0
         self.wake = asyncio.Event()

@@ -1,11 +1,8 @@
 """Builds the cluster store of a stopped embedded cluster anew, from what the nodes' folders say (DESIGN section 3).
 
-Each replica keeps its container's last known record. Of a container's replicas the one with the highest (epoch of its
-last frame, end) has everything that was ever acknowledged, whatever the records say of in-sync sets: a member of the
-set had it, and whoever is ahead of that member in this order has all that it has (as in an election). It leads, at an
-epoch above all that any replica has seen; those that hold exactly the same are in sync with it, the others catch up. A
-replica whose node led by an old copy of the store, and wrote other frames in an epoch that the leading one knows too,
-is set aside, and its node begins anew: by their histories the two would pass for the same (local/parting.py).
+Each replica keeps its container's last known record; container.found says what becomes of these. A replica whose node
+led by an old copy of the store, and wrote other frames in an epoch that the leading one knows too, is set aside, and
+its node begins anew: by their histories the two would pass for the same (local/parting.py).
 
 What only the store knew is lost: zones, labels, limits and spread of volumes, drains, and how many producer ids were
 handed out. The new store gets other random bits for these, so no id comes twice. Ids of nodes and containers skip
@@ -24,43 +21,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from msgspec import structs
 
-from headrace.container import replica_folder
-from headrace.container.history import History, last_epoch
+from headrace.container.found import FoundReplica, ahead, found_replica, recovered_record, volumes_told
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.folder import DataFolder, Identity
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.ids import ContainerId, NodeId
 from headrace.local.cluster import running_cluster
 from headrace.local.folder import node_folders, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
 from headrace.local.parting import parts
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store import container_records, records
+from headrace.store.compare_and_set import skip_ids
 from headrace.store.protocol import StoreUnavailable
 from headrace.store.records import ClusterRecord, ContainerRecord, NodeRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
 
-SKIPPED_IDS = 100
-"""Ids that a node or container may have had of which nothing is left."""
-
 
 class NotRecovered(HeadraceError):
     """The folder does not hold what a store could be built from."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundReplica:
-    """A replica as its folder tells it."""
-
-    node: NodeId
-    format: uuid.UUID
-    seen: Epoch
-    record: ContainerRecord
-    last_epoch: Epoch
-    end: int
-    history: History = ()
-    folder: Path = Path()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,32 +84,9 @@ def recover_store(folder: Path) -> Recovered:
         return _write(folder, identities, replicas, [each for found in parted.values() for each in found], warnings)
 
 
-def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
-    """The record of a container, from all replicas of it that were found. Pure."""
-    newest = max(found, key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
-    best = _ahead(found)
-    same = [each for each in found if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
-    present = {each.node for each in found}
-    replicas = [node for node in newest.replicas if node in present]
-    replicas += sorted(each.node for each in same if each.node not in replicas)
-    leader = next((each for each in same if each.node == newest.primary), best)
-    highest = max([each.seen for each in found] + [each.record.epoch for each in found])
-    return structs.replace(
-        newest,
-        primary=leader.node,
-        epoch=Epoch(highest + 1),
-        in_sync=tuple((each.node, each.format) for each in same),
-        replicas=tuple(replicas),
-    )
-
-
-def _ahead(found: Sequence[FoundReplica]) -> FoundReplica:
-    return max(found, key=lambda each: (each.last_epoch, each.end))
-
-
 def _parted(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundReplica]:
     """Those that part from the one that is ahead where their histories do not."""
-    best = _ahead(found)
+    best = ahead(found)
     parted = []
     for each in found:
         if each is best:
@@ -138,9 +94,9 @@ def _parted(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundRep
         try:
             with (
                 closing(ContainerLog.open(each.folder, LogOptions())) as log,
-                closing(ContainerLog.open(best.folder, LogOptions())) as ahead,
+                closing(ContainerLog.open(best.folder, LogOptions())) as leading,
             ):
-                if parts(log, each.history, ahead, best.history):
+                if parts(log, each.history, leading, best.history):
                     parted.append(each)
         except CorruptLog as error:
             warnings.append(f"{each.folder} cannot be compared with {best.folder}, and is kept: {error}")
@@ -163,30 +119,12 @@ def _replicas(node_folder: Path, node: NodeId, warnings: list[str]) -> list[Foun
         if not re.fullmatch(r"\d+", path.name):
             continue
         try:
-            state = replica_folder.read(path)
-            if state is None or not state.record:
-                warnings.append(f"{path} has no record of its container and is left out")
-                continue
-            record = msgspec.json.decode(state.record, type=ContainerRecord)
-            if record.state == "deleted":
-                continue
-            with closing(ContainerLog.open(path, LogOptions())) as log:
-                end = log.end
-        except (CorruptLog, msgspec.DecodeError) as error:
-            warnings.append(f"{path} is damaged and is left out: {error}")
+            replica = found_replica(path, node)
+        except CorruptLog as error:
+            warnings.append(f"{error}; it is left out")
             continue
-        found.append(
-            FoundReplica(
-                node=node,
-                format=uuid.UUID(state.format),
-                seen=Epoch(max(state.seen, state.led)),
-                record=record,
-                last_epoch=last_epoch(state.history, end),
-                end=end,
-                history=state.history,
-                folder=path,
-            )
-        )
+        if replica is not None:
+            found.append(replica)
     return found
 
 
@@ -221,8 +159,8 @@ def _write(
             _put(store, f"{records.NODE_PREFIX}{identity.node_id}", _node(identity, old))
         for record in containers:
             container_records.put_container(store, record, None)
-        _skip_ids(store, "node", max(identity.node_id for identity in identities))
-        _skip_ids(store, "container", max(record.container_id for record in containers))
+        skip_ids(store, "node", max(identity.node_id for identity in identities))
+        skip_ids(store, "container", max(record.container_id for record in containers))
     for each in parted:
         _set_aside(each, warnings)
     kept_as = _replace(folder, draft)
@@ -267,12 +205,7 @@ def _old_store(folder: Path, cluster_id: str, warnings: list[str]) -> _Old:
 
 def _volumes(containers: Sequence[ContainerRecord], old: _Old, nodes: int) -> tuple[VolumeRecord, ...]:
     """Those of the old store; others as far as the containers' records tell of them."""
-    volumes = {volume.name: volume for volume in old.volumes}
-    for record in containers:
-        if record.volume not in volumes:
-            replicas = max(each.wanted for each in containers if each.volume == record.volume)
-            least = max(each.min_in_sync for each in containers if each.volume == record.volume)
-            volumes[record.volume] = VolumeRecord(record.volume, replicas=replicas, min_in_sync=min(least, replicas))
+    volumes = {volume.name: volume for volume in (*volumes_told(containers), *old.volumes)}
     volumes.setdefault("default", default_volume(nodes))
     return tuple(volume for _, volume in sorted(volumes.items()))
 
@@ -291,10 +224,6 @@ def _node(identity: Identity, old: _Old) -> NodeRecord:
 
 def _put(store: SqliteStore, key: str, record: msgspec.Struct) -> None:
     store.put(key, msgspec.json.encode(record), None)
-
-
-def _skip_ids(store: SqliteStore, kind: str, highest: int) -> None:
-    store.put(f"next/{kind}", msgspec.json.encode({"next": highest + SKIPPED_IDS}), None)
 
 
 def _replace(folder: Path, draft: Path) -> Path | None:

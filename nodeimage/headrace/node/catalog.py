@@ -129,7 +129,7 @@ class NodeCatalog:
         if node is None or node.node_id == self._node_id:
             raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
         answer, _ = await self._while_it_leads(node)(
-            self._peers.call((node.host, node.peer_port), Submit(), [payload], timeout_s=SUBMIT_S)
+            self._peers.call(node.peer_address, Submit(), [payload], timeout_s=SUBMIT_S)
         )
         return Position(answer.position)
 

@@ -82,4 +82,4 @@ class NodeEnvironment:
 
     async def connect(self, node: NodeRecord) -> Session:
         """A session for a stream."""
-        return await self._peers.open((node.host, node.peer_port), CONNECT_S)
+        return await self._peers.open(node.peer_address, CONNECT_S)

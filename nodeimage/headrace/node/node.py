@@ -10,8 +10,9 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -20,11 +21,12 @@ from headrace.broker.broker import Broker, NodeIdentity
 from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.disk_room import DiskRoom
 from headrace.broker.listener import Connection
+from headrace.broker.node_status import node_status
 from headrace.catalog.service import Catalog
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import FolderRefused
+from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.folder import DataFolder
 from headrace.ids import ContainerId, Millis, NodeId
 from headrace.node.catalog import NodeCatalog
@@ -32,18 +34,23 @@ from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.disk import NodeDisk
 from headrace.node.environment import NodeEnvironment
+from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.load import LoadMeter
-from headrace.node.options import Options
+from headrace.node.options import KubernetesCluster, Options
+from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, Submit
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, Submit, Unrecorded
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
 from headrace.store import records
-from headrace.store.protocol import ClusterStore, StoreCall
+from headrace.store.protocol import ClusterStore, StoreCall, StoreUnavailable
 from headrace.store.records import CATALOG_ID, ClusterRecord, NodeRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView
+
+if TYPE_CHECKING:
+    from headrace.store.kubernetes.store import KubernetesStore
 
 log = structlog.get_logger()
 
@@ -51,6 +58,10 @@ T = TypeVar("T")
 
 READERS = 4
 STORE_SILENT_S: Final = 2.0
+STORE_CALLS: Final = 2
+KUBERNETES_CALLS: Final = 8
+"""A call takes some milliseconds there, and a failover hundreds of calls."""
+STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
 
@@ -63,7 +74,8 @@ class Node:
         self._settings = options.settings
         self._folder = DataFolder.open(options.data)
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
-        self._store_executor = ThreadPoolExecutor(2, thread_name_prefix="store")
+        at_once = STORE_CALLS if isinstance(options.store, Path) else KUBERNETES_CALLS
+        self._store_executor = ThreadPoolExecutor(at_once, thread_name_prefix="store")
         self._room = DiskRoom(options.data, self._settings)
         self._disk = NodeDisk(
             self._room, chunk_bytes=self._settings.chunk_bytes, executor=self._executor, tell=self._tell_full
@@ -71,7 +83,11 @@ class Node:
         self._load = LoadMeter()
         self._closing = contextlib.AsyncExitStack()
         """What has been started, to be stopped in reverse order."""
+        self._servers: list[asyncio.Server] = []
         self._ready = False
+        self._waits_for = "its folder"
+        """Until it is ready: what it is at."""
+        self.admin_port: int | None = None
         self._changes = Changes()
         self.ended = asyncio.Event()
 
@@ -80,16 +96,23 @@ class Node:
         options = self._options
         self._closing.callback(self._folder.close)
         self._closing.callback(self._executor.shutdown)
-        listening = _listen(options.host, options.port)
-        self._closing.callback(listening.close)
-        peer_listening = _listen(options.host, options.peer_port, option="--peer-port")
+        bind = options.bind or options.host
+        listening = {"": _listen(bind, options.port)}
+        self._closing.callback(listening[""].close)
+        peer_listening = _listen(bind, options.peer_port, option="--peer-port")
         self._closing.callback(peer_listening.close)
+        for name, asked in options.listeners.items():
+            listening[name] = _listen(bind, asked, option="--listener")
+            self._closing.callback(listening[name].close)
+        if options.admin_port is not None:
+            await self._serve_http(bind, options.admin_port)
         loop = asyncio.get_running_loop()
-        self._store = await loop.run_in_executor(self._executor, SqliteStore, options.store)
+        self._waits_for = "the cluster store"
+        self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
         self._closing.callback(self._store.close)
         self._closing.callback(self._store_executor.shutdown)
-        port, peer_port = int(listening.getsockname()[1]), int(peer_listening.getsockname()[1])
-        cluster, record = await self.store(lambda store: self._register(store, port, peer_port))
+        port, peer_port = int(listening[""].getsockname()[1]), int(peer_listening.getsockname()[1])
+        cluster, record = await self._registered(port, peer_port)
         self._record = record
         self.identity = NodeIdentity(
             node_id=record.node_id,
@@ -100,9 +123,10 @@ class Node:
             rack=options.zone or None,
         )
         self.view = ClusterView(self._store)
-        await self.view.start()
         self._closing.push_async_callback(self.view.close)
+        await self.view.start()
         await self._join(cluster, peer_listening)
+        self._waits_for = "the catalog"
         replica = await self._catalog.replica()
         self.catalog = await self._catalog.open(replica)
         self._closing.push_async_callback(self.catalog.close)
@@ -122,8 +146,11 @@ class Node:
         await self._catalog.caught_up(replica)
         await self._catalog.ensure_default_stream(Millis(self.broker.now()))
         await self.broker.start()
+        self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.broker.cluster.open_data)
-        self._server = await loop.create_server(lambda: Connection(self.broker), sock=listening, backlog=1024)
+        for name, each in listening.items():
+            accepted = partial(Connection, self.broker, listener=name)
+            self._servers.append(await loop.create_server(accepted, sock=each, backlog=1024))
         self._ready = True
         return self.identity
 
@@ -156,10 +183,12 @@ class Node:
             changes=self._changes,
         )
         self._closing.push_async_callback(self.replicas.close)
+        self._recovery = StoreRecovery(node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store)
         self._handlers: PeerHandlers = {
             Probe: self._probed,
             Prepare: self._prepare,
             Submit: self._catalog.submitted,
+            Unrecorded: self._recovery.answer,
         }
         self._peer_server = PeerServer(
             listening,
@@ -198,15 +227,77 @@ class Node:
         self._closing.push_async_callback(self._disk.close)
         self._closing.push_async_callback(self.controller.close)
 
+    async def _serve_http(self, host: str, port: int) -> None:
+        from headrace.admin.http import HttpPort  # aiohttp: 10 MB that other nodes do not need
+
+        served = HttpPort(
+            ready=self._why_not_ready,
+            safe=self._why_not_safe,
+            status=self._status,
+            hand_over=self._hand_over,
+            recover_store=self._recover_store,
+        )
+        self._closing.push_async_callback(served.close)
+        self.admin_port = await served.start(host, port)
+
+    def _why_not_ready(self) -> str:
+        if not self._ready:
+            return f"the node {'stops' if self.ended.is_set() else f'waits for {self._waits_for}'}"
+        return why_not_ready(
+            self.view, self._record.node_id, led=self.replicas.led.keys(), heard=self.controller.heard()
+        )
+
+    def _why_not_safe(self) -> str:
+        if not self._ready:
+            return self._why_not_ready()
+        return why_not_safe(self.view, self._record.node_id, heard=self.controller.heard())
+
+    def _status(self) -> Awaitable[dict[str, Any]] | None:
+        async def status() -> dict[str, Any]:
+            silent_s = asyncio.get_running_loop().time() - self.view.reachable_at
+            return {
+                **await node_status(self.broker),
+                "ready": int(not self._why_not_ready()),
+                "controller": int(self.controller.in_office),
+                "store_silent_s": round(silent_s, 3),
+            }
+
+        return status() if self._ready else None
+
+    async def _hand_over(self) -> None:
+        if self._ready:
+            await self.containers.hand_over()
+
+    async def _recover_store(self, apply: bool) -> dict[str, Any]:
+        if not hasattr(self, "_recovery"):
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"the node waits for {self._waits_for}")
+        return await self._recovery.recover(apply=apply)
+
     async def stop(self) -> None:
         """Hand over, answer what can be answered, sync, and let go of the folder."""
         if self._ready:
             self._ready = False
             await self.containers.hand_over()
-            self._server.close()
+            for server in self._servers:
+                server.close()
         await self._closing.aclose()
 
     # --- the cluster store
+
+    async def _registered(self, port: int, peer_port: int) -> tuple[ClusterRecord, NodeRecord]:
+        """Waits for a store that is away where that is another machine, which comes back. Raises HeadraceError."""
+        told = False
+        while True:
+            try:
+                return await self.store(lambda store: self._register(store, port, peer_port))
+            except StoreUnavailable as error:
+                if isinstance(self._options.store, Path):
+                    raise
+                self._waits_for = f"the cluster store: {error}"
+                if not told:
+                    log.warning("waits for the cluster store", reason=str(error))
+                told = True
+            await asyncio.sleep(STORE_AGAIN_S)
 
     async def store(self, change: Callable[[ClusterStore], T]) -> T:
         """Run a blocking call on the cluster store in a thread."""
@@ -216,10 +307,9 @@ class Node:
         """[blocking]"""
         options = self._options
         cluster = records.ensure_cluster(store, first_nodes=options.first_nodes)
-        replicas = min(3, cluster.first_nodes)
-        records.ensure_volume(
-            store, records.VolumeRecord("default", replicas=replicas, min_in_sync=2 if replicas == 3 else 1)
-        )
+        replicas = cluster.replicas or min(3, cluster.first_nodes)
+        minimum = cluster.min_in_sync or (2 if replicas == 3 else 1)
+        records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
         identity = self._folder.identity()
         if identity is not None:
             self._folder.check_cluster(identity, cluster.cluster_id)
@@ -231,7 +321,9 @@ class Node:
             run=uuid.uuid4(),
             host=options.host,
             port=port,
+            peer_host=options.peer_host,
             peer_port=peer_port,
+            slot=options.slot,
             failure_host=options.failure_host or socket.gethostname(),
             zone=options.zone,
             labels=options.labels,
@@ -313,6 +405,21 @@ def make_broker(
     replicas.on_left.append(broker.container_left)
     handlers.update(peer_apis.handlers(broker))
     return broker
+
+
+def _open_store(where: Path | KubernetesCluster) -> "SqliteStore | KubernetesStore":
+    """[blocking]"""
+    if isinstance(where, Path):
+        return SqliteStore(where)
+    from headrace.store.kubernetes.api import Access  # aiohttp: 10 MB that other nodes do not need
+    from headrace.store.kubernetes.store import KubernetesStore
+
+    return KubernetesStore(
+        cluster=where.name,
+        namespace=where.namespace,
+        access=Access(where.api, where.token) if where.api else Access.in_cluster(),
+        cluster_record=where.record.read_bytes(),
+    )
 
 
 def _listen(host: str, port: int, *, option: str = "--port") -> socket.socket:

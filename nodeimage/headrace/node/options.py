@@ -19,16 +19,37 @@ LEAST = {
 
 
 @dataclass(frozen=True, slots=True)
+class KubernetesCluster:
+    """The cluster store is Kubernetes'; `record`: the file with the cluster's own record, as it is mounted."""
+
+    name: str
+    namespace: str
+    record: Path
+    api: str = ""
+    """The API server's address; "": as pods find it."""
+    token: Path | None = None
+    """With `api`: the file of the token for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """The command line."""
 
     data: Path
-    store: Path
+    store: Path | KubernetesCluster
     host: str
     port: int
     ready_file: Path | None
     settings: NodeSettings
     peer_port: int = 0
+    bind: str = ""
+    """Address to listen at; "": `host`."""
+    peer_host: str = ""
+    listeners: dict[str, int] = field(default_factory=dict)
+    """More ports for clients, by name of the listener."""
+    admin_port: int | None = None
+    """Health and metrics over HTTP; None: not served."""
+    slot: str = ""
     first_nodes: int = 1
     failure_host: str = ""
     zone: str = ""
@@ -42,8 +63,28 @@ def parse(arguments: Sequence[str]) -> Options:
         prog="headrace.node", description="One storage node of a cluster.", allow_abbrev=False
     )
     parser.add_argument("--data", type=Path, required=True, help="this node's folder")
-    parser.add_argument("--store", type=Path, required=True, help="the cluster store's SQLite file")
-    parser.add_argument("--host", default="127.0.0.1")
+    store = parser.add_mutually_exclusive_group(required=True)
+    store.add_argument("--store", type=Path, help="the cluster store's SQLite file")
+    store.add_argument(
+        "--kubernetes", metavar="NAMESPACE/CLUSTER", help="the cluster store is this one's, in Kubernetes"
+    )
+    parser.add_argument("--cluster-record", type=Path, help="with --kubernetes: the file with the cluster's own record")
+    parser.add_argument("--kubernetes-api", default="", help="address of the API server, if this is no pod")
+    parser.add_argument("--kubernetes-token", type=Path, help="with --kubernetes-api: the file of a token for it")
+    parser.add_argument("--host", default="127.0.0.1", help="of the address that clients are told")
+    parser.add_argument("--bind", default="", help="address to listen at, if it is not --host")
+    parser.add_argument("--peer-host", default="", help="where other nodes reach this one, if it is not --host")
+    parser.add_argument(
+        "--listener",
+        action="append",
+        default=[],
+        metavar="NAME=PORT",
+        help="one more port for clients, who are told the addresses that nodes have for that listener",
+    )
+    parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
+    parser.add_argument(
+        "--slot", default="", help="where this process runs: a new folder there replaces the former node"
+    )
     parser.add_argument("--port", type=int, default=0, help="for Kafka clients; 0: any free one")
     parser.add_argument("--peer-port", type=int, default=0, help="for the other nodes; 0: any free one")
     parser.add_argument("--ready-file", type=Path, help="written as JSON once the node serves")
@@ -75,12 +116,37 @@ def parse(arguments: Sequence[str]) -> Options:
         if getattr(given, name) < least:
             parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}; the least is {least}")
     labels = dict(label.partition("=")[::2] for label in given.label)
+    listeners: dict[str, int] = {}
+    for each in given.listener:
+        name, _, port = each.partition("=")
+        if not name or not port.isdecimal():
+            parser.error(f"--listener is {each}; it is NAME=PORT")
+        if name in listeners:
+            parser.error(f"--listener {name} is there twice")
+        listeners[name] = int(port)
+    where: Path | KubernetesCluster = given.store
+    if given.kubernetes is not None:
+        namespace, _, name = given.kubernetes.partition("/")
+        if not namespace or not name or given.cluster_record is None:
+            parser.error("--kubernetes is NAMESPACE/CLUSTER, and goes with --cluster-record")
+        where = KubernetesCluster(
+            name=name,
+            namespace=namespace,
+            record=given.cluster_record,
+            api=given.kubernetes_api,
+            token=given.kubernetes_token,
+        )
     return Options(
         data=given.data,
-        store=given.store,
+        store=where,
         host=given.host,
         port=given.port,
         peer_port=given.peer_port,
+        bind=given.bind,
+        peer_host=given.peer_host,
+        listeners=listeners,
+        admin_port=given.admin_port,
+        slot=given.slot,
         ready_file=given.ready_file,
         first_nodes=given.first_nodes,
         failure_host=given.failure_host,

@@ -35,14 +35,25 @@ EXIT_REFUSED = 2
 
 
 async def serve(options: Options) -> int:
-    """Run a node until SIGTERM or SIGINT; the exit code."""
+    """Run a node until SIGTERM or SIGINT, which also end one that is still starting; the exit code."""
     loop = asyncio.get_running_loop()
     node = Node(options)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.ended.set)
+    ended = loop.create_task(node.ended.wait())
+    starting = loop.create_task(node.start())
     try:
-        identity = await node.start()
+        await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            log.info("stopping before it was ready")
+            starting.cancel()
+            await asyncio.wait({starting})
+        if starting.cancelled():
+            await node.stop()
+            return 0
+        identity = starting.result()
     except BaseException:
+        starting.cancel()
         await node.stop()
         raise
     gc.collect()
@@ -50,8 +61,7 @@ async def serve(options: Options) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     log.info("ready", node=identity.node_id, address=f"{identity.host}:{identity.port}", pid=os.getpid())
     if options.ready_file is not None:
-        _write_ready(options.ready_file, identity)
-    ended = loop.create_task(node.ended.wait())
+        _write_ready(options.ready_file, identity, node.admin_port)
     waited: set[asyncio.Future[Any]] = {ended, node.catalog.failed}
     await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     failed = node.catalog.failed.done()
@@ -63,11 +73,10 @@ async def serve(options: Options) -> int:
     return EXIT_DISK_FAILED if failed else 0
 
 
-def _write_ready(path: Path, identity: NodeIdentity) -> None:
+def _write_ready(path: Path, identity: NodeIdentity, admin_port: int | None) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(
-        json.dumps({"id": identity.node_id, "host": identity.host, "port": identity.port, "pid": os.getpid()})
-    )
+    told = {"id": identity.node_id, "host": identity.host, "port": identity.port, "pid": os.getpid()}
+    temporary.write_text(json.dumps(told if admin_port is None else told | {"admin_port": admin_port}))
     temporary.rename(path)
 
 

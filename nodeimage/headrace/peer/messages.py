@@ -142,6 +142,23 @@ class Prepare(Request[Prepared], frozen=True):
     answer = Prepared
 
 
+class UnrecordedFound(Message, frozen=True):
+    """What a node holds of containers that have no record. Payload: their replicas (container.found), as msgpack."""
+
+    unseen: list[ContainerId] = []
+    """Those of them whose records are not gone yet as the node sees it: it may lead them. Nothing is said of these."""
+    warnings: list[str] = []
+    """Of folders that cannot be read."""
+
+
+class Unrecorded(Request[UnrecordedFound], frozen=True):
+    """Ask for that: the cluster store has lost records."""
+
+    recorded: list[ContainerId]
+    """All containers that have one."""
+    answer = UnrecordedFound
+
+
 class Submitted(Message, frozen=True):
     """The command is committed."""
 
@@ -208,6 +225,8 @@ class ExtentsFound(Message, frozen=True):
     """(partitionlet, bytes stored, end offset) of those that are here."""
 
     items: list[tuple[PartitionletId, int, Offset]]
+    times: dict[PartitionletId, Millis] = {}
+    """Of the first record, where that was asked for and there is one."""
 
 
 class Extents(Request[ExtentsFound], frozen=True):
@@ -217,6 +236,8 @@ class Extents(Request[ExtentsFound], frozen=True):
     partitionlets: list[PartitionletId]
     open: list[PartitionletId] = []
     """Those of them that are open."""
+    first: dict[PartitionletId, Offset] = {}
+    """Of these, the time of the first record from that offset on is asked for too."""
     answer = ExtentsFound
 
 
@@ -346,6 +367,8 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     ProbeAnswer,
     Prepare,
     Prepared,
+    Unrecorded,
+    UnrecordedFound,
     Submit,
     Submitted,
     OpenPartitionlet,

@@ -13,6 +13,8 @@ import msgspec
 from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.record_types import R, Record, decode
 
+_SKIPPED = 100
+"""Ids of which nothing may be left."""
 _PAUSE_S = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
@@ -52,3 +54,12 @@ def take_id(store: ClusterStore, kind: str) -> int:
         return _NextId(1 + (present or _NextId()).next)
 
     return change(store, f"next/{kind}", _NextId, decide).next - 1
+
+
+def skip_ids(store: ClusterStore, kind: str, highest: int) -> None:
+    """No id up to `highest`, nor any that may have been handed out behind it, is handed out (again)."""
+
+    def decide(present: _NextId | None) -> _NextId:
+        return _NextId(max((present or _NextId()).next, highest + _SKIPPED))
+
+    change(store, f"next/{kind}", _NextId, decide)

@@ -7,7 +7,7 @@ A `put` that raises StoreUnavailable may have landed or may still land: put agai
 seen, and conclude nothing from reading the record unchanged.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -52,12 +52,14 @@ class Changes:
     """What changed since a revision, each key once, as it is now.
 
     `whole`: `records` is everything there is, and any other key is gone; so it is when `since` was 0 or too long ago.
+    `removed`: the records of these keys that had at most this version are gone. A version that is higher than it was
+    written after this look.
     """
 
     revision: int
     """Watch from here next."""
     records: list[Versioned]
-    removed: list[str]
+    removed: Mapping[str, int]
     whole: bool
 
 

@@ -63,6 +63,10 @@ class ClusterRecord(Record, frozen=True):
     """32 hexadecimal characters that the nodes know each other by."""
     first_nodes: int = 1
     """So many nodes the first containers wait for, a few seconds at most."""
+    replicas: int = 0
+    """Of the volume `default`, as it is made; 0: three, or one for each of the first nodes if those are fewer."""
+    min_in_sync: int = 0
+    """Likewise; 0: two with three replicas, else one."""
 
 
 class NodeRecord(Record, frozen=True):
@@ -76,15 +80,31 @@ class NodeRecord(Record, frozen=True):
     failure_host: str = ""
     """What fails together with it."""
     peer_port: int = 0
-    """Where other nodes reach it, at `host`."""
+    """Where other nodes reach it, at `peer_host`."""
+    peer_host: str = ""
+    """"": as `host`."""
+    advertised: dict[str, str] = {}
+    """Other addresses, `host:port` by listener, for clients that came through that one. Of intent, not of this run."""
     zone: str = ""
     labels: dict[str, str] = {}
     draining: bool = False
     """Its roles go to others, then its replicas; it gets none."""
     stopping: bool = False
     """This run is about to end: its roles go to others at once."""
+    slot: str = ""
+    """Where its process runs, for ever: of two nodes with the same one, the older has lost its disk."""
     full: bool = False
     """This run has hardly any room left: partitions go on elsewhere, replicas are made elsewhere, where that can be."""
+
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Where other nodes reach it."""
+        return self.peer_host or self.host, self.peer_port
+
+    def address(self, listener: str) -> tuple[str, int]:
+        """Where clients reach it that came through a listener."""
+        host, _, port = self.advertised.get(listener, "").rpartition(":")
+        return (host, int(port)) if host and port.isdecimal() else (self.host, self.port)
 
     @property
     def fails_with(self) -> str:
@@ -151,9 +171,18 @@ class LeaseRecord(Record, frozen=True):
 
 
 class BalanceRecord(Record, frozen=True):
-    """Whether the controller may move load."""
+    """Whether the controller may move load, and from when on (control.balance)."""
 
     paused: bool = False
+    over_mean: float = 1.25
+    """A node is hot if it carries more than so many times the mean,"""
+    traffic_floor: int = 8 * 2**20
+    """and more than so many bytes a second,"""
+    requests_floor: int = 2_000
+    """or requests a second,"""
+    disk_floor: int = 8 * 2**30
+    """or bytes on its disk."""
+    moves_per_minute: int = 6
 
 
 class ProducerIdBlock(Record, frozen=True):

@@ -7,6 +7,7 @@ import base64
 import secrets
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -79,7 +80,7 @@ __all__ = [
     "put_lease",
     "register_node",
     "remove_node",
-    "set_balance_paused",
+    "set_balance",
     "set_draining",
     "set_full",
     "set_stopping",
@@ -116,9 +117,11 @@ def register_node(
     host: str,
     port: int,
     failure_host: str = "",
+    peer_host: str = "",
     peer_port: int = 0,
     zone: str = "",
     labels: dict[str, str] | None = None,
+    slot: str = "",
 ) -> NodeRecord:
     """Say that a node has started; it stops no longer, but drains on. `node_id` is what its folder holds; None: a new
     folder, which gets a new id.
@@ -148,10 +151,13 @@ def register_node(
             host,
             port,
             failure_host,
+            peer_host=peer_host,
             peer_port=peer_port,
             zone=zone,
             labels=labels or {},
+            slot=slot,
             draining=present is not None and present.draining,
+            advertised={} if present is None else present.advertised,
         )
 
     return change(store, f"{NODE_PREFIX}{own_id}", NodeRecord, decide)
@@ -251,9 +257,11 @@ def put_lease(store: ClusterStore, record: LeaseRecord, expected_version: int | 
     return store.put(LEASE_KEY, msgspec.json.encode(record), expected_version)
 
 
-def set_balance_paused(store: ClusterStore, paused: bool) -> BalanceRecord:
-    """Have the controller move load, or not."""
-    return change(store, BALANCE_KEY, BalanceRecord, lambda _: BalanceRecord(paused))
+def set_balance(store: ClusterStore, **fields: Any) -> BalanceRecord:
+    """Have the controller move load, or not, and from when on; what is not given stays. The policy then."""
+    return change(
+        store, BALANCE_KEY, BalanceRecord, lambda before: structs.replace(before or BalanceRecord(), **fields)
+    )
 
 
 def next_producer_block(store: ClusterStore, size: int) -> range:

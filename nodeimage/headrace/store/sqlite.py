@@ -112,10 +112,10 @@ class SqliteStore:
             try:
                 revision, forgotten = self._connection.execute("SELECT value, forgotten FROM revision").fetchone()
                 if revision == since:
-                    return Changes(revision, [], [], whole=False)
+                    return Changes(revision, [], {}, whole=False)
                 whole = since == 0 or since < forgotten
                 records = _records(self._connection, prefix, since=0 if whole else since)
-                removed = [] if whole else _removed(self._connection, prefix, since=since)
+                removed = {} if whole else _removed(self._connection, prefix, since=since)
                 return Changes(revision, records, removed, whole)
             finally:
                 self._connection.execute("ROLLBACK")
@@ -192,12 +192,13 @@ def _records(connection: sqlite3.Connection, prefix: str, *, since: int) -> list
     return [Versioned(*row) for row in rows]
 
 
-def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> list[str]:
+def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> dict[str, int]:
     rows = connection.execute(
-        "SELECT key FROM records WHERE substr(key, 1, length(?1)) = ?1 AND version > ?2 AND value IS NULL ORDER BY key",
+        "SELECT key, version FROM records "
+        "WHERE substr(key, 1, length(?1)) = ?1 AND version > ?2 AND value IS NULL ORDER BY key",
         (prefix, since),
     )
-    return [row[0] for row in rows]
+    return dict(rows.fetchall())
 
 
 @contextlib.contextmanager

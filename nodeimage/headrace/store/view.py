@@ -158,11 +158,12 @@ class ClusterView:
         self.reachable_at = self._loop.time()
         changed = Changed()
         if changes.revision > self.revision:
-            removed = set(changes.removed)
+            removed = dict(changes.removed)
             if changes.whole:
-                removed |= self._known.keys() - {each.key for each in changes.records}
-            for key in removed:
-                if 0 < self._known.get(key, 0) <= changes.revision:
+                gone = self._known.keys() - {each.key for each in changes.records} - removed.keys()
+                removed |= dict.fromkeys(gone, changes.revision)
+            for key, version in removed.items():
+                if 0 < self._known.get(key, 0) <= version:
                     self._show(key, None, 0, changed)
             for each in changes.records:
                 if each.version > self._known.get(each.key, 0):

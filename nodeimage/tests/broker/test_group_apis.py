@@ -30,7 +30,7 @@ def asker(broker: Broker) -> Ask:
     async def ask(key: ApiKey, version: int | None = None, /, client_id: str = "app", **fields: Any) -> Any:
         version = SUPPORTED[key][1] if version is None else version
         request = cold.decode_request(key, version, cold.encode_request(key, version, fields))
-        session = SimpleNamespace(client_id=client_id, peer="127.0.0.1:5000")
+        session = SimpleNamespace(client_id=client_id, peer="127.0.0.1:5000", listener="")
         answer = await HANDLERS[key](broker, request, session)
         return cold.decode_response(key, version, cold.encode_response(key, version, answer))
 

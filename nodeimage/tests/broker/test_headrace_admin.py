@@ -2,11 +2,12 @@
 
 import asyncio
 import base64
+import time
 
 import msgspec
 import pytest
 
-from headrace.broker import headrace_admin
+from headrace.broker import headrace_admin, stream_figures
 from headrace.broker.headrace_admin import METHODS
 from headrace.broker.listener import Connection
 from headrace.catalog.commands import CommitCursors, Cursor
@@ -103,6 +104,39 @@ class TestStreams:
         code, message = await refused("stream.show", path="/factory/sensors")
         assert code == Code.UNKNOWN_TOPIC_OR_PARTITION
         assert "headrace stream create /factory/sensors" in message
+
+    async def test_how_much_is_in_it(self, call, ask, append):
+        await call("stream.create", path="/a")
+        none = await call("stream.show", path="/a", figures=True)
+        assert (none["messages"], none["bytes"], none["oldest_ms"]) == (0, 0, None)
+        await call("stream.create", path="/b")
+        await create(ask, "/b:t", 2)
+        await create(ask, "/a:t")
+        begun = int(time.time() * 1000)
+        await append("/b:t", b"x" * 1_000, b"y")
+        await call("roll", topic="/b:t", partition=0)
+        await append("/b:t", b"z")
+        after = int(time.time() * 1000)
+        await append("/b:t", b"z", partition=1)
+        wanted = {"name": "/b:t", "partitions": [{"partition_index": 0, "offset": 1}]}
+        await ask(ApiKey.DELETE_RECORDS, 2, {"topics": [wanted], "timeout": 5_000})
+        shown = await call("stream.show", path="/b", figures=True)
+        assert shown["messages"] == 3
+        assert shown["bytes"] > 1_000
+        assert begun <= shown["oldest_ms"] <= after
+        await append("/b:t", b"z")
+        assert (await call("stream.show", path="/b", figures=True))["messages"] == 3, "looked at again at once"
+        assert "messages" not in await call("stream.show", path="/b")
+
+    async def test_a_large_stream_is_gone_through_in_several_calls(self, call, ask, append, monkeypatch):
+        monkeypatch.setattr(stream_figures, "AT_ONCE", 2)
+        monkeypatch.setattr(stream_figures, "WORK_S", 0.0)
+        await call("stream.create", path="/a")
+        await create(ask, "/a:t", 5)
+        for partition in range(5):
+            await append("/a:t", b"x", partition=partition)
+        told = [(await call("stream.show", path="/a", figures=True))["messages"] for _ in range(4)]
+        assert told == [None, None, 5, 5]
 
     async def test_one_that_exists_is_left_as_it_is(self, call, refused):
         await call("stream.create", path="/a", policy={"ttl_ms": 5})

@@ -100,6 +100,21 @@ def test_a_chain_names_the_node_of_each_partitionlet(hr: Headrace) -> None:
     assert len(set(leaders)) > 1
 
 
+def test_how_much_is_in_a_stream_is_of_all_nodes(hr: Headrace, three: Started) -> None:
+    hr("stream", "create", "/figures")
+    hr("topic", "create", "/figures:spread", "--partitions", "12")
+    begun = int(time.time() * 1000)
+    sender = Producer({"bootstrap.servers": three.cluster.bootstrap})
+    for number in range(120):
+        sender.produce("/figures:spread", "x" * 100, partition=number % 12)
+    assert sender.flush(20) == 0
+    shown = hr("stream", "show", "/figures", "-o", "json").json
+    assert shown["messages"] == 120
+    assert shown["bytes"] > 12_000
+    assert begun <= shown["oldest_ms"] <= time.time() * 1000
+    assert hr("stream", "delete", "/figures", "--force").code == 0
+
+
 def test_a_scrub_reads_every_nodes_replicas(hr: Headrace) -> None:
     scrubbed = hr("scrub", "--wait", "-o", "json").json
     assert (scrubbed["nodes"], scrubbed["state"], scrubbed["errors"]) == (3, "ended", [])

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from headrace.node import pod
+
 Headrace = Callable[..., Any]
 
 NEVER_FOR_HELP = ("confluent_kafka", "kio", "rich.table", "psutil", "pyarrow", "structlog", "asyncio")
@@ -97,6 +99,23 @@ def test_a_file_that_cannot_be_replayed_is_refused_before_any_cluster_is_asked(
 
 def test_pausing_and_resuming_at_once_is_refused(headrace: Headrace) -> None:
     assert "exclude" in headrace("balance", "--pause", "--resume").refused()
+
+
+def test_in_a_pod_records_are_shown_and_put_back_only_when_that_is_meant(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = {"container": 7, "kind": "data", "state": "open", "primary": 2, "epoch": 9, "in_sync": [2], "replicas": [2]}
+
+    def recover(*, apply: bool) -> dict[str, Any]:
+        return {"containers": [lost], "warnings": ["node 1: a folder has no record"], "done": apply}
+
+    monkeypatch.setattr(pod, "recover_store", recover)
+    shown = headrace("recover-store", "--pod")
+    assert "say --yes" in shown.err
+    assert "a folder has no record" in shown.err
+    done = headrace("recover-store", "--pod", "--yes")
+    assert "their records are back" in done.err
+    assert "data" in done.out
 
 
 def test_a_store_is_recovered_only_where_there_are_nodes_and_only_when_that_is_meant(

@@ -31,7 +31,7 @@ from cluster_history import (
     faults_of,
     topic_faults_of,
 )
-from cluster_nodes import HOST, POLL_S, Cluster, until
+from cluster_nodes import POLL_S, Cluster, until
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -634,7 +634,7 @@ def _told(cluster: Cluster, names: Iterable[str]) -> dict[int, list[metadata.Top
     found = {}
     for number, node in cluster.nodes.items():
         if node.is_up and not node.stopped:
-            with BrokerConnection(HOST, node.port, "test", CALL_S) as connection:
+            with BrokerConnection(node.host, node.port, "test", CALL_S) as connection:
                 body = connection.call(ApiKey.METADATA, METADATA_VERSION, request)
             found[number] = metadata.decode_response(body, 0, METADATA_VERSION).topics
     return found

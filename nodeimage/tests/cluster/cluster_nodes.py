@@ -26,6 +26,7 @@ from headrace.ids import NodeId
 from headrace.local.founding import STORE_FILE
 from headrace.local.processes import free_port
 from headrace.store import container_records, records
+from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, LeaseRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire.client import BrokerConnection, admin_call
@@ -71,6 +72,7 @@ class Node:
         self.folder = folder
         self.data = folder / "data"
         self.faults = folder / "faults"
+        self.host = HOST
         self.port = own_port()
         self.peer_port = own_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -153,6 +155,7 @@ class Cluster:
         self.folder = folder
         self.options = (*OPTIONS, *options)
         self._first = count
+        self._closing = contextlib.ExitStack()
         self.on_close: list[Callable[[], None]] = []
         """What lets go of the nodes before they end."""
         self.nodes = {number: Node(number, folder / f"node-{number}") for number in range(1, count + 1)}
@@ -164,9 +167,15 @@ class Cluster:
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes.values() if not node.stopped)
 
     @functools.cached_property
-    def store(self) -> SqliteStore:
+    def store(self) -> ClusterStore:
         """The cluster store, to look into."""
-        return SqliteStore(self.folder / STORE_FILE)
+        store = SqliteStore(self.folder / STORE_FILE)
+        self._closing.callback(store.close)
+        return store
+
+    def store_options(self, node: Node) -> list[str]:
+        """What tells a node where its cluster's store is."""
+        return [f"--store={self.folder / STORE_FILE}"]
 
     # --- processes
 
@@ -180,7 +189,7 @@ class Cluster:
             self._write_routes()
             self.ways.up(number)
             command = [sys.executable, str(SCRIPT), str(node.faults), f"--data={node.data}"]
-            command += [f"--store={self.folder / STORE_FILE}"]
+            command += self.store_options(node)
             command += [f"--port={node.port}", f"--peer-port={node.peer_port}"]
             command += [f"--ready-file={node.ready_file}", f"--first-nodes={self._first}"]
             command += [f"--failure-host=host-{number}", *self.options]
@@ -242,7 +251,7 @@ class Cluster:
         node = self.nodes[number]
         node.send(signal.SIGSTOP)
         try:
-            while not self._store_is_free():
+            while not self.store_is_free():
                 node.send(signal.SIGCONT)
                 time.sleep(POLL_S)
                 node.send(signal.SIGSTOP)
@@ -263,7 +272,7 @@ class Cluster:
         self.kill(*self.nodes)
         return sum(node.lose_unsynced() for node in self.nodes.values())
 
-    def _store_is_free(self) -> bool:
+    def store_is_free(self) -> bool:
         """Whether somebody can write to it within a moment."""
         with contextlib.closing(
             sqlite3.connect(self.folder / STORE_FILE, isolation_level=None, timeout=FREE_S)
@@ -289,7 +298,7 @@ class Cluster:
             if node.process is not None:
                 node.process.wait()
         self.ways.close()
-        self.store.close()
+        self._closing.close()
 
     def _write_routes(self) -> None:
         for number, node in self.nodes.items():

@@ -9,6 +9,7 @@ from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, SETTLE_S, Balan
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.peer.reports import NodeLoad
+from headrace.store.records import BalanceRecord
 
 MIB = 1024 * 1024
 
@@ -19,6 +20,7 @@ class Balanced:
     def __init__(self, world: World) -> None:
         self.world = world
         self.state = BalanceState()
+        self.policy = BalanceRecord()
         self.rates: dict[int, float] = {}
 
     def load(self, node: int, mib: float = 0, *, requests: float = 0, disk: int = 0) -> None:
@@ -36,7 +38,7 @@ class Balanced:
             replica = self.world.observed().replica(record.primary, record.container_id)
             assert replica is not None
             self.world.replica(record.primary, number, end=Position(replica.end + int(mib * MIB * EVERY_S)))
-        changes, self.state = balance(self.world.observed(), self.state, self.world.now)
+        changes, self.state = balance(self.world.observed(), self.state, self.world.now, self.policy)
         self.world.apply(changes)
         return changes
 
@@ -110,6 +112,28 @@ def test_a_new_node_gets_its_share_from_all_that_have_more_than_the_mean(balance
     assert (again.to, again.share, again.limit) == (5, pytest.approx(0.25), pytest.approx(0.9)), "now a large one too"
 
 
+def test_a_new_node_comes_before_what_hot_nodes_could_do_among_each_other(balanced: Balanced) -> None:
+    balanced.world.container(9, (1, 2, 3))
+    balanced.world.node(4)
+    balanced.world.container(5, (4, 1, 2))
+    for node, mib in ((1, 60), (2, 40), (3, 20), (4, 0)):
+        balanced.load(node, mib)
+    balanced.rates |= {2: 30, 3: 40, 4: 20, 9: 30}
+    changes = balanced.rounds(2)
+    assert {each.to for each in changes if isinstance(each, Roll)} == {5}
+    assert not any(isinstance(each, PutContainer) for each in changes)
+
+
+def test_a_node_that_has_come_back_is_handed_a_primary_rather_than_partitionlets(balanced: Balanced) -> None:
+    balanced.world.container(9, (1, 2, 3))
+    for node, mib in ((1, 60), (2, 25), (3, 0)):
+        balanced.load(node, mib)
+    balanced.rates |= {2: 30, 3: 25, 9: 30}
+    (change,) = balanced.rounds(2)
+    assert isinstance(change, PutContainer)
+    assert change.record.primary == 3
+
+
 def test_idle_clusters_and_busy_readers_make_no_node_cold(balanced: Balanced) -> None:
     for node in (1, 2):
         balanced.load(node, 0.5)
@@ -180,6 +204,23 @@ def test_primaries_of_closed_containers_are_spread_evenly_within_the_budget(bala
     for at in times:
         assert sum(1 for other in times if at <= other < at + 60) <= CLOSED_PER_MINUTE
     assert balanced.rounds(10) == []
+
+
+def test_the_owner_says_from_when_on_and_how_much(balanced: Balanced) -> None:
+    balanced.load(1, 60)
+    balanced.load(2, 30)
+    balanced.load(3, 30)
+    balanced.rates = {2: 60, 3: 30, 4: 30}
+    for policy in (
+        BalanceRecord(over_mean=1.6),
+        BalanceRecord(traffic_floor=61 * MIB),
+        BalanceRecord(moves_per_minute=0),
+        BalanceRecord(paused=True),
+    ):
+        balanced.policy = policy
+        assert balanced.rounds(10) == []
+    balanced.policy = BalanceRecord(over_mean=1.4)
+    assert balanced.rounds(10)
 
 
 def test_a_round_that_is_not_due_does_nothing(balanced: Balanced) -> None:

@@ -4,8 +4,8 @@ from msgspec import structs
 from nodeimage.tests.control.conftest import World
 
 from headrace.control.observed import Sight
-from headrace.ids import ContainerId, NodeId
-from headrace.store.records import VolumeRecord
+from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store.records import CATALOG_ID, VolumeRecord
 
 
 def test_a_node_alone_makes_the_catalog_and_its_container_at_once(world: World) -> None:
@@ -46,6 +46,22 @@ def test_after_five_seconds_those_that_are_there_are_enough(world: World) -> Non
     world.settle()
     assert {len(record.in_sync) for record in world.containers.values()} == {3}
     assert {record.primary for record in world.containers.values() if record.kind == "data"} == {1, 2, 3}
+
+
+def test_nothing_is_made_where_the_store_has_lost_the_record_of_the_catalog(three: World) -> None:
+    three.containers.clear()
+    assert three.created() == []
+    assert "headrace recover-store" in three.waits()[CATALOG_ID]
+    three.container(1, (1, 2, 3), kind="catalog")
+    assert [kind for kind, _ in three.created()] == ["data"] * 3
+
+
+def test_replicas_that_were_prepared_and_never_used_are_no_lost_catalog(world: World) -> None:
+    world.node(1)
+    world.container(1, (1,), kind="catalog")
+    world.replica(1, 1, role="none", epoch=Epoch(0))
+    world.containers.clear()
+    assert world.created() == [("catalog", (1,)), ("data", (1,))]
 
 
 def test_what_is_being_made_is_not_made_again(world: World) -> None:

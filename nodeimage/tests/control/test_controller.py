@@ -305,7 +305,7 @@ async def test_a_process_that_stood_still_takes_nothing_from_others(cluster: Clu
 async def test_load_moves_unless_that_is_paused(cluster: Cluster) -> None:
     members = await cluster.start(2, replicas=2)
     await cluster.until_complete()
-    records.set_balance_paused(cluster.store, True)
+    records.set_balance(cluster.store, paused=True)
     (controller,) = cluster.controllers()
     await cluster.until(lambda: controller.view.balance.paused)
     assert controller.controller.status().balance_paused
@@ -331,7 +331,7 @@ async def test_load_moves_unless_that_is_paused(cluster: Cluster) -> None:
     await cluster.until(lambda: (now := controller.view.lease) is not None and now.renewal > lease.renewal + 4)
     before = led()
     assert before == [1, 1, 1]
-    records.set_balance_paused(cluster.store, False)
+    records.set_balance(cluster.store, paused=False)
     await cluster.until(lambda: led() != before)
 
 

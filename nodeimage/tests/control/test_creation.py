@@ -91,6 +91,22 @@ async def test_a_refusal_of_the_first_member_is_passed_on(folders: Folders) -> N
         await folders.make(1)
 
 
+@pytest.mark.parametrize("member", [1, 2])
+async def test_a_container_that_a_member_has_in_use_is_not_made_anew(folders: Folders, member: int) -> None:
+    """Its record was lost with the store: made anew it would be another, at an epoch that its replicas refuse."""
+    whole = folders.call
+
+    async def call(address: tuple[str, int], message: Any, *, timeout_s: float) -> Any:
+        if address[1] == member:
+            raise KafkaError(Code.FENCED_LEADER_EPOCH, "its replica here has seen epoch 7")
+        return await whole(address, message, timeout_s=timeout_s)
+
+    folders.call = call  # type: ignore[method-assign]
+    with pytest.raises(KafkaError, match="epoch 7"):
+        await folders.make(1, 2, kind="catalog")
+    assert records.containers(folders.store) == []
+
+
 async def test_two_that_make_the_catalog_at_a_time_get_the_same_one(folders: Folders) -> None:
     one, other = await asyncio.gather(folders.make(1, 2, kind="catalog"), folders.make(2, 1, kind="catalog"))
     assert one == other

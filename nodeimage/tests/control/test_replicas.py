@@ -37,6 +37,20 @@ def test_a_dead_nodes_replicas_are_rebuilt_elsewhere_after_ten_minutes(three: Wo
     assert {len(record.replicas) for record in three.containers.values()} == {3}
 
 
+def test_a_node_whose_disk_is_gone_is_replaced_at_once_by_the_newer_one_of_its_slot(three: World) -> None:
+    three.mark(3, slot="c-2/0")
+    three.mark(1, slot="c-0/0")
+    three.refused(3)
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    assert all(3 in record.replicas for record in three.put().values())
+    three.mark(4, slot="c-2/0")
+    three.settle()
+    assert all(3 not in record.replicas for record in three.containers.values())
+    assert all(4 in record.replicas for record in three.containers.values())
+    assert {len(record.in_sync) for record in three.containers.values()} == {3}
+
+
 def test_a_dead_node_that_nothing_replaces_keeps_its_replicas_for_when_it_returns(three: World) -> None:
     three.silent(3, for_s=10_000)
     three.settle()

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.container.found import FoundReplica, recovered_record
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.local.founding import ensure_nodes, opened_store
-from headrace.local.store_recovery import FoundReplica, NotRecovered, recover_store, recovered_record
+from headrace.local.store_recovery import NotRecovered, recover_store
 from headrace.store import records
 from headrace.store.records import ContainerRecord
 

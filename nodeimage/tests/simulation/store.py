@@ -54,8 +54,8 @@ class MemoryStore:
 
     def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
         changed = [each for each in self.list(prefix) if each.version > since]
-        removed = [key for key, revision in self.removed.items() if revision > since and key.startswith(prefix)]
-        return Changes(self.revision, changed, [] if since == 0 else removed, whole=since == 0)
+        removed = {key: at for key, at in self.removed.items() if at > since and key.startswith(prefix)}
+        return Changes(self.revision, changed, {} if since == 0 else removed, whole=since == 0)
 
     def _expect(self, key: str, expected: int | None) -> Versioned | None:
         found = self.records.get(key)

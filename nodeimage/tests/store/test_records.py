@@ -1,7 +1,6 @@
 import threading
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ from headrace.store.container_records import (
     list_containers_versioned,
     put_container,
 )
-from headrace.store.protocol import VersionConflict
+from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.records import (
     CATALOG_ID,
     CLUSTER_KEY,
@@ -44,17 +43,9 @@ from headrace.store.records import (
     set_stopping,
     volumes,
 )
-from headrace.store.sqlite import SqliteStore
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "cluster.sqlite")
-    yield store
-    store.close()
-
-
-def register(store: SqliteStore, *, node_id: int | None = None, format: uuid.UUID | None = None) -> NodeRecord:
+def register(store: ClusterStore, *, node_id: int | None = None, format: uuid.UUID | None = None) -> NodeRecord:
     return register_node(
         store,
         node_id=None if node_id is None else NodeId(node_id),
@@ -65,20 +56,20 @@ def register(store: SqliteStore, *, node_id: int | None = None, format: uuid.UUI
     )
 
 
-def test_a_cluster_is_made_once(store: SqliteStore) -> None:
+def test_a_cluster_is_made_once(store: ClusterStore) -> None:
     cluster = ensure_cluster(store)
     assert len(cluster.cluster_id) == 22
     assert 0 < cluster.random_bits < 2**23
     assert ensure_cluster(store) == cluster
 
 
-def test_a_cluster_of_a_newer_format_is_refused(store: SqliteStore) -> None:
-    store.put(CLUSTER_KEY, msgspec.json.encode(ClusterRecord("x" * 22, 5, format_version=99)), None)
+def test_a_cluster_of_a_newer_format_is_refused(sqlite_store: ClusterStore) -> None:
+    sqlite_store.put(CLUSTER_KEY, msgspec.json.encode(ClusterRecord("x" * 22, 5, format_version=99)), None)
     with pytest.raises(FolderRefused, match="newer headrace"):
-        ensure_cluster(store)
+        ensure_cluster(sqlite_store)
 
 
-def test_new_folders_get_new_ids_and_known_ones_keep_theirs(store: SqliteStore) -> None:
+def test_new_folders_get_new_ids_and_known_ones_keep_theirs(store: ClusterStore) -> None:
     first, second = register(store), register(store)
     assert (first.node_id, second.node_id) == (1, 2)
     again = register(store, node_id=1, format=first.format)
@@ -87,12 +78,12 @@ def test_new_folders_get_new_ids_and_known_ones_keep_theirs(store: SqliteStore) 
     assert nodes(store) == [again, second]
 
 
-def test_a_node_that_crashed_before_it_kept_its_id_finds_it_by_its_format(store: SqliteStore) -> None:
+def test_a_node_that_crashed_before_it_kept_its_id_finds_it_by_its_format(store: ClusterStore) -> None:
     format = uuid.uuid4()
     assert register(store, format=format).node_id == register(store, format=format).node_id
 
 
-def test_node_ids_are_never_reused(store: SqliteStore) -> None:
+def test_node_ids_are_never_reused(store: ClusterStore) -> None:
     gone = register(store)
     found = store.get(f"node/{gone.node_id}")
     assert found is not None
@@ -100,7 +91,7 @@ def test_node_ids_are_never_reused(store: SqliteStore) -> None:
     assert register(store).node_id == 2
 
 
-def test_a_folder_of_another_cluster_or_a_replaced_one_is_refused(store: SqliteStore) -> None:
+def test_a_folder_of_another_cluster_or_a_replaced_one_is_refused(store: ClusterStore) -> None:
     register(store)
     with pytest.raises(FolderRefused, match="another folder"):
         register(store, node_id=1)
@@ -109,7 +100,7 @@ def test_a_folder_of_another_cluster_or_a_replaced_one_is_refused(store: SqliteS
     assert get_node(store, NodeId(7)) is None
 
 
-def test_a_container_starts_with_its_primary_in_sync(store: SqliteStore) -> None:
+def test_a_container_starts_with_its_primary_in_sync(store: ClusterStore) -> None:
     node = register(store)
     catalog = create_container(store, kind="catalog", primary=node)
     data = create_container(store, kind="data", primary=node)
@@ -118,7 +109,7 @@ def test_a_container_starts_with_its_primary_in_sync(store: SqliteStore) -> None
     assert containers(store) == [catalog, data]
 
 
-def test_the_catalog_is_made_once_and_no_other_container_takes_its_id(store: SqliteStore) -> None:
+def test_the_catalog_is_made_once_and_no_other_container_takes_its_id(store: ClusterStore) -> None:
     one, two = register(store), register(store)
     data = create_container(store, kind="data", members=[(one.node_id, uuid.uuid4())])
     catalog = create_container(store, kind="catalog", members=[(one.node_id, uuid.uuid4())])
@@ -126,14 +117,14 @@ def test_the_catalog_is_made_once_and_no_other_container_takes_its_id(store: Sql
     assert (data.container_id, catalog.container_id) == (2, CATALOG_ID)
 
 
-def test_a_container_has_its_first_member_as_primary_and_all_in_sync(store: SqliteStore) -> None:
+def test_a_container_has_its_first_member_as_primary_and_all_in_sync(store: ClusterStore) -> None:
     members = [(NodeId(3), uuid.uuid4()), (NodeId(1), uuid.uuid4())]
     made = create_container(store, kind="data", members=members, volume="fast", min_in_sync=2, wanted=3)
     assert (made.primary, made.epoch, made.in_sync, made.replicas) == (3, 1, tuple(members), (3, 1))
     assert (made.volume, made.min_in_sync, made.wanted) == ("fast", 2, 3)
 
 
-def test_a_container_is_put_at_its_version_only(store: SqliteStore) -> None:
+def test_a_container_is_put_at_its_version_only(store: ClusterStore) -> None:
     made = create_container(store, kind="data", primary=register(store))
     ((found, version),) = list_containers_versioned(store)
     assert found == made
@@ -154,7 +145,7 @@ def test_a_container_is_put_at_its_version_only(store: SqliteStore) -> None:
     ],
 )
 def test_a_primary_outside_the_in_sync_set_or_the_replicas_is_never_written(
-    store: SqliteStore, wrong: dict[str, Any]
+    store: ClusterStore, wrong: dict[str, Any]
 ) -> None:
     made = create_container(store, kind="data", primary=register(store))
     ((_, version),) = list_containers_versioned(store)
@@ -163,7 +154,7 @@ def test_a_primary_outside_the_in_sync_set_or_the_replicas_is_never_written(
     assert list_containers_versioned(store) == [(made, version)]
 
 
-def test_a_start_takes_back_stopping_but_not_draining(store: SqliteStore) -> None:
+def test_a_start_takes_back_stopping_but_not_draining(store: ClusterStore) -> None:
     node = register(store)
     set_draining(store, node.node_id, True)
     assert set_stopping(store, node.node_id, run=uuid.uuid4()).stopping is False
@@ -177,7 +168,7 @@ def test_a_start_takes_back_stopping_but_not_draining(store: SqliteStore) -> Non
         set_draining(store, NodeId(9), True)
 
 
-def test_a_node_is_removed_once_it_has_no_replicas_and_never_comes_back(store: SqliteStore) -> None:
+def test_a_node_is_removed_once_it_has_no_replicas_and_never_comes_back(store: ClusterStore) -> None:
     node = register(store)
     made = create_container(store, kind="data", primary=node)
     with pytest.raises(HeadraceError, match="drain it"):
@@ -190,16 +181,16 @@ def test_a_node_is_removed_once_it_has_no_replicas_and_never_comes_back(store: S
     assert nodes(store) == []
 
 
-def test_a_cluster_of_before_there_were_secrets_gets_one(store: SqliteStore) -> None:
-    made = ensure_cluster(store, first_nodes=3)
+def test_a_cluster_of_before_there_were_secrets_gets_one(sqlite_store: ClusterStore) -> None:
+    made = ensure_cluster(sqlite_store, first_nodes=3)
     assert (len(made.secret), made.first_nodes) == (32, 3)
-    found = store.get(CLUSTER_KEY)
+    found = sqlite_store.get(CLUSTER_KEY)
     assert found is not None
-    store.put(CLUSTER_KEY, msgspec.json.encode(ClusterRecord(made.cluster_id, made.random_bits)), found.version)
-    again = ensure_cluster(store)
+    sqlite_store.put(CLUSTER_KEY, msgspec.json.encode(ClusterRecord(made.cluster_id, made.random_bits)), found.version)
+    again = ensure_cluster(sqlite_store)
     assert len(again.secret) == 32
     assert again.cluster_id == made.cluster_id
-    assert ensure_cluster(store) == again
+    assert ensure_cluster(sqlite_store) == again
 
 
 @pytest.mark.parametrize(
@@ -217,7 +208,7 @@ def test_a_cluster_of_before_there_were_secrets_gets_one(store: SqliteStore) -> 
     ],
 )
 def test_a_volume_that_cannot_be_kept_to_is_refused_with_one_line(
-    store: SqliteStore, volume: VolumeRecord, why: str
+    store: ClusterStore, volume: VolumeRecord, why: str
 ) -> None:
     with pytest.raises(HeadraceError, match=why) as caught:
         check_volume(volume)
@@ -229,7 +220,7 @@ def test_a_volume_that_cannot_be_kept_to_is_refused_with_one_line(
     assert volumes(store) == []
 
 
-def test_the_lease_is_taken_by_compare_and_set(store: SqliteStore) -> None:
+def test_the_lease_is_taken_by_compare_and_set(store: ClusterStore) -> None:
     assert get_lease(store) is None
     lease = LeaseRecord(NodeId(1), uuid.uuid4(), 1)
     version = put_lease(store, lease, None)
@@ -238,16 +229,17 @@ def test_the_lease_is_taken_by_compare_and_set(store: SqliteStore) -> None:
     assert get_lease(store) == (lease, version)
 
 
-def test_changes_of_a_container_from_many_threads_all_take_place(store: SqliteStore, tmp_path: Path) -> None:
+def test_changes_of_a_container_from_many_threads_all_take_place(
+    store: ClusterStore, open_store: Callable[[], ClusterStore]
+) -> None:
     container = create_container(store, kind="data", primary=register(store))
 
     def raise_epoch() -> None:
-        own = SqliteStore(tmp_path / "cluster.sqlite")
+        own = open_store()
         for _ in range(25):
             change_container(
                 own, container.container_id, lambda was: msgspec.structs.replace(was, epoch=Epoch(was.epoch + 1))
             )
-        own.close()
 
     threads = [threading.Thread(target=raise_epoch) for _ in range(4)]
     for thread in threads:
@@ -259,7 +251,7 @@ def test_changes_of_a_container_from_many_threads_all_take_place(store: SqliteSt
     assert found.epoch == 101
 
 
-def test_an_epoch_never_falls_and_a_primary_never_changes_without_one(store: SqliteStore) -> None:
+def test_an_epoch_never_falls_and_a_primary_never_changes_without_one(store: ClusterStore) -> None:
     container = create_container(store, kind="data", primary=register(store))
     for change in ({"epoch": Epoch(0)}, {"primary": NodeId(9)}):
         with pytest.raises(HeadraceError, match="must not go"):
@@ -269,13 +261,14 @@ def test_an_epoch_never_falls_and_a_primary_never_changes_without_one(store: Sql
         change_container(store, ContainerId(99), lambda was: was)
 
 
-def test_producer_blocks_never_meet_and_bear_the_clusters_bits(store: SqliteStore, tmp_path: Path) -> None:
+def test_producer_blocks_never_meet_and_bear_the_clusters_bits(
+    store: ClusterStore, open_store: Callable[[], ClusterStore]
+) -> None:
     blocks: list[range] = []
 
     def take() -> None:
-        own = SqliteStore(tmp_path / "cluster.sqlite")
+        own = open_store()
         blocks.extend(next_producer_block(own, 100) for _ in range(20))
-        own.close()
 
     threads = [threading.Thread(target=take) for _ in range(3)]
     for thread in threads:
@@ -288,7 +281,7 @@ def test_producer_blocks_never_meet_and_bear_the_clusters_bits(store: SqliteStor
     assert all(0 < id_ < 2**63 for id_ in ids)
 
 
-def test_producer_ids_that_are_used_up_are_refused(store: SqliteStore) -> None:
+def test_producer_ids_that_are_used_up_are_refused(store: ClusterStore) -> None:
     ensure_cluster(store)
     store.put("producer-ids", msgspec.json.encode({"next": 2**40 - 10}), None)
     assert len(next_producer_block(store, 10)) == 10
@@ -296,13 +289,13 @@ def test_producer_ids_that_are_used_up_are_refused(store: SqliteStore) -> None:
         next_producer_block(store, 1)
 
 
-def test_a_volume_is_made_once(store: SqliteStore) -> None:
+def test_a_volume_is_made_once(store: ClusterStore) -> None:
     assert ensure_volume(store, VolumeRecord("default", replicas=3, min_in_sync=2)).replicas == 3
     assert ensure_volume(store, VolumeRecord("default")).replicas == 3
     assert get_volume(store, "other") is None
 
 
-def test_records_keep_out_of_the_way_of_fields_from_later_versions(store: SqliteStore) -> None:
+def test_records_keep_out_of_the_way_of_fields_from_later_versions(store: ClusterStore) -> None:
     node = register(store)
     container = create_container(store, kind="data", primary=node)
     later = msgspec.to_builtins(container) | {"colour": "blue"}
@@ -313,13 +306,13 @@ def test_records_keep_out_of_the_way_of_fields_from_later_versions(store: Sqlite
     assert get_container(store, container.container_id) == container
 
 
-def test_a_record_that_cannot_be_read_is_named(store: SqliteStore) -> None:
-    store.put("container/5", b"{", None)
+def test_a_record_that_cannot_be_read_is_named(sqlite_store: ClusterStore) -> None:
+    sqlite_store.put("container/5", b"{", None)
     with pytest.raises(CorruptLog, match="container/5"):
-        get_container(store, ContainerId(5))
+        get_container(sqlite_store, ContainerId(5))
 
 
-def test_a_replica_that_lost_what_it_held_leaves_the_in_sync_set_if_enough_are_left(store: SqliteStore) -> None:
+def test_a_replica_that_lost_what_it_held_leaves_the_in_sync_set_if_enough_are_left(store: ClusterStore) -> None:
     formats = {NodeId(number): uuid.uuid4() for number in (1, 2, 3)}
     made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
     key = made.container_id
@@ -337,7 +330,7 @@ def test_a_replica_that_lost_what_it_held_leaves_the_in_sync_set_if_enough_are_l
     assert get_container(store, key) == then
 
 
-def test_a_container_that_is_deleted_is_never_back(store: SqliteStore) -> None:
+def test_a_container_that_is_deleted_is_never_back(store: ClusterStore) -> None:
     node = register(store)
     made = create_container(store, kind="data", primary=node)
     change_container(store, made.container_id, lambda present: structs.replace(present, state="deleted"))
@@ -345,7 +338,7 @@ def test_a_container_that_is_deleted_is_never_back(store: SqliteStore) -> None:
         change_container(store, made.container_id, lambda present: structs.replace(present, state="closed"))
 
 
-def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: SqliteStore) -> None:
+def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: ClusterStore) -> None:
     formats = {NodeId(number): uuid.uuid4() for number in (1, 2, 3)}
     made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
     after = leave_in_sync(store, made.container_id, (NodeId(3), formats[NodeId(3)]), heirs=())
@@ -353,7 +346,7 @@ def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: SqliteStore
     assert {node for node, _ in after.in_sync} == {1, 2}
 
 
-def test_the_last_one_stays_in_sync_however_damaged(store: SqliteStore) -> None:
+def test_the_last_one_stays_in_sync_however_damaged(store: ClusterStore) -> None:
     node = register(store)
     made = create_container(store, kind="data", primary=node)
     assert leave_in_sync(store, made.container_id, (node.node_id, node.format), heirs={2}) == made

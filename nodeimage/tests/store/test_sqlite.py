@@ -3,7 +3,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,62 +23,12 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-def test_what_is_put_is_got_with_its_version(store: SqliteStore) -> None:
-    version = store.put("node/1", b"x", None)
-    assert store.get("node/1") == Versioned("node/1", b"x", version)
-    assert store.get("node/2") is None
-
-
-def test_put_refuses_any_version_but_the_present_one(store: SqliteStore) -> None:
-    first = store.put("a", b"1", None)
-    second = store.put("a", b"2", first)
-    for expected in (None, first, second + 1):
-        with pytest.raises(VersionConflict) as caught:
-            store.put("a", b"3", expected)
-        assert caught.value.found == second
-    assert store.get("a") == Versioned("a", b"2", second)
-
-
-def test_a_record_made_again_after_a_delete_has_a_version_never_seen(store: SqliteStore) -> None:
-    first = store.put("a", b"1", None)
-    store.delete("a", first)
-    assert store.get("a") is None
-    with pytest.raises(VersionConflict):
-        store.put("a", b"stale", first)
-    assert store.put("a", b"1", None) > first
-
-
 def test_prefixes_are_taken_literally(store: SqliteStore) -> None:
     for key in ("a_b/1", "aXb/1", "a%/1", "a_b/2"):
         store.put(key, b"", None)
     assert [each.key for each in store.list("a_b/")] == ["a_b/1", "a_b/2"]
     assert [each.key for each in store.list("a%")] == ["a%/1"]
     assert len(store.list("")) == 4
-
-
-def test_watch_tells_changes_and_removals_since_a_revision(store: SqliteStore) -> None:
-    one = store.put("node/1", b"a", None)
-    store.put("other", b"", None)
-    everything = store.watch("node/", since=0, timeout_s=0)
-    assert everything.whole
-    assert [each.key for each in everything.records] == ["node/1"]
-    two = store.put("node/2", b"b", None)
-    store.delete("node/1", one)
-    changes = store.watch("node/", since=everything.revision, timeout_s=0)
-    assert (changes.records, changes.removed, changes.whole) == ([Versioned("node/2", b"b", two)], ["node/1"], False)
-    nothing = store.watch("node/", since=changes.revision, timeout_s=0)
-    assert (nothing.revision, nothing.records, nothing.removed) == (changes.revision, [], [])
-
-
-def test_watch_wakes_for_a_change_of_another_connection(store: SqliteStore, tmp_path: Path) -> None:
-    since = store.watch("", since=0, timeout_s=0).revision
-    other = SqliteStore(tmp_path / "cluster.sqlite")
-    writer = threading.Timer(0.1, lambda: other.put("late", b"", None))
-    writer.start()
-    changes = store.watch("late", since=since, timeout_s=20)
-    writer.join()
-    other.close()
-    assert [each.key for each in changes.records] == ["late"]
 
 
 def test_who_watches_from_before_forgotten_removals_gets_everything(

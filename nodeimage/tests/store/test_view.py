@@ -1,7 +1,7 @@
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -18,14 +18,7 @@ from headrace.store.view import Changed, ClusterView
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "cluster.sqlite")
-    yield store
-    store.close()
-
-
-@pytest.fixture
-async def view(store: SqliteStore) -> AsyncIterator[ClusterView]:
+async def view(store: ClusterStore) -> AsyncIterator[ClusterView]:
     view = ClusterView(store)
     yield view
     await view.close()
@@ -43,7 +36,7 @@ def register(store: ClusterStore) -> records.NodeRecord:
     )
 
 
-async def test_a_view_starts_with_all_that_there_is(store: SqliteStore, view: ClusterView) -> None:
+async def test_a_view_starts_with_all_that_there_is(store: ClusterStore, view: ClusterView) -> None:
     cluster = records.ensure_cluster(store)
     node = register(store)
     container = container_records.create_container(store, kind="data", primary=node)
@@ -64,24 +57,25 @@ async def test_a_view_starts_with_all_that_there_is(store: SqliteStore, view: Cl
     assert seen == [Changed({container.container_id}, {node.node_id}, {"default"}, lease=True, cluster=True)]
 
 
-async def test_changes_of_others_are_told_and_shown(store: SqliteStore, view: ClusterView, tmp_path: Path) -> None:
+async def test_changes_of_others_are_told_and_shown(
+    store: ClusterStore, view: ClusterView, open_store: Callable[[], ClusterStore]
+) -> None:
     await view.start()
     seen: list[Changed] = []
     view.on_change(seen.append)
-    other = SqliteStore(tmp_path / "cluster.sqlite")
+    other = open_store()
     node = register(other)
     await until(lambda: node.node_id in view.nodes)
     records.remove_node(other, node.node_id)
     await until(lambda: not view.nodes)
-    records.set_balance_paused(other, True)
+    records.set_balance(other, paused=True)
     await until(lambda: view.balance.paused)
-    other.close()
     assert [each.nodes for each in seen[:1]] == [{node.node_id}]
     assert seen[-1].balance
 
 
 async def test_ones_own_put_is_shown_at_once_and_never_taken_back_by_an_older_look(
-    store: SqliteStore, view: ClusterView
+    store: ClusterStore, view: ClusterView
 ) -> None:
     made = container_records.create_container(store, kind="data", primary=register(store))
     await view.start()
@@ -93,15 +87,16 @@ async def test_ones_own_put_is_shown_at_once_and_never_taken_back_by_an_older_lo
     assert view.containers[container].state == "closed"
     view.put_seen(made, old)
     assert view.containers[container].state == "closed"
+    looked_at = view.reachable_at
     view.refresh()
-    await until(lambda: view.revision >= version)
+    await until(lambda: view.reachable_at > looked_at)
     assert (view.containers[container], view.versions[container]) == (closed, version)
 
 
 class Slow:
     """A store whose watch waits for ever, but looks as usual when it must not wait."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: ClusterStore) -> None:
         self._store = store
         self.ended = threading.Event()
         self.away = False
@@ -117,7 +112,7 @@ class Slow:
         return getattr(self._store, name)
 
 
-async def test_a_refresh_does_not_wait_for_the_watch(store: SqliteStore) -> None:
+async def test_a_refresh_does_not_wait_for_the_watch(store: ClusterStore) -> None:
     slow = Slow(store)
     view = ClusterView(slow)  # type: ignore[arg-type]  # the rest of the protocol is passed on
     await view.start()
@@ -128,7 +123,7 @@ async def test_a_refresh_does_not_wait_for_the_watch(store: SqliteStore) -> None
     slow.ended.set()
 
 
-async def test_a_view_waits_for_a_store_that_is_away_and_stays_when_it_goes(store: SqliteStore) -> None:
+async def test_a_view_waits_for_a_store_that_is_away_and_stays_when_it_goes(store: ClusterStore) -> None:
     node = register(store)
     slow = Slow(store)
     slow.away = True
@@ -145,12 +140,14 @@ async def test_a_view_waits_for_a_store_that_is_away_and_stays_when_it_goes(stor
     await view.close()
 
 
-async def test_a_record_that_cannot_be_read_is_left_aside(store: SqliteStore, view: ClusterView) -> None:
-    store.put("container/7", b"{", None)
-    node = register(store)
+async def test_a_record_that_cannot_be_read_is_left_aside(sqlite_store: ClusterStore) -> None:
+    sqlite_store.put("container/7", b"{", None)
+    node = register(sqlite_store)
+    view = ClusterView(sqlite_store)
     await view.start()
     assert view.containers == {}
     assert view.nodes == {node.node_id: node}
+    await view.close()
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,0 +1,56 @@
+"""kind once a session; a namespace with a cluster of three nodes for each module."""
+
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "nodeimage" / "tests" / "cluster")]
+
+import kube  # noqa: E402
+
+TEST_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on kind take their time, and what they are set up with takes its own."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_S, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def kind() -> None:
+    """A cluster of Kubernetes with the charts installed, left running for the next session."""
+    kube.set_up()
+    if kube.BUILDS:
+        kube.build(["node", "operator"])
+    kube.install()
+
+
+@pytest.fixture(scope="module")
+def namespace(kind: None) -> Iterator[str]:
+    name = f"e2e-{uuid.uuid4().hex[:6]}"
+    kube.kubectl("create", "namespace", name)
+    yield name
+    kube.kubectl("delete", "namespace", name, "--wait=false", check=False)
+
+
+@pytest.fixture(scope="module")
+def three(namespace: str) -> Iterator[kube.Cluster]:
+    """Three nodes that are ready."""
+    cluster = kube.Cluster("c", namespace)
+    cluster.apply()
+    cluster.await_ready()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def spark_image(kind: None) -> None:
+    """The image of StreamJobs, in every worker."""
+    if kube.BUILDS:
+        kube.build(["spark"])

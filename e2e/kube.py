@@ -1,0 +1,450 @@
+"""kubectl, helm and docker for the tests on kind; and a StreamCluster as the load of the cluster tests sees one.
+
+What a test measures goes to a report, one JSON line a behaviour: HEADRACE_E2E_REPORT names its file.
+HEADRACE_E2E_TAG names a tag of images that the workers have already; else they are built.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.wire.client import BrokerConnection, admin_call
+
+ROOT = Path(__file__).resolve().parent.parent
+KIT = Path(__file__).with_name("kind-kit") / "kind-kit"
+NAME = os.environ.get("HEADRACE_E2E_CLUSTER", "headrace-e2e")
+WORKERS = 3
+BUILDS = "HEADRACE_E2E_TAG" not in os.environ
+TAG = os.environ.get("HEADRACE_E2E_TAG", "e2e")
+IMAGES = {name: f"headrace/{name}:{TAG}" for name in ("node", "operator", "spark")}
+DOCKERFILES = {"node": "nodeimage/Dockerfile", "operator": "operator/Dockerfile", "spark": "spark/Dockerfile"}
+KIT_BASE = "headrace-kit/python:3.11"
+SYSTEM = "headrace-system"
+"""The operator's namespace."""
+REPORT = Path(os.environ.get("HEADRACE_E2E_REPORT", Path(__file__).with_name("report.jsonl")))
+NODE_PORTS = range(30_000, 32_768)
+SHARED = Path(__file__).with_name(".shared")
+"""What all workers mount as /shared; the kit has a folder of its own."""
+
+Body = dict[str, Any]
+
+
+def uses_kit() -> bool:
+    """Whether kind comes from the kit, for machines without an image registry (HEADRACE_E2E_KIT=1)."""
+    return os.environ.get("HEADRACE_E2E_KIT") == "1"
+
+
+def run(*command: str, stdin: str | None = None, timeout_s: float = 300, check: bool = True) -> str:
+    """A command's output. Raises with what it said on stderr."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
+    if check and done.returncode:
+        raise AssertionError(f"{' '.join(command)[:300]} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+    return done.stdout
+
+
+def kubectl(*arguments: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True) -> str:
+    """kubectl's output."""
+    return run("kubectl", *arguments, stdin=stdin, timeout_s=timeout_s, check=check)
+
+
+def report(behaviour: str, seconds: float, **figures: float | str) -> None:
+    """Note what a test has measured, for docs/e2e.md; behaviours have the numbers that they have there."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
+    told = {name: round(each, 2) if isinstance(each, float) else each for name, each in figures.items()}
+    line = json.dumps({"behaviour": behaviour, "test": test, "seconds": round(seconds, 1), "figures": told})
+    print(line)
+    with REPORT.open("a") as file:
+        file.write(f"{line}\n")
+
+
+def get(kind: str, name: str, namespace: str) -> Body | None:
+    """An object; None: there is none."""
+    found = kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+    return json.loads(found) if found.strip() else None
+
+
+def listed(kind: str, namespace: str, *, labels: str = "") -> list[Body]:
+    """Objects."""
+    chosen = ["-l", labels] if labels else []
+    return list(json.loads(kubectl("get", kind, "-n", namespace, *chosen, "-o", "json"))["items"])
+
+
+def apply(*manifests: Body) -> None:
+    """Have objects be so."""
+    kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)}))
+
+
+def until(what: str, condition: Callable[[], Any], *, timeout_s: float = 120, every_s: float = 0.5) -> Any:
+    """What the condition gives, once it gives something."""
+    deadline = time.monotonic() + timeout_s
+    last: object = None
+    while True:
+        try:
+            found = condition()
+            if found:
+                return found
+            last = found
+        except AssertionError as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}; last: {str(last)[:500]}")
+        time.sleep(every_s)
+
+
+def condition(body: Body | None, type: str) -> tuple[str, str, str]:
+    """(status, reason, message) of a condition; ("", "", "") where there is none."""
+    for each in ((body or {}).get("status") or {}).get("conditions", []):
+        if each["type"] == type:
+            return each["status"], each["reason"], each["message"]
+    return "", "", ""
+
+
+def is_ready(kind: str, name: str, namespace: str) -> bool:
+    """Whether its condition Ready is true, of its present generation."""
+    body = get(kind, name, namespace)
+    if body is None or (body.get("status") or {}).get("observedGeneration") != body["metadata"]["generation"]:
+        return False
+    return condition(body, "Ready")[0] == "True"
+
+
+def resource(kind: str, name: str, namespace: str, spec: Body, **metadata: Any) -> Body:
+    """One of ours."""
+    return {
+        "apiVersion": "headrace.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace, **metadata},
+        "spec": spec,
+    }
+
+
+def build(images: Sequence[str]) -> None:
+    """Build images from the checkout, and load them into every worker."""
+    for image in images:
+        arguments = ["--build-arg", f"BASE_IMAGE={KIT_BASE}", "--network", "host"] if uses_kit() else []
+        run(
+            *("docker", "build", "-q", "-f", DOCKERFILES[image], "-t", IMAGES[image], *arguments, "."),
+            timeout_s=1800,
+        )
+    names = [IMAGES[image] for image in images]
+    if uses_kit():
+        run(str(KIT), "load", NAME, *names, timeout_s=900)
+    else:
+        run("kind", "load", "docker-image", "--name", NAME, *names, timeout_s=900)
+
+
+def set_up() -> None:
+    """A kind cluster, and how to reach it."""
+    if uses_kit():
+        config = run(str(KIT), "up", NAME, str(WORKERS), timeout_s=3600).strip().splitlines()[-1]
+        bin_folder = Path(os.environ.get("KIND_KIT_CACHE", "/var/cache/kind-kit")) / "bin"
+        os.environ["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
+        os.environ["KUBECONFIG"] = config
+    elif missing := [tool for tool in ("docker", "kind", "kubectl", "helm") if shutil.which(tool) is None]:
+        raise AssertionError(
+            f"there is no {', '.join(missing)} here; HEADRACE_E2E_KIT=1 makes kind from sources (root)"
+        )
+    elif NAME not in run("kind", "get", "clusters").split():
+        SHARED.mkdir(exist_ok=True)
+        SHARED.chmod(0o777)
+        mount = f"  extraMounts: [{{hostPath: {SHARED}, containerPath: /shared}}]\n"
+        nodes = "".join(f"- role: {role}\n{mount}" for role in ("control-plane", *["worker"] * WORKERS))
+        shape = f"kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n{nodes}"
+        run("kind", "create", "cluster", "--name", NAME, "--config", "-", "--wait", "180s", stdin=shape, timeout_s=900)
+    os.environ["DOCKER_BUILDKIT"] = "0"
+
+
+def tag_on_workers(image: str, tag: str) -> str:
+    """One more tag of an image that the workers have; its name."""
+    name, _, _ = IMAGES[image].partition(":")
+    for worker in workers():
+        tags = f"docker.io/{IMAGES[image]}", f"docker.io/{name}:{tag}"
+        run("docker", "exec", worker, "ctr", "-n", "k8s.io", "images", "tag", "--force", *tags)
+    return f"{name}:{tag}"
+
+
+def workers() -> list[str]:
+    """Their names, which are those of their containers."""
+    found = kubectl("get", "nodes", "-l", "!node-role.kubernetes.io/control-plane", "-o", "name").split()
+    return [each.removeprefix("node/") for each in found]
+
+
+@contextlib.contextmanager
+def stopped(worker: str) -> Iterator[None]:
+    """A worker is stopped while inside."""
+    try:
+        run("docker", "stop", worker)
+        yield
+    finally:
+        run("docker", "start", worker)
+
+
+def free_node_ports(count: int) -> list[int]:
+    """NodePorts that no Service has, for one that has to keep its own."""
+    services = json.loads(kubectl("get", "services", "-A", "-o", "json"))["items"]
+    taken = {port.get("nodePort") for each in services for port in each["spec"].get("ports", [])}
+    return random.sample([each for each in NODE_PORTS if each not in taken], count)
+
+
+def delete_namespace(name: str, *, within_s: float) -> float:
+    """Have it be gone, with all that is in it; how long that took."""
+    began = time.monotonic()
+    kubectl("delete", "namespace", name, "--wait=false")
+
+    def gone() -> bool:
+        found = json.loads(kubectl("get", "namespace", name, "-o", "json", "--ignore-not-found") or "null")
+        assert found is None, [each["message"] for each in found["status"].get("conditions", [])]
+        return True
+
+    until(f"namespace {name} is gone", gone, timeout_s=within_s)
+    return time.monotonic() - began
+
+
+def operator_pod() -> str:
+    """The operator's, once it is ready."""
+
+    def found() -> str:
+        for pod in listed("pods", SYSTEM, labels="app.kubernetes.io/name=headrace-operator"):
+            if is_up(pod):
+                return str(pod["metadata"]["name"])
+        return ""
+
+    return str(until("the operator runs", found))
+
+
+def operator_figures() -> dict[str, float]:
+    """What it counts, by name and labels."""
+    path = f"/api/v1/namespaces/{SYSTEM}/pods/{operator_pod()}:8080/proxy/metrics"
+    lines = [each.rpartition(" ") for each in kubectl("get", "--raw", path).splitlines() if not each.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def operator_process() -> tuple[float, float]:
+    """What its process takes of memory, in MiB, and has taken of a core, in seconds."""
+    command = ("exec", operator_pod(), "-n", SYSTEM, "--", "cat", "/proc/1/status", "/proc/1/stat")
+    lines = kubectl(*command).splitlines()
+    resident = next(int(each.split()[1]) for each in lines if each.startswith("VmRSS"))
+    user, system = lines[-1].rpartition(")")[2].split()[11:13]
+    return resident / 1024, (int(user) + int(system)) / 100
+
+
+def is_up(pod: Body) -> bool:
+    """Whether it is ready, and stays."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    conditions = (pod.get("status") or {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def uninstall() -> None:
+    """Both charts."""
+    run("helm", "uninstall", "headrace", "-n", SYSTEM, "--wait", "--timeout", "180s", timeout_s=240)
+    run("helm", "uninstall", "headrace-crds", "-n", SYSTEM)
+
+
+def forgive_commits(load: Any) -> None:
+    """For a while there is nobody to commit to; what is lost by it the checker sees all the same."""
+    for member in load.members:
+        member.forgives = lambda error: True
+
+
+def install(namespace: str = SYSTEM, **values: str) -> None:
+    """Both charts, as README says, with the images of this checkout."""
+    run("helm", "upgrade", "--install", "headrace-crds", "charts/headrace-crds", "-n", namespace, "--create-namespace")
+    given = {"image": "operator", "nodeImage": "node", "sparkImage": "spark"}
+    sets = [f"{value}.repository={IMAGES[image].partition(':')[0]}" for value, image in given.items()]
+    sets += [f"{value}.tag={TAG}" for value in given]
+    sets += [f"{name}={value}" for name, value in values.items()]
+    run(
+        *("helm", "upgrade", "--install", "headrace", "charts/headrace", "-n", namespace),
+        *("--wait", "--timeout", "180s"),
+        *(part for each in sets for part in ("--set", each)),
+    )
+
+
+def in_sync(container: Body) -> set[int]:
+    """The nodes of a container's status that are."""
+    return {each["node"] for each in container["inSync"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A storage node as a client outside meets it."""
+
+    node_id: int
+    pod: str
+    host: str
+    port: int
+    is_up: bool
+    stopped: bool = False
+
+
+class Cluster:
+    """A StreamCluster, for those who load it from outside (nodeimage/tests/cluster/cluster_clients.Load)."""
+
+    def __init__(self, name: str, namespace: str, **spec: Any) -> None:
+        self.name = name
+        self.namespace = namespace
+        self.spec: Body = {
+            "nodes": 3,
+            "storage": {"size": "1Gi"},
+            "listeners": {"external": {"type": "NodePort"}},
+            "settings": {"chunk-bytes": str(16 << 20), "disk-reserve": str(16 << 20)},
+            **spec,
+        }
+        self.on_close: list[Callable[[], None]] = []
+
+    def apply(self, **changes: Any) -> None:
+        """Have it be so."""
+        self.spec |= changes
+        apply(resource("StreamCluster", self.name, self.namespace, self.spec))
+
+    def await_ready(self, timeout_s: float = 240) -> None:
+        """Until it has its pods, each container has all the replicas that it can have, and Ready is true."""
+
+        def ready() -> bool:
+            up = [pod for pod in self.pods() if is_up(pod)]
+            assert len(up) == self.spec["nodes"], f"{len(up)} pods are ready"
+            lacking = [
+                number
+                for number, each in self.containers().items()
+                if len(in_sync(each)) < min(each["wanted"], len(up))
+            ]
+            assert not lacking, f"container {lacking} lacks replicas in sync"
+            if is_ready("streamcluster", self.name, self.namespace):
+                return True
+            raise AssertionError(json.dumps((self.body.get("status") or {}).get("conditions", "none"))[:1500])
+
+        until(f"StreamCluster {self.name} is ready", ready, timeout_s=timeout_s, every_s=1)
+
+    @property
+    def body(self) -> Body:
+        """As it is."""
+        found = get("streamcluster", self.name, self.namespace)
+        assert found is not None
+        return found
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients outside begin."""
+        return str(
+            until("the cluster has addresses outside", lambda: (self.body.get("status") or {}).get("externalBootstrap"))
+        )
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """Its storage nodes that have an address outside, by id."""
+        up = {pod["metadata"]["name"] for pod in self.pods() if is_up(pod)}
+        found = {}
+        for each in self.storage_nodes():
+            address = (each.get("spec", {}).get("advertised") or {}).get("external")
+            if address:
+                host, _, port = address.rpartition(":")
+                number, pod = each["status"]["nodeId"], each["status"]["slot"].partition("/")[0]
+                found[number] = Node(number, pod, host, int(port), is_up=pod in up)
+        return found
+
+    def pods(self) -> list[Body]:
+        """Its nodes' pods."""
+        return listed("pods", self.namespace, labels=self._labels(component=True))
+
+    def claims(self) -> dict[str, str]:
+        """The uids of its pods' claims, by name."""
+        found = listed("persistentvolumeclaims", self.namespace, labels=self._labels(component=True))
+        return {each["metadata"]["name"]: each["metadata"]["uid"] for each in found}
+
+    def storage_nodes(self) -> list[Body]:
+        """Its StorageNodes that have registered."""
+        found = listed("storagenodes", self.namespace, labels=self._labels())
+        return [each for each in found if (each.get("status") or {}).get("nodeId")]
+
+    def ids(self) -> set[int]:
+        """Of its storage nodes."""
+        return {each["status"]["nodeId"] for each in self.storage_nodes()}
+
+    def containers(self) -> dict[int, Body]:
+        """The status of its StorageContainers, by id."""
+        found = [each["status"] for each in listed("storagecontainers", self.namespace, labels=self._labels())]
+        return {each["containerId"]: each for each in found if each["state"] != "deleted"}
+
+    def lives(self) -> dict[str, tuple[str, int]]:
+        """By pod, what another one, or another process in it, changes."""
+        return {
+            pod["metadata"]["name"]: (
+                pod["metadata"]["uid"],
+                sum(each["restartCount"] for each in (pod.get("status") or {}).get("containerStatuses", [])),
+            )
+            for pod in self.pods()
+        }
+
+    def _labels(self, *, component: bool = False) -> str:
+        return f"headrace.dev/cluster={self.name}{',app.kubernetes.io/component=storage' if component else ''}"
+
+    def condition(self, type: str) -> tuple[str, str, str]:
+        """(status, reason, message)."""
+        return condition(self.body, type)
+
+    def scale(self, nodes: int) -> None:
+        """As a user does."""
+        self.spec["nodes"] = nodes
+        kubectl("scale", "streamcluster", self.name, "-n", self.namespace, f"--replicas={nodes}")
+
+    def kill(self, pod: str) -> None:
+        """SIGKILL to the process of a pod, from its worker: the first process of a pod cannot be killed within it."""
+        found = get("pod", pod, self.namespace)
+        assert found is not None
+        known = f"--kubernetes {self.namespace}/{self.name} .*--slot {pod}/0"
+        worker = found["spec"]["nodeName"]
+        process = run("docker", "exec", worker, "pgrep", "-f", "--", known).split()
+        run("docker", "exec", worker, "kill", "-9", *process)
+
+    def headrace(self, *command: str, check: bool = True) -> Any:
+        """What `headrace` in a pod says, as JSON."""
+        pod = f"{self.name}-0"
+        said = kubectl(
+            *("exec", pod, "-n", self.namespace, "--", "headrace", *command, "--output", "json"),
+            check=check,
+            timeout_s=300,
+        )
+        return json.loads(said) if said.strip() else None
+
+    def admin(self, method: str, params: Body | None = None) -> Any:
+        """The result of one of Headrace's own admin calls."""
+        node = next(each for each in self.nodes.values() if each.is_up)
+        with BrokerConnection(node.host, node.port, "e2e", 30.0) as connection:
+            answer = admin_call(connection, method, params or {})
+        assert not answer["error"], answer
+        return answer["result"]
+
+    def busiest(self, led_by: Callable[[int], Sequence[Any]]) -> Node:
+        """The node that leads most, by what `led_by` says of an id."""
+        return max(self.nodes.values(), key=lambda node: len(led_by(node.node_id)))
+
+    def await_other_life(self, pod: str, before: Mapping[str, tuple[str, int]]) -> None:
+        """Until a pod is another one than before, or has another process."""
+        until(f"pod {pod} is another one", lambda: self.lives().get(pod, before[pod]) != before[pod])
+
+    def events(self) -> str:
+        """What happened, for a failed test."""
+        return kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp", check=False)[-6000:]
+
+    def close(self) -> None:
+        """End the load."""
+        for end in self.on_close:
+            end()
+
+
+@contextlib.contextmanager
+def reported(behaviour: str) -> Iterator[dict[str, float | str]]:
+    """`report` of what is done inside, if that passes, with the figures put in."""
+    figures: dict[str, float | str] = {}
+    began = time.monotonic()
+    yield figures
+    report(behaviour, time.monotonic() - began, **figures)

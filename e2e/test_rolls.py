@@ -1,0 +1,118 @@
+"""Pods that are made anew since the resource asks for other ones: one at a time, and no program notices."""
+
+import json
+import threading
+import time
+from typing import Any
+
+import kube
+import pytest
+from cluster_clients import Load
+
+ROLLED_S = 400.0
+LOOK_S = 0.5
+
+
+class Watch(threading.Thread):
+    """Looks at a cluster while its pods are made anew: which of them are away, or lack what others have."""
+
+    def __init__(self, cluster: kube.Cluster) -> None:
+        super().__init__(daemon=True)
+        self.stopping = threading.Event()
+        self.most: list[str] = []
+        """Pods that were not what they should be, at the worst moment."""
+        self.looks = 0
+        self._cluster = cluster
+        self._pods = {f"{cluster.name}-{index}" for index in range(cluster.spec["nodes"])}
+        self._by_id = {node.node_id: node.pod for node in cluster.nodes.values()}
+
+    def run(self) -> None:
+        while not self.stopping.wait(LOOK_S):
+            away = self._away()
+            self.looks += 1
+            if len(away) > len(self.most):
+                self.most = sorted(away)
+
+    def _away(self) -> set[str]:
+        """Pods are looked at before containers: one that is away then has to catch up before the next one goes."""
+        labels = f"headrace.dev/cluster={self._cluster.name}"
+        found = kube.kubectl("get", "pods,storagecontainers", "-n", self._cluster.namespace, "-l", labels, "-o", "json")
+        away = set(self._pods)
+        for each in json.loads(found)["items"]:
+            if each["kind"] == "Pod":
+                if kube.is_up(each):
+                    away.discard(each["metadata"]["name"])
+            elif each["status"]["state"] != "deleted":
+                lacking = set(each["status"]["replicas"]) - kube.in_sync(each["status"])
+                away |= {self._by_id[number] for number in lacking}
+        return away
+
+
+def roll(cluster: kube.Cluster, **changes: Any) -> None:
+    """Change the resource under load; each pod is made anew, and none before all that went before are whole."""
+    load = Load(cluster)
+    before = cluster.lives()
+    watch = Watch(cluster)
+    watch.start()
+    since = time.monotonic()
+    cluster.apply(**changes)
+
+    def rolled() -> bool:
+        now = cluster.lives()
+        same = [pod for pod, life in before.items() if now.get(pod, life) == life]
+        assert not same, f"{same}: {cluster.condition('Current')}"
+        return True
+
+    try:
+        kube.until("all pods are made anew", rolled, timeout_s=ROLLED_S, every_s=1)
+        cluster.await_ready()
+    finally:
+        watch.stopping.set()
+        watch.join()
+    seconds = time.monotonic() - since
+    load.await_writes(time.monotonic())
+    pause = load.history.longest_pause(since, time.monotonic())
+    history = load.finish()  # an error of any produce is a fault
+    assert watch.looks > 10
+    assert len(watch.most) == 1, f"{watch.most} were away, or behind, at a time"
+    kube.report(
+        f"4 another {', '.join(changes)}", seconds, produced=len(history.times), failed=0, without_a_write_s=pause
+    )
+
+
+@pytest.mark.ci_part
+def test_other_resources_are_taken_up_by_one_pod_after_the_other(three: kube.Cluster) -> None:
+    roll(three, resources={"requests": {"cpu": "20m", "memory": "96Mi"}})
+    for pod in three.pods():
+        assert pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "20m", "memory": "96Mi"}
+
+
+def test_another_image_is_taken_up_by_one_pod_after_the_other(three: kube.Cluster) -> None:
+    image = kube.tag_on_workers("node", "e2e-next")
+    roll(three, image=image)
+    for pod in three.pods():
+        assert pod["spec"]["containers"][0]["image"] == image
+
+
+def test_an_image_that_is_not_there_stops_the_roll_at_its_first_pod(three: kube.Cluster) -> None:
+    load = Load(three)
+    lives, spec = three.lives(), dict(three.spec)
+    began = time.monotonic()
+    three.apply(image="headrace/node:none-such", imagePullPolicy="Never")
+    kube.until("one pod has gone", lambda: three.lives() != lives, timeout_s=ROLLED_S)
+
+    def told() -> bool:
+        status, reason, message = three.condition("Current")
+        assert (status, reason) == ("False", "Rolling"), (status, reason, message)
+        return "not ready" in message
+
+    kube.until("the condition says what it waits for", told)
+    load.write_on_for(20.0)
+    now = three.lives()
+    assert sum(now.get(pod) == life for pod, life in lives.items()) == 2
+    three.spec = spec
+    three.apply()
+    three.await_ready()
+    seconds = time.monotonic() - began
+    load.finish()
+    kube.report("4 an image that is not there, and back", seconds)

@@ -1,0 +1,1 @@
+"""HTTP beside the Kafka port: health, readiness and metrics, for Kubernetes and Prometheus."""

@@ -1,0 +1,103 @@
+"""A container's record from what its replicas' folders say, where the cluster store has lost it (DESIGN section 3).
+
+Each replica keeps its container's last known record. Of a container's replicas the one with the highest (epoch of its
+last frame, end) has everything that was ever acknowledged, whatever the records say of in-sync sets: a member of the
+set had it, and whoever is ahead of that member in this order has all that it has (as in an election). It leads, at an
+epoch above all that any replica has seen; those that hold exactly the same are in sync with it, the others catch up.
+
+Only while nobody leads the container: what is found must not grow meanwhile.
+"""
+
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from headrace.container import replica_folder
+from headrace.container.history import History, last_epoch
+from headrace.errors import CorruptLog
+from headrace.ids import Epoch, NodeId, Position
+from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.store.records import ContainerRecord, VolumeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReplica:
+    """A replica as its folder tells it."""
+
+    node: NodeId
+    format: uuid.UUID
+    seen: Epoch
+    record: ContainerRecord
+    last_epoch: Epoch
+    end: int
+    history: History = ()
+    folder: Path = Path()
+
+
+def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> FoundReplica | None:
+    """[blocking] What a folder says; None: its container was deleted. `end`: of its log, where that is open already.
+
+    Raises CorruptLog where that cannot be read, or there is no record.
+    """
+    state = replica_folder.read(folder)
+    if state is None or not state.record:
+        raise CorruptLog(f"{folder} has no record of its container")
+    try:
+        record = msgspec.json.decode(state.record, type=ContainerRecord)
+    except msgspec.DecodeError as error:
+        raise CorruptLog(f"{folder} has a record that cannot be read: {error}") from error
+    if record.state == "deleted":
+        return None
+    if end is None:
+        with closing(ContainerLog.open(folder, LogOptions())) as log:
+            end = log.end
+    return FoundReplica(
+        node=node,
+        format=uuid.UUID(state.format),
+        seen=Epoch(max(state.seen, state.led)),
+        record=record,
+        last_epoch=last_epoch(state.history, Position(end)),
+        end=end,
+        history=state.history,
+        folder=folder,
+    )
+
+
+def ahead(found: Sequence[FoundReplica]) -> FoundReplica:
+    """The one that has everything that was acknowledged."""
+    return max(found, key=lambda each: (each.last_epoch, each.end))
+
+
+def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
+    """The record of a container, from all replicas of it that were found. Pure."""
+    newest = max(found, key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
+    best = ahead(found)
+    same = [each for each in found if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
+    present = {each.node for each in found}
+    replicas = [node for node in newest.replicas if node in present]
+    replicas += sorted(each.node for each in same if each.node not in replicas)
+    leader = next((each for each in same if each.node == newest.primary), best)
+    highest = max([each.seen for each in found] + [each.record.epoch for each in found])
+    return structs.replace(
+        newest,
+        primary=leader.node,
+        epoch=Epoch(highest + 1),
+        in_sync=tuple((each.node, each.format) for each in same),
+        replicas=tuple(replicas),
+    )
+
+
+def volumes_told(containers: Sequence[ContainerRecord]) -> list[VolumeRecord]:
+    """The volumes of these containers, as far as their records tell of them. Pure."""
+    told = {}
+    for name in sorted({each.volume for each in containers}):
+        of_it = [each for each in containers if each.volume == name]
+        replicas = max(each.wanted for each in of_it)
+        least = max(each.min_in_sync for each in of_it)
+        told[name] = VolumeRecord(name, replicas=replicas, min_in_sync=min(least, replicas))
+    return list(told.values())

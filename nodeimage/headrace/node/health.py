@@ -1,0 +1,58 @@
+"""Whether a node is ready, and whether it can stop, by the cluster's records and whom it hears. Pure.
+
+Ready says: it has its containers, and is not behind. A container that nobody leads, or whose primary does not answer,
+makes nobody unready, so nodes that start all at once do not wait for each other's readiness.
+"""
+
+from collections.abc import Collection
+
+from headrace.ids import ContainerId, NodeId
+from headrace.store.records import ContainerRecord
+from headrace.store.view import ClusterView
+
+
+def why_not_ready(view: ClusterView, node: NodeId, *, led: Collection[ContainerId], heard: Collection[NodeId]) -> str:
+    """What a node that serves has yet to do; "": nothing. `led`: what it leads; `heard`: nodes that answer it."""
+    held = _held(view, node)
+    waits = []
+    if opening := [record for record in held if record.primary == node and record.container_id not in led]:
+        waits.append(f"has yet to lead {_named(opening)}")
+    if behind := [record for record in held if record.primary in heard and not _in_sync(record, node)]:
+        waits.append(f"is behind in {_named(behind)}")
+    return "; ".join(waits)
+
+
+def why_not_safe(view: ClusterView, node: NodeId, *, heard: Collection[NodeId]) -> str:
+    """Which containers would take no writes without a node, for want of others in sync that they could have; "": none.
+
+    One that is to have a single replica says nothing, nor does one whose replicas are all in sync: there is nothing to
+    wait for, though writes may wait while the node is away.
+    """
+    needed = [
+        record
+        for record in _held(view, node)
+        if record.wanted > 1 and _in_sync(record, node) and _others(record, node, heard) < _least(record)
+    ]
+    return f"{_named(needed)} would have too few replicas in sync" if needed else ""
+
+
+def _held(view: ClusterView, node: NodeId) -> list[ContainerRecord]:
+    kept = [record for record in view.containers.values() if record.state != "deleted" and node in record.replicas]
+    return sorted(kept, key=lambda record: record.container_id)
+
+
+def _in_sync(record: ContainerRecord, node: NodeId) -> bool:
+    return any(member == node for member, _ in record.in_sync)
+
+
+def _others(record: ContainerRecord, node: NodeId, heard: Collection[NodeId]) -> int:
+    return sum(1 for member, _ in record.in_sync if member != node and member in heard)
+
+
+def _least(record: ContainerRecord) -> int:
+    """How many others are to be in sync: as many as writes need, or all that there are."""
+    return max(1, min(record.min_in_sync, len(record.replicas) - 1))
+
+
+def _named(found: Collection[ContainerRecord]) -> str:
+    return f"container {', '.join(str(record.container_id) for record in found)}"

@@ -1,0 +1,170 @@
+"""The storage nodes of one pod: `python -m headrace.node.pod --cluster NAME [--shards N] [arguments of headrace.node]`.
+
+A pod is known by its name, and keeps its disk: shard K of it has the folder /data/node-K, its ports at an offset of K,
+and the slot POD/K. With one shard this process becomes the node; with more it starts them, passes SIGTERM on, and ends
+when any of them does, so that Kubernetes starts all of them again; it answers /livez, /readyz and /safez for all.
+
+Environment (Kubernetes' downward API): POD_NAME, POD_NAMESPACE, POD_IP, and HOST_NAME for what fails together.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+
+from headrace.admin.metrics import merged
+from headrace.errors import HeadraceError
+
+CLIENT_PORT: Final = 9092
+PEER_PORT: Final = 7092
+EXTERNAL_PORT: Final = 19092
+ADMIN_PORT: Final = 8080
+SHARD_ADMIN_PORT: Final = 8180
+"""Of shard 0, where there are several; the pod itself answers at ADMIN_PORT then."""
+CHECK_S: Final = 1.0
+HAND_OVER_S: Final = 10.0
+RECOVER_S: Final = 150.0
+NEEDED: Final = ("POD_NAME", "POD_NAMESPACE", "POD_IP")
+RECORD: Final = Path("/etc/headrace/cluster/record")
+
+
+def command(
+    shard: int, *, cluster: str, shards: int, data: Path, environment: Mapping[str, str], more: Sequence[str]
+) -> list[str]:
+    """What runs one shard."""
+    pod, namespace, address = environment["POD_NAME"], environment["POD_NAMESPACE"], environment["POD_IP"]
+    host = f"{pod}.{cluster}-nodes.{namespace}.svc"
+    found = [sys.executable, "-m", "headrace.node", "--data", str(data / f"node-{shard}")]
+    found += ["--kubernetes", f"{namespace}/{cluster}", "--cluster-record", str(RECORD)]
+    found += ["--bind", "::" if ":" in address else "0.0.0.0", "--host", host, "--peer-host", address]
+    found += ["--port", str(CLIENT_PORT + shard), "--peer-port", str(PEER_PORT + shard)]
+    found += ["--listener", f"external={EXTERNAL_PORT + shard}"]
+    found += ["--admin-port", str(_admin_port(shard, shards))]
+    found += ["--slot", f"{pod}/{shard}", "--failure-host", environment.get("HOST_NAME") or pod]
+    return [*found, *more]
+
+
+def _admin_port(shard: int, shards: int) -> int:
+    return ADMIN_PORT if shards == 1 else SHARD_ADMIN_PORT + shard
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process."""
+    parser = argparse.ArgumentParser(prog="headrace.node.pod", description="The storage nodes of one pod.")
+    parser.add_argument("--cluster", default="")
+    parser.add_argument("--hand-over", action="store_true", help="have the nodes that run hand over, and return")
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--data", type=Path, default=Path("/data"))
+    given, more = parser.parse_known_args(arguments)
+    if given.hand_over:
+        return asyncio.run(_hand_over(given.shards))
+    if not given.cluster:
+        parser.error("--cluster is missing")
+    if missing := [name for name in NEEDED if not os.environ.get(name)]:
+        parser.error(f"{', '.join(missing)} is not set; see Kubernetes' downward API")
+    commands = [
+        command(shard, cluster=given.cluster, shards=given.shards, data=given.data, environment=os.environ, more=more)
+        for shard in range(given.shards)
+    ]
+    for shard in range(given.shards):
+        (given.data / f"node-{shard}").mkdir(parents=True, exist_ok=True)
+    if given.shards == 1:
+        os.execv(commands[0][0], commands[0])
+    return asyncio.run(_run(commands))
+
+
+async def _run(commands: Sequence[Sequence[str]]) -> int:
+    shards = [await asyncio.create_subprocess_exec(*each) for each in commands]
+    loop = asyncio.get_running_loop()
+    ended = [loop.create_task(shard.wait()) for shard in shards]
+
+    def stop() -> None:
+        for shard in shards:
+            if shard.returncode is None:
+                shard.send_signal(signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    server = await asyncio.start_server(lambda *ends: _answer(len(shards), *ends), None, ADMIN_PORT)
+    async with server:
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        stop()
+        codes = await asyncio.gather(*ended)
+    return max(codes, key=abs)
+
+
+async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One request, and the end of the connection."""
+    try:
+        line = (await asyncio.wait_for(reader.readline(), CHECK_S)).decode("latin-1").split()
+        path = line[1] if len(line) > 1 else "/"
+        loop = asyncio.get_running_loop()
+        answers = await asyncio.gather(
+            *(loop.run_in_executor(None, _ask, _admin_port(shard, shards), path) for shard in range(shards))
+        )
+        status, body = _joined(path, answers)
+        writer.write(f"HTTP/1.1 {status} \r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        await writer.drain()
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        writer.close()
+
+
+def _joined(path: str, answers: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
+    """The worst of the shards' answers, and whose it is; their metrics all together."""
+    status = max(code for code, _ in answers)
+    if path == "/metrics" and status == HTTPStatus.OK:
+        return status, merged([text.decode() for _, text in answers]).encode()
+    return status, b"".join(text for code, text in answers if code == status)
+
+
+def recover_store(*, apply: bool) -> dict[str, Any]:
+    """[blocking] Have a node of this pod put back what the cluster store has lost; its answer. Raises HeadraceError."""
+    path = f"/recover-store{'?apply=1' if apply else ''}"
+    status, text = _ask(SHARD_ADMIN_PORT, path, "POST", RECOVER_S)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:  # a single shard has the pod's own port
+        status, text = _ask(ADMIN_PORT, path, "POST", RECOVER_S)
+    if status != HTTPStatus.OK:
+        raise HeadraceError(text.decode().strip())
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+async def _hand_over(shards: int) -> int:
+    """All at once: what they wait for is the same."""
+    loop = asyncio.get_running_loop()
+    answers = await asyncio.gather(
+        *(
+            loop.run_in_executor(None, _ask, _admin_port(shard, shards), "/hand-over", "POST", HAND_OVER_S)
+            for shard in range(shards)
+        )
+    )
+    for status, text in answers:
+        if status != HTTPStatus.OK:
+            sys.stderr.write(text.decode())
+    return int(any(status != HTTPStatus.OK for status, _ in answers))
+
+
+def _ask(port: int, path: str, method: str = "GET", timeout_s: float = CHECK_S) -> tuple[int, bytes]:
+    """[blocking]"""
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(asked, timeout=timeout_s) as answer:
+            return int(answer.status), answer.read()
+    except HTTPError as error:
+        return error.code, error.read()
+    except (URLError, OSError) as error:
+        return int(HTTPStatus.SERVICE_UNAVAILABLE), f"shard at {port}: {error}\n".encode()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""One API server of Kubernetes, over aiohttp: JSON calls, lists and watches. Knows nothing of records.
+
+1. Every call ends within CALL_S, with an answer or with one of three errors: ApiError (nothing took place), ApiBusy
+   (nothing took place, try later) and ApiSilent (it may have taken place, or may yet).
+2. A watch ends when the server ends it, or with one of these. Silence ends it too: servers send bookmarks each minute,
+   and a host that is gone is found out by TCP's keepalives.
+3. The service account's token is read again whenever its file changes, for the kubelet rotates it, and once more when
+   the server does not take it.
+"""
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from aiohttp import AddrInfoType
+
+from headrace import __version__
+from headrace.errors import Code, FolderRefused, HeadraceError
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+JSON: Final = "application/json"
+CALL_S: Final = 5.0
+CONNECT_S: Final = 2.0
+PAGE: Final = 500
+"""Objects of one answer to a list."""
+LIST_TRIES: Final = 3
+EVENT_BYTES: Final = 4 * 1024 * 1024
+"""Of one event of a watch, at most; an object of etcd's has 1.5 MB."""
+WATCH_S: Final = 300
+"""Then the server ends a watch, which begins anew where it was."""
+SILENT_WATCH_S: Final = 90.0
+"""Servers send a bookmark each minute."""
+KEEPALIVE_S: Final = (3, 2, 3)
+"""TCP's: after so long of silence, each so long, so often without an answer."""
+BUSY_S: Final = 1.0
+"""To wait where a server that is busy does not say how long."""
+
+
+class ApiError(HeadraceError):
+    """The server refuses, and nothing took place."""
+
+    code = Code.BROKER_NOT_AVAILABLE
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"Kubernetes answers {status}: {reason}")
+        self.status = status
+
+
+class ApiBusy(ApiError):
+    """The server has too much to do, and nothing took place."""
+
+    def __init__(self, reason: str, *, retry_after_s: float) -> None:
+        super().__init__(HTTPStatus.TOO_MANY_REQUESTS, reason)
+        self.retry_after_s = retry_after_s
+
+
+class ApiSilent(HeadraceError):
+    """The server did not answer, or failed: whatever was asked for may have taken place."""
+
+    code = Code.BROKER_NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the server is reached."""
+
+    url: str
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+    @classmethod
+    def in_cluster(cls) -> "Access":
+        """As a pod does, by its environment and its service account's files. Raises FolderRefused outside of one."""
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+        if not host or not port:
+            raise FolderRefused("this is no pod: KUBERNETES_SERVICE_HOST is not set; give --kubernetes-api")
+        if ":" in host:
+            host = f"[{host}]"
+        return cls(f"https://{host}:{port}", ACCOUNT / "token", ACCOUNT / "ca.crt")
+
+
+class Api:
+    """Calls belong to the loop that makes it. Raises OSError, ssl.SSLError for a CA file that cannot be read."""
+
+    def __init__(self, access: Access, *, agent: str = "headrace-node") -> None:
+        """`agent`: whom Kubernetes notes as the manager of fields, where a call does not say."""
+        self._access = access
+        self._token = ""
+        self._token_of: tuple[int, int] | None = None
+        context: ssl.SSLContext | bool = True
+        if access.ca_file is not None:
+            context = ssl.create_default_context(cafile=str(access.ca_file))
+        self._http = aiohttp.ClientSession(
+            base_url=access.url,
+            connector=aiohttp.TCPConnector(ssl=context, limit=0, socket_factory=_socket),
+            read_bufsize=EVENT_BYTES,
+            headers={"User-Agent": f"{agent}/{__version__}"},
+        )
+        # Or aiohttp sends PUT and DELETE again where a connection ends: what has landed would be a conflict then.
+        self._http._retry_connection = False
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._http.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = JSON,
+        timeout_s: float = CALL_S,
+    ) -> dict[str, Any]:
+        """The answer to one call. `body` goes as JSON; of a patch, `content_type` says which kind.
+
+        Raises ApiError, ApiBusy, ApiSilent.
+        """
+        call = partial(self._call, method, path, params, body, content_type, timeout_s)
+        try:
+            return await call()
+        except ApiError as error:
+            if error.status != HTTPStatus.UNAUTHORIZED:
+                raise
+        return await call()  # the token may have been rotated just now
+
+    async def list_all(self, path: str, *, params: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+        """All objects of a collection at one moment, and the version to watch from. Raises as `call`."""
+        for again in reversed(range(LIST_TRIES)):
+            try:
+                return await self._list(path, params)
+            except ApiError as error:
+                if error.status != HTTPStatus.GONE or not again:
+                    raise  # 410: it took so long that its moment is forgotten
+        raise AssertionError("unreachable")
+
+    async def watch(
+        self, path: str, *, params: Mapping[str, str], since: str
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """(type, object) of each event after version `since`, bookmarks too; ends when the server ends it.
+
+        Raises ApiError (410: `since` is too old, list again), ApiBusy, ApiSilent.
+        """
+        asked = {
+            **params,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": since,
+            "timeoutSeconds": str(WATCH_S),
+        }
+        patience = aiohttp.ClientTimeout(total=WATCH_S + 10, sock_connect=CONNECT_S, sock_read=SILENT_WATCH_S)
+        with _reported("a watch of Kubernetes ended"):
+            async with self._http.get(path, params=asked, headers=self._headers(), timeout=patience) as answer:
+                await self._check(answer)
+                async for line in answer.content:
+                    event = msgspec.json.decode(line)
+                    found = event["object"]
+                    if event["type"] == "ERROR":
+                        raise ApiError(int(found.get("code", 500)), str(found.get("message", "")))
+                    yield event["type"], found
+
+    async def _list(self, path: str, params: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+        found: list[dict[str, Any]] = []
+        asked = {**params, "limit": str(PAGE)}
+        while True:
+            page = await self.call("GET", path, params=asked)
+            found += page.get("items") or []
+            meta = page["metadata"]
+            if not meta.get("continue"):
+                return found, str(meta["resourceVersion"])
+            asked["continue"] = meta["continue"]
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: object,
+        content_type: str,
+        timeout_s: float,
+    ) -> dict[str, Any]:
+        sent = None if body is None else msgspec.json.encode(body)
+        patience = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
+        with _reported("Kubernetes does not answer"):
+            headers = {**self._headers(), "Content-Type": content_type}
+            async with self._http.request(
+                method, path, params=params, data=sent, headers=headers, timeout=patience
+            ) as answer:
+                await self._check(answer)
+                decoded = msgspec.json.decode(await answer.read())
+                if not isinstance(decoded, dict):
+                    raise ValueError(f"no object: {decoded!r:.100}")
+                return decoded
+        raise AssertionError("unreachable")
+
+    async def _check(self, answer: aiohttp.ClientResponse) -> None:
+        if answer.status < HTTPStatus.BAD_REQUEST:
+            return
+        reason = answer.reason or ""
+        with contextlib.suppress(aiohttp.ClientError, ValueError, TypeError, KeyError):
+            reason = str(msgspec.json.decode(await answer.read())["message"])
+        match answer.status:
+            case HTTPStatus.TOO_MANY_REQUESTS:
+                raise ApiBusy(reason, retry_after_s=_seconds(answer.headers.get("Retry-After", "")))
+            case status if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise ApiSilent(f"Kubernetes answers {status}: {reason}")
+            case HTTPStatus.UNAUTHORIZED:
+                self._token_of = None
+                raise ApiError(answer.status, f"{reason}; it does not take the token of {self._access.token_file}")
+            case HTTPStatus.FORBIDDEN:
+                raise ApiError(answer.status, f"{reason}; see the Role of the pod's service account")
+        raise ApiError(answer.status, reason)
+
+    def _headers(self) -> dict[str, str]:
+        file = self._access.token_file
+        if file is None:
+            return {}
+        state = file.stat()  # of what the link leads to: the kubelet swaps a folder
+        if (state.st_mtime_ns, state.st_ino) != self._token_of:
+            self._token, self._token_of = file.read_text().strip(), (state.st_mtime_ns, state.st_ino)
+        return {"Authorization": f"Bearer {self._token}"}
+
+
+@contextlib.contextmanager
+def _reported(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
+        raise ApiSilent(f"{what}: {type(error).__name__} {error}".rstrip()) from error
+
+
+def _seconds(retry_after: str) -> float:
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        return BUSY_S
+
+
+def _socket(address: AddrInfoType) -> socket.socket:
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    idle, interval, count = KEEPALIVE_S
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(CALL_S * 1000))
+    made.setblocking(False)
+    return made

@@ -1,0 +1,149 @@
+"""Keeps what is seen of a cluster's objects up to date: one list and watch for each kind, and a ping.
+
+A watch resumes where it ended; one that is told that this is too long ago lists again. The lease is renewed twice a
+second, so a server that is well is heard all the time; when it is not, it is asked for the lease by name. That tells
+whether the server is there, and if it knows of a newer lease than the watch has told of for a while, the watches are
+deaf, and begin anew. (A single one that is cut off ends by TCP's keepalives, or for want of bookmarks: see api.)
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+
+from headrace.store.kubernetes import objects
+from headrace.store.kubernetes.api import Api, ApiBusy, ApiError, ApiSilent
+from headrace.store.kubernetes.objects import LEASES, Resource
+from headrace.store.kubernetes.seen import Seen
+from headrace.store.record_types import LEASE_KEY
+
+log = structlog.get_logger()
+
+PING_S: Final = 0.5
+"""Silence after which the server is asked."""
+ANSWER_S: Final = 1.0
+DEAF_S: Final = 1.5
+AGAIN_S: Final = (0.05, 0.2, 0.5, 1.0)
+"""Before each next attempt to list and watch; the nodes of a cluster spread over it."""
+STEADY_S: Final = 5.0
+"""A watch that went on for so long was no failed attempt."""
+
+
+class Watches:
+    """One cluster's. Belongs to one loop."""
+
+    def __init__(self, api: Api, seen: Seen, *, cluster: str, namespace: str) -> None:
+        self._api = api
+        self._seen = seen
+        self._cluster = cluster
+        self._namespace = namespace
+        self._told = 0
+        """The newest version of the lease that the watch told of."""
+
+    async def run(self) -> None:
+        """Watch, until cancelled."""
+        while True:
+            following = [
+                asyncio.create_task(self._follow(resource, params), name=f"watch-{resource.plural}")
+                for resource, params in objects.watched(self._cluster)
+            ]
+            try:
+                await self._until_deaf()
+                log.warning("the watches of Kubernetes are silent, and begin anew")
+            except Exception:
+                log.exception("Kubernetes gives answers that cannot be read; the watches begin anew")
+                await asyncio.sleep(AGAIN_S[-1])
+            finally:
+                for each in following:
+                    each.cancel()
+                await asyncio.gather(*following, return_exceptions=True)
+
+    async def _follow(self, resource: Resource, params: Mapping[str, str]) -> None:
+        loop = asyncio.get_running_loop()
+        path = resource.path(self._namespace)
+        attempt = 0
+        since = refused = ""
+        while True:
+            begun = loop.time()
+            pause = 0.0
+            try:
+                if not since:
+                    found, since = await self._api.list_all(path, params=params)
+                    self._seen.listed(resource, found, int(since))
+                    self._heard(resource, int(since))
+                async with contextlib.aclosing(self._api.watch(path, params=params, since=since)) as events:
+                    async for kind, each in events:
+                        if kind != "BOOKMARK":
+                            self._seen.take(resource, each, deleted=kind == "DELETED")
+                        since = str(objects.version(each))
+                        self._heard(resource, objects.version(each))
+                        attempt = 0
+                        refused = ""
+            except ApiBusy as busy:
+                pause = busy.retry_after_s
+            except ApiError as error:
+                since = ""
+                if error.status != HTTPStatus.GONE:
+                    self._seen.trouble = str(error)
+                    if refused != str(error):
+                        log.warning("Kubernetes refuses a watch", of=resource.plural, reason=str(error))
+                    refused = str(error)
+            except ApiSilent as error:
+                self._seen.trouble = str(error)  # who looks tells, if it lasts
+            except Exception:  # the cache would stand still for ever
+                since = ""
+                log.exception("a watch of Kubernetes went wrong", of=resource.plural)
+            if loop.time() - begun > STEADY_S:
+                attempt = 0
+            await asyncio.sleep(pause + random.uniform(0.5, 1.0) * AGAIN_S[min(attempt, len(AGAIN_S) - 1)])
+            attempt += 1
+
+    def _heard(self, resource: Resource, version: int) -> None:
+        self._seen.heard()
+        if resource is LEASES:
+            self._told = max(self._told, version)
+
+    async def _until_deaf(self) -> None:
+        loop = asyncio.get_running_loop()
+        untold: tuple[float, int] | None = None
+        """Since when the watch has not told of a lease of that version."""
+        while True:
+            silent = loop.time() - self._seen.heard_at
+            if silent < PING_S:
+                await asyncio.sleep(PING_S - silent)
+                continue
+            begun = loop.time()
+            version = await self._ping()
+            if version is None:
+                await asyncio.sleep(max(0.0, begun + PING_S - loop.time()))
+                continue
+            if untold is not None and self._told >= untold[1]:
+                untold = None
+            if self._told < version:
+                untold = untold or (begun, version)
+                if begun - untold[0] >= DEAF_S:
+                    return
+
+    async def _ping(self) -> int | None:
+        """The version of the lease, 0 where there is none; None: no answer."""
+        where = objects.place(self._cluster, LEASE_KEY)
+        try:
+            found = await self._api.call(
+                "GET", f"{where.resource.path(self._namespace)}/{where.name}", timeout_s=ANSWER_S
+            )
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                self._seen.heard()
+                return 0
+            self._seen.trouble = str(error)
+            return None
+        except ApiSilent as error:
+            self._seen.trouble = str(error)
+            return None
+        self._seen.heard()
+        self._seen.take(where.resource, found)
+        return objects.version(found)

@@ -1,0 +1,208 @@
+"""Three nodes with Kubernetes' cluster store, over a toy API server; on a real one they run in e2e."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster_clients import Load
+from cluster_nodes import HOST, until
+from cluster_on_kubernetes import CONTAINERS, KubernetesCluster
+from cluster_targets import busiest_primary
+from confluent_kafka.admin import AdminClient
+from toy_api import ToyApi, toy_api
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def api() -> Iterator[ToyApi]:
+    with toy_api() as served:
+        yield served
+
+
+@pytest.fixture
+def new(tmp_path: Path, api: ToyApi) -> Iterator[KubernetesCluster]:
+    """Not started."""
+    cluster = KubernetesCluster(tmp_path / "cluster", api)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def three(new: KubernetesCluster) -> KubernetesCluster:
+    new.start()
+    new.await_ready()
+    new.await_whole()
+    return new
+
+
+def are_ready(cluster: KubernetesCluster, *numbers: int) -> Callable[[], bool]:
+    return lambda: all(cluster.http(number, "/readyz")[0] == 200 for number in numbers or cluster.nodes)
+
+
+def test_a_node_that_is_killed_takes_nothing_with_it(three: KubernetesCluster, api: ToyApi) -> None:
+    load = Load(three)
+    until("all are ready", are_ready(three))
+    victim = busiest_primary(three, load)
+    others = [number for number in three.nodes if number != victim]
+    written = api.count("PUT", "storagecontainers")
+    three.kill(victim)
+    load.await_writes(time.monotonic())
+    until("the others are ready without it", are_ready(three, *others))
+    assert "too few replicas in sync" in three.http(others[0], "/safez")[1]
+    three.start(victim)
+    three.await_ready(victim)
+    three.await_whole()
+    until("all are ready", are_ready(three))
+    until("each can be spared", lambda: all(three.http(number, "/safez")[0] == 200 for number in three.nodes))
+    load.await_writes(time.monotonic())
+    load.finish()
+    assert api.count("PUT", "storagecontainers") - written < 40 * len(three.containers())
+    assert all("status" in api.objects[path] for path in api.objects if path.startswith(CONTAINERS))
+    office = 'headrace_controller{node="%d"} 1\n'
+    leads = [office % node.node_id in three.http(number, "/metrics")[1] for number, node in three.nodes.items()]
+    assert leads.count(True) == 1
+
+
+def test_writes_go_on_while_the_api_server_is_away_and_roles_change_when_it_is_back(
+    three: KubernetesCluster, api: ToyApi
+) -> None:
+    load = Load(three)
+    three.rotate("second")
+    api.away = True
+    api.cut_watches()
+    until("the nodes notice", lambda: all("store does not answer" in node.log() for node in three.nodes.values()))
+    load.await_writes(time.monotonic())
+    assert are_ready(three)()
+    api.away = False
+    until("the nodes see it again", lambda: all("store answers again" in node.log() for node in three.nodes.values()))
+    victim = busiest_primary(three, load)
+    three.kill(victim)
+    load.await_writes(time.monotonic(), within_s=15.0)
+    three.start(victim)
+    three.await_ready(victim)
+    three.await_whole()
+    load.finish()
+
+
+def test_all_nodes_start_at_once_while_the_api_server_is_away(new: KubernetesCluster, api: ToyApi) -> None:
+    api.away = True
+    new.start()
+    until("they wait", lambda: all("cluster store" in new.http(number, "/readyz")[1] for number in new.nodes))
+    assert all(new.http(number, "/livez")[0] == 200 for number in new.nodes)
+    new.terminate(3)  # one that waits obeys
+    api.away = False
+    new.await_ready(1, 2)
+    new.start(3)
+    new.await_ready()
+    new.await_whole()
+    until("all are ready", are_ready(new))
+    new.kill(1, 2, 3)
+    new.start()
+    new.await_ready()
+    until("all are ready", are_ready(new))
+
+
+def test_clients_from_outside_are_told_what_the_operator_advertises(three: KubernetesCluster, api: ToyApi) -> None:
+    def brokers(port: int) -> set[tuple[str, int]]:
+        client = AdminClient({"bootstrap.servers": f"{HOST}:{port}"})
+        return {(each.host, each.port) for each in client.list_topics(timeout=20).brokers.values()}
+
+    inside = {(HOST, node.port) for node in three.nodes.values()}
+    assert brokers(three.nodes[1].port) == inside
+    for number, port in three.external.items():
+        path, body = three.node_object(number)
+        api.put(path, {**body, "spec": {**body["spec"], "advertised": {"external": f"localhost:{port}"}}})
+    outside = {("localhost", port) for port in three.external.values()}
+    until("they are told", lambda: brokers(three.external[1]) == outside)
+    assert brokers(three.nodes[2].port) == inside
+    three.kill(2)
+    three.start(2)
+    three.await_ready(2)
+    until("they are told still", lambda: brokers(three.external[2]) == outside)
+
+
+def test_a_node_hands_over_before_it_stops_and_an_empty_folder_is_another_node_in_its_place(
+    three: KubernetesCluster, api: ToyApi
+) -> None:
+    load = Load(three)
+    number = busiest_primary(three, load)
+    before = three.nodes[number].node_id
+    assert three.http(number, "/hand-over", method="POST") == (200, "ok\n")
+    assert all(each.primary != before for each in three.containers())
+    three.terminate(number)
+    three.wipe(number)
+    three.start(number)
+    three.await_ready(number)
+    after = three.nodes[number].node_id
+    assert after != before
+
+    def replaced() -> bool:
+        held = [each.replicas for each in three.containers() if each.state != "deleted"]
+        return all(before not in each and after in each for each in held)
+
+    until("the former node's replicas are on the new one", replaced)
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+@pytest.mark.parametrize("started_anew", [False, True])
+def test_containers_that_are_deleted_by_hand_are_never_made_anew_but_put_back(
+    three: KubernetesCluster, api: ToyApi, started_anew: bool
+) -> None:
+    load = Load(three)
+    load.await_writes(time.monotonic())
+    kept = {path: body for path, body in api.objects.items() if path.startswith(CONTAINERS)}
+    for path in kept:
+        api.drop(path)
+    told = "the cluster store has lost its record"
+    until("the controller is refused", lambda: any(told in node.log() for node in three.nodes.values()))
+    assert f"{CONTAINERS}/c-1" not in api.objects
+    look = partial(three.http, 1, "/recover-store", method="POST")
+    until("all see that they are gone", lambda: look()[0] == 200)
+    assert {each["container"] for each in json.loads(look()[1])["containers"]} >= {
+        body["status"]["containerId"] for body in kept.values() if body["status"]["state"] != "deleted"
+    }
+    assert f"{CONTAINERS}/c-1" not in api.objects, "it was only asked what would be done"
+    if started_anew:
+        three.kill(1, 2, 3)
+        three.start()
+        until("they wait for the catalog", lambda: all("catalog" in three.http(n, "/readyz")[1] for n in three.nodes))
+    three.kill(3)
+    assert three.http(1, "/recover-store?apply=1", method="POST")[0] == 409, "one of the nodes does not answer"
+    three.start(3)
+    put_back = partial(three.http, 2, "/recover-store?apply=1", method="POST")
+    until("the records are put back", lambda: put_back()[0] == 200)
+    for path, body in kept.items():
+        assert api.objects[path]["status"]["epoch"] > body["status"]["epoch"], path
+    three.await_ready()
+    load.await_writes(time.monotonic(), within_s=30.0)
+    three.await_whole()
+    assert json.loads(put_back()[1])["containers"] == []
+    load.finish()
+
+
+def test_records_are_not_put_back_while_a_node_has_yet_to_see_that_they_are_gone(
+    three: KubernetesCluster, api: ToyApi
+) -> None:
+    load = Load(three)
+    load.await_writes(time.monotonic())
+    api.deaf = {"storagecontainers"}
+    for path in [path for path in api.objects if path.startswith(CONTAINERS)]:
+        api.drop(path)
+    status, text = three.http(1, "/recover-store?apply=1", method="POST")
+    assert (status, "has yet to see that records are gone" in text) == (409, True)
+    load.await_writes(time.monotonic())
+    api.deaf = set()
+    api.cut_watches()
+    until("they are put back", lambda: three.http(1, "/recover-store?apply=1", method="POST")[0] == 200)
+    load.await_writes(time.monotonic(), within_s=30.0)
+    three.await_whole()
+    load.finish()

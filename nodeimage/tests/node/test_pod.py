@@ -1,0 +1,154 @@
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headrace.admin.http import HttpPort
+from headrace.errors import HeadraceError
+from headrace.local.processes import free_port
+from headrace.node import pod
+from headrace.node.options import KubernetesCluster, Options, parse
+
+POD = {"POD_NAME": "c-1", "POD_NAMESPACE": "ns", "POD_IP": "10.0.0.7", "HOST_NAME": "worker-2"}
+
+
+def options_of(shard: int, shards: int, *more: str, **environment: str) -> Options:
+    command = pod.command(
+        shard, cluster="c", shards=shards, data=Path("/data"), environment=POD | environment, more=more
+    )
+    assert command[1:3] == ["-m", "headrace.node"]
+    return parse(command[3:])
+
+
+def test_a_pod_s_node_is_known_by_its_name_and_reached_by_its_address() -> None:
+    node = options_of(0, 1, "--chunk-bytes=65536")
+    assert node.data == Path("/data/node-0")
+    assert node.store == KubernetesCluster("c", "ns", pod.RECORD)
+    assert (node.host, node.peer_host, node.bind) == ("c-1.c-nodes.ns.svc", "10.0.0.7", "0.0.0.0")
+    assert (node.port, node.peer_port, node.listeners, node.admin_port) == (9092, 7092, {"external": 19092}, 8080)
+    assert (node.slot, node.failure_host) == ("c-1/0", "worker-2")
+    assert node.settings.chunk_bytes == 65536
+
+
+def test_shards_have_folders_ports_and_slots_of_their_own() -> None:
+    nodes = [options_of(shard, 3) for shard in range(3)]
+    assert [each.data.name for each in nodes] == ["node-0", "node-1", "node-2"]
+    assert [each.slot for each in nodes] == ["c-1/0", "c-1/1", "c-1/2"]
+    ports = [port for each in nodes for port in (each.port, each.peer_port, each.admin_port, *each.listeners.values())]
+    assert len({*ports, pod.ADMIN_PORT}) == 13
+
+
+def test_a_pod_without_a_host_s_name_fails_alone_and_may_have_an_address_of_either_kind() -> None:
+    assert options_of(0, 1, HOST_NAME="").failure_host == "c-1"
+    assert options_of(0, 1, POD_IP="fd00::7").bind == "::"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--kubernetes=c"], "NAMESPACE/CLUSTER"),
+        (["--kubernetes=ns/c"], "--cluster-record"),
+        (["--store=s", "--listener=external"], "NAME=PORT"),
+        (["--store=s", "--listener=a=1", "--listener=a=2"], "twice"),
+        (["--store=s", "--kubernetes=ns/c"], "not allowed with"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--data=d", *arguments])
+    assert why in capsys.readouterr().err
+
+
+def test_a_pod_that_is_not_told_what_it_is_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in POD:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit):
+        pod.main(["--cluster=c"])
+    assert "POD_NAME, POD_NAMESPACE, POD_IP is not set" in capsys.readouterr().err
+
+
+class Shard:
+    """One shard's HTTP port."""
+
+    def __init__(self, number: int) -> None:
+        self.why_not = ""
+        self.handed_over = False
+        self.port = HttpPort(
+            ready=lambda: self.why_not,
+            safe=lambda: self.why_not,
+            status=lambda: None,
+            hand_over=self.hand_over,
+            recover_store=self.recover_store,
+        )
+        self.number = number
+
+    async def recover_store(self, apply: bool) -> dict[str, object]:
+        if self.why_not:
+            raise HeadraceError(self.why_not)
+        return {"containers": [], "warnings": [], "done": apply}
+
+    async def hand_over(self) -> None:
+        self.handed_over = True
+
+
+@pytest.fixture
+async def shards(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
+    """Two, at ports next to each other."""
+    made = [Shard(0), Shard(1)]
+    for _ in range(50):
+        first = free_port("127.0.0.1")
+        try:
+            await made[0].port.start("127.0.0.1", first)
+            await made[1].port.start("127.0.0.1", first + 1)
+        except OSError:
+            for each in made:
+                await each.port.close()
+            made = [Shard(0), Shard(1)]
+            continue
+        monkeypatch.setattr(pod, "SHARD_ADMIN_PORT", first)
+        return made
+    pytest.fail("no two ports are free")
+
+
+async def ask(path: str) -> str:
+    server = await asyncio.start_server(lambda *ends: pod._answer(2, *ends), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+    status, _, rest = answer.partition("\r\n")
+    body = rest.partition("\r\n\r\n")[2]
+    return f"{status.split()[1]} {body}".strip()
+
+
+async def test_a_pod_is_ready_when_all_of_its_shards_are(shards: list[Shard]) -> None:
+    assert await ask("/readyz") == "200 ok\nok"
+    shards[1].why_not = "is behind in container 7"
+    assert await ask("/readyz") == "503 is behind in container 7"
+    assert await ask("/livez") == "200 ok\nok"
+    await shards[0].port.close()
+    assert (await ask("/livez")).startswith("503 shard at ")
+
+
+async def test_a_pod_hands_over_with_all_of_its_shards(shards: list[Shard]) -> None:
+    assert await pod._hand_over(2) == 0
+    assert [each.handed_over for each in shards] == [True, True]
+    await shards[1].port.close()
+    assert await pod._hand_over(2) == 1
+
+
+async def test_a_pod_has_one_of_its_shards_put_records_back(
+    shards: list[Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await asyncio.to_thread(pod.recover_store, apply=True) == {"containers": [], "warnings": [], "done": True}
+    monkeypatch.setattr(pod, "ADMIN_PORT", pod.SHARD_ADMIN_PORT)  # a pod with a single one
+    monkeypatch.setattr(pod, "SHARD_ADMIN_PORT", free_port("127.0.0.1"))
+    assert not (await asyncio.to_thread(pod.recover_store, apply=False))["done"]
+    shards[0].why_not = "node 3 does not answer"
+    with pytest.raises(HeadraceError, match="node 3 does not answer"):
+        await asyncio.to_thread(pod.recover_store, apply=True)

@@ -1,0 +1,1 @@
+"""Pure functions from what users ask for to the objects of Kubernetes that the operator applies."""

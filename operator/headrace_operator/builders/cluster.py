@@ -1,0 +1,373 @@
+"""A StreamCluster's objects. Pure.
+
+What goes with the resource has it as owner: the StatefulSet, Services, the PodDisruptionBudget, the ServiceAccount and
+its Role. What outlives it has none: the claims, the Secret with the cluster's own record, and what nodes write.
+"""
+
+import base64
+import json
+from typing import Any, Final
+
+import msgspec
+
+from headrace.store.kubernetes.objects import lease_name, store_name
+from headrace_operator.builders.digest import digest
+from headrace_operator.builders.images import pull_policy
+from headrace_operator.builders.names import (
+    ADMIN_PORT,
+    CLIENT_PORT,
+    EXTERNAL_PORT,
+    PEER_PORT,
+    POD_LABEL,
+    Manifest,
+    bootstrap,
+    metadata,
+    selector,
+)
+from headrace_operator.specs import GROUP, ClusterSpec
+
+DATA: Final = "/data"
+RECORD_FOLDER: Final = "/etc/headrace/cluster"
+HOST_KEY: Final = "kubernetes.io/hostname"
+USER: Final = 10001
+ROLLED: Final = f"{GROUP}/rolled"
+"""Annotation of pods: a digest of what the user asks for of them. Another digest, and they are made anew; what a newer
+operator writes otherwise in the template waits until they are made anew anyway."""
+
+
+class ClusterObjects:
+    """Builds them for one StreamCluster."""
+
+    def __init__(self, resource: Manifest, spec: ClusterSpec, *, image: str) -> None:
+        """`image`: of the storage nodes (`node_image`)."""
+        self.resource = resource
+        self._spec = spec
+        self.image = image
+        self.name: str = resource["metadata"]["name"]
+        self.namespace: str = resource["metadata"]["namespace"]
+
+    def all(self) -> list[Manifest]:
+        """In the order in which they are applied; the Secret apart, which is made once."""
+        found = [
+            self.service_account(),
+            self.role(),
+            self.role_binding(),
+            self.nodes_service(),
+            self.bootstrap_service(),
+            self.clients_config(),
+        ]
+        if self.has_disruption_budget:
+            found.append(self.disruption_budget())
+        found += self.external_services()
+        found.append(self.stateful_set())
+        return found
+
+    # --- rights
+
+    @property
+    def account(self) -> str:
+        return f"{self.name}-nodes"
+
+    def service_account(self) -> Manifest:
+        """Whom the nodes are to the API server."""
+        return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self._metadata(self.account)}
+
+    def role(self) -> Manifest:
+        """What the nodes may do: keep the cluster's records."""
+        every = ["get", "list", "watch", "create", "update", "delete"]
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": self._metadata(self.account),
+            "rules": [
+                {"apiGroups": [GROUP], "resources": ["storagenodes", "storagecontainers"], "verbs": every},
+                {
+                    "apiGroups": ["coordination.k8s.io"],
+                    "resources": ["leases"],
+                    "resourceNames": [lease_name(self.name)],
+                    "verbs": ["get", "list", "watch", "update"],
+                },
+                {
+                    "apiGroups": [""],
+                    "resources": ["configmaps"],
+                    "resourceNames": [store_name(self.name)],
+                    "verbs": ["get", "list", "watch", "update"],
+                },
+                # A name cannot be asked for what is not there yet.
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+                {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+            ],
+        }
+
+    def role_binding(self) -> Manifest:
+        """Gives them those rights."""
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": self._metadata(self.account),
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.account},
+            "subjects": [{"kind": "ServiceAccount", "name": self.account, "namespace": self.namespace}],
+        }
+
+    def secret(self, record: dict[str, Any]) -> Manifest:
+        """The cluster's own record, which nothing makes anew: its id and its secret live as long as its data."""
+        made = metadata(f"{self.name}-cluster", self.namespace, self.name, owned_by=None)
+        value = base64.b64encode(json.dumps(record).encode()).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": made,
+            "type": "Opaque",
+            "immutable": True,
+            "data": {"record": value},
+        }
+
+    # --- network
+
+    def nodes_service(self) -> Manifest:
+        """Gives each pod a name, ready or not: nodes that start need each other."""
+        return self._service(
+            f"{self.name}-nodes",
+            {"clusterIP": "None", "publishNotReadyAddresses": True},
+            [*self._ports("client", CLIENT_PORT), *self._ports("peer", PEER_PORT)],
+        )
+
+    def bootstrap_service(self) -> Manifest:
+        """Where clients inside begin: any node that is ready."""
+        return self._service(f"{self.name}-bootstrap", {}, [_port("client", CLIENT_PORT)])
+
+    def external_services(self) -> list[Manifest]:
+        """One per pod, with a port per node."""
+        external = self._spec.listeners.external
+        if external is None:
+            return []
+        fixed = iter(external.node_ports)
+        made = []
+        for index in range(self._spec.nodes):
+            ports = self._ports("external", EXTERNAL_PORT)
+            for port in ports:
+                if (node_port := next(fixed, None)) is not None:
+                    port["nodePort"] = node_port
+            pod = f"{self.name}-{index}"
+            service = self._service(
+                f"{pod}-external",
+                {
+                    "type": external.type,
+                    "publishNotReadyAddresses": True,
+                    "externalTrafficPolicy": "Local" if external.type == "LoadBalancer" else "Cluster",
+                },
+                ports,
+                chosen=selector(self.name) | {POD_LABEL: pod},
+            )
+            service["metadata"]["annotations"] = dict(external.annotations)
+            made.append(service)
+        return made
+
+    def _ports(self, name: str, first: int) -> list[Manifest]:
+        return [_port(f"{name}-{shard}", first + shard) for shard in range(self._spec.shards)]
+
+    def _service(
+        self, name: str, fields: Manifest, ports: list[Manifest], *, chosen: dict[str, str] | None = None
+    ) -> Manifest:
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": self._metadata(name),
+            "spec": {"selector": chosen or selector(self.name), "ports": ports, **fields},
+        }
+
+    def clients_config(self) -> Manifest:
+        """What clients start with, for pods that take their environment from it."""
+        address = bootstrap(self.name, self.namespace)
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": self._metadata(f"{self.name}-clients"),
+            "data": {"HEADRACE_BOOTSTRAP": address, "client.properties": f"bootstrap.servers={address}\n"},
+        }
+
+    # --- pods
+
+    @property
+    def has_disruption_budget(self) -> bool:
+        """One that would protect something: with a single replica it could only be in the way."""
+        return self._spec.nodes > 1 and self._spec.replicas > 1
+
+    def disruption_budget(self) -> Manifest:
+        """One pod at a time goes by evictions."""
+        return {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": self._metadata(self.name),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(self.name)}},
+        }
+
+    def stateful_set(self) -> Manifest:
+        """The pods. Updated one by one by the operator, which asks the nodes first (`OnDelete`)."""
+        storage = self._spec.storage
+        claim: Manifest = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "labels": selector(self.name)},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage.size}}},
+        }
+        if storage.class_ is not None:
+            claim["spec"]["storageClassName"] = storage.class_
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": self._metadata(self.name),
+            "spec": {
+                "replicas": self._spec.nodes,
+                "serviceName": f"{self.name}-nodes",
+                "podManagementPolicy": "Parallel",
+                "updateStrategy": {"type": "OnDelete"},
+                "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+                "selector": {"matchLabels": selector(self.name)},
+                "template": self._template(),
+                "volumeClaimTemplates": [claim],
+            },
+        }
+
+    def _template(self) -> Manifest:
+        pod = self._spec.pod
+        made = metadata("", "", self.name, owned_by=None)
+        template: Manifest = {
+            "metadata": {
+                "labels": {**pod.labels, **made["labels"]},
+                "annotations": {**pod.annotations, ROLLED: self.rolled()},
+            },
+            "spec": {
+                "serviceAccountName": self.account,
+                "enableServiceLinks": False,
+                "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": USER,
+                    "runAsGroup": USER,
+                    "fsGroup": USER,
+                    "fsGroupChangePolicy": "OnRootMismatch",
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "topologySpreadConstraints": self._spread(),
+                "containers": [self._container()],
+                "volumes": [
+                    {"name": "cluster", "secret": {"secretName": f"{self.name}-cluster"}},
+                    {"name": "tmp", "emptyDir": {}},
+                ],
+            },
+        }
+        spec = template["spec"]
+        for key, value in (
+            ("nodeSelector", pod.node_selector),
+            ("tolerations", pod.tolerations),
+            ("affinity", self._affinity()),
+            ("priorityClassName", pod.priority_class_name),
+            ("imagePullSecrets", self._spec.image_pull_secrets),
+        ):
+            if value:
+                spec[key] = value
+        return template
+
+    def rolled(self) -> str:
+        """The digest for ROLLED."""
+        spec = self._spec
+        asked = {
+            "image": self.image,
+            "shards": spec.shards,
+            "settings": spec.settings,
+            "pod": msgspec.to_builtins(spec.pod),
+            "resources": msgspec.to_builtins(spec.resources),
+            "pull": [spec.image_pull_policy, spec.image_pull_secrets],
+        }
+        return digest(asked)
+
+    def _spread(self) -> list[Manifest]:
+        if self._spec.pod.topology_spread_constraints is not None:
+            return self._spec.pod.topology_spread_constraints
+        return [
+            {
+                "maxSkew": 1,
+                "topologyKey": self._spec.zones.topology_key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector(self.name)},
+            }
+        ]
+
+    def _affinity(self) -> Manifest:
+        """What is asked for; and a host of its own for each pod, where there is one.
+
+        That is no topology spread: as soon as one of several asks for a label that workers lack (zones), Kubernetes
+        counts none of them on these.
+        """
+        pod = self._spec.pod
+        apart = {"topologyKey": HOST_KEY, "labelSelector": {"matchLabels": selector(self.name)}}
+        preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]}
+        own = {} if pod.topology_spread_constraints is not None else {"podAntiAffinity": preferred}
+        return {**own, **(pod.affinity or {})}
+
+    def _container(self) -> Manifest:
+        command = ["python", "-m", "headrace.node.pod", "--cluster", self.name, "--shards", str(self._spec.shards)]
+        for name, value in sorted(self._spec.settings.items()):
+            command += [f"--{name}", value] if value else [f"--{name}"]
+        container: Manifest = {
+            "name": "node",
+            "image": self.image,
+            "imagePullPolicy": pull_policy(self.image, self._spec.image_pull_policy),
+            "command": command,
+            "env": [
+                _from_field("POD_NAME", "metadata.name"),
+                _from_field("POD_NAMESPACE", "metadata.namespace"),
+                _from_field("POD_IP", "status.podIP"),
+                _from_field("HOST_NAME", "spec.nodeName"),
+                {"name": "HEADRACE_BOOTSTRAP", "value": bootstrap(self.name, self.namespace)},  # for `headrace status`
+            ],
+            "ports": [
+                {"name": f"{name}-{shard}", "containerPort": first + shard, "protocol": "TCP"}
+                for name, first in (("client", CLIENT_PORT), ("peer", PEER_PORT), ("external", EXTERNAL_PORT))
+                for shard in range(self._spec.shards)
+            ],
+            "startupProbe": _probe("/livez", period=2, failures=300),
+            "livenessProbe": _probe("/livez", period=10, failures=6),
+            "readinessProbe": _probe("/readyz", period=2, failures=2),
+            "lifecycle": {"preStop": {"exec": {"command": self._hand_over()}}},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [
+                {"name": "data", "mountPath": DATA},
+                {"name": "cluster", "mountPath": RECORD_FOLDER, "readOnly": True},
+                {"name": "tmp", "mountPath": "/tmp"},
+            ],
+        }
+        container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"})
+        resources = self._spec.resources
+        if resources.requests or resources.limits:
+            given = (("requests", resources.requests), ("limits", resources.limits))
+            container["resources"] = {name: dict(amounts) for name, amounts in given if amounts}
+        return container
+
+    def _hand_over(self) -> list[str]:
+        return ["python", "-m", "headrace.node.pod", "--hand-over", "--shards", str(self._spec.shards)]
+
+    def _metadata(self, name: str) -> Manifest:
+        return metadata(name, self.namespace, self.name, owned_by=self.resource)
+
+
+def _port(name: str, number: int) -> Manifest:
+    return {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}
+
+
+def _from_field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _probe(path: str, *, period: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": ADMIN_PORT},
+        "periodSeconds": period,
+        "timeoutSeconds": 3,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,220 @@
+"""What a StreamJob's driver reads, and Spark's settings. Pure.
+
+The definition is `headrace_spark.job.Job` as JSON, in a ConfigMap that anybody may read: so it holds no credentials.
+Secrets reach driver and executors by reference alone: `spec.user` as a mounted Secret, everything else by
+`env[].valueFrom`. What a user writes by value where it looks like a secret is refused (`fault`).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace_operator.builders.names import bootstrap
+from headrace_operator.specs import JobInput, JobSpec, quantity
+
+DRIVER_PORT: Final = 7078
+BLOCKS_PORT: Final = 7079
+UI_PORT: Final = 4040
+CHECKPOINT: Final = "/checkpoint"
+APPLICATION: Final = "/etc/headrace/application"
+JOB: Final = "/etc/headrace/job"
+CREDENTIALS: Final = "/etc/headrace/user"
+EXECUTOR_FILE: Final = "executor.yaml"
+OVERHEAD_SHARE: Final = 0.4
+"""Of memory beside Java's heap, for Java itself and Python's workers (Spark's own default for Python on Kubernetes)."""
+LEAST_BESIDE_EXECUTOR: Final = 384 * 2**20
+"""Spark's own."""
+LEAST_BESIDE_DRIVER: Final = 640 * 2**20
+"""More, as the driver's program is Python too."""
+
+_SECRET: Final = re.compile(r"secret|passw(or)?d|token|access[._]?key|credential", re.IGNORECASE)
+"""As Spark's own `spark.redaction.regex`, and a little more."""
+_OURS: Final = frozenset(
+    {
+        "spark.app.name",
+        "spark.driver.blockManager.port",
+        "spark.driver.host",
+        "spark.driver.port",
+        "spark.executor.instances",
+        "spark.kubernetes.container.image",
+        "spark.kubernetes.executor.podTemplateFile",
+        "spark.kubernetes.namespace",
+        "spark.master",
+        "spark.submit.deployMode",
+        "spark.ui.port",
+    }
+)
+_WORDS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A StreamJob in its surroundings."""
+
+    name: str
+    namespace: str
+    spec: JobSpec
+    image: str
+    image_pull_policy: str | None = None
+    secret: str | None = None
+    """Of the StreamUser that the job is."""
+    file_digest: str = ""
+    """Of the application's file in its ConfigMap, so that a change of it starts the driver again."""
+
+    @property
+    def base(self) -> str:
+        """What its objects are called, apart from those of a StreamCluster of the same name."""
+        return f"{self.name}-job"
+
+    @property
+    def kubeflow(self) -> bool:
+        """Whether somebody else's operator runs it."""
+        return self.spec.engine == "kubeflow"
+
+
+def fault(spec: JobSpec) -> str | None:
+    """What is wrong with a spec that CEL cannot say cheaply, and what to change."""
+    for name in spec.spark_conf:
+        if name in _OURS:
+            return f"sparkConf sets {name}, which the operator sets itself: leave it out"
+        if _SECRET.search(name):
+            return f"sparkConf holds {name} by value: give it by reference, as env with valueFrom.secretKeyRef"
+    for name in spec.parameters:
+        if _SECRET.search(name):
+            return f"parameters hold {name} by value: give it by reference, as env with valueFrom.secretKeyRef"
+    for each in spec.env:
+        if _SECRET.search(str(each.get("name", ""))) and "value" in each:
+            return f"env holds {each['name']} by value: give it by reference, with valueFrom.secretKeyRef"
+    names = [each.name for each in spec.all_inputs]
+    if len(set(names)) < len(names):
+        return "two inputs have the same name: each is a table of its own, so name them apart"
+    return None
+
+
+def definition(placed: Placed) -> dict[str, Any]:
+    """What the driver reads."""
+    spec = placed.spec
+    ref = spec.cluster_ref
+    found: dict[str, Any] = {
+        "name": f"{placed.namespace}.{placed.name}",
+        "bootstrap": bootstrap(ref.name, ref.namespace or placed.namespace),
+        "checkpoint": f"{(spec.checkpoint.url or CHECKPOINT).rstrip('/')}/{placed.name}",
+        "available_now": spec.trigger.available_now,
+        "interval": spark_duration(spec.trigger.interval),
+        "application": _application(spec),
+        "parameters": spec.parameters,
+        "inputs": [_input(each) for each in spec.all_inputs],
+    }
+    if spec.output is not None:
+        output = spec.output
+        found["output"] = {
+            "stream": output.stream,
+            "topic": output.topic,
+            "mode": output.mode,
+            "options": output.options,
+        }
+    if placed.secret is not None:
+        found["credentials"] = CREDENTIALS
+    if spec.autoscale is not None:
+        scale = spec.autoscale
+        found["autoscale"] = {
+            "min": scale.min,
+            "max": scale.max,
+            "lag_s": scale.lag_seconds,
+            "up_after_s": scale.up_after_seconds,
+            "down_after_s": scale.down_after_seconds,
+        }
+    if not placed.kubeflow:  # else spark-submit is told
+        master = "k8s://https://kubernetes.default.svc" if spec.distributed else f"local[{spec.driver.cores}]"
+        found |= {"master": master, "conf": spark_conf(placed)}
+    return found
+
+
+def spark_conf(placed: Placed) -> dict[str, str]:
+    """Spark's settings; the user's stand over ours, but for those that `fault` refuses."""
+    spec = placed.spec
+    conf = {"spark.ui.port": str(UI_PORT)}
+    if spec.distributed:
+        conf |= _LEAST_RIGHTS
+    if not placed.kubeflow:
+        conf["spark.driver.memory"] = _megabytes(quantity(spec.driver.memory))
+        if spec.distributed:
+            conf |= _distributed(placed)
+    return conf | spec.spark_conf
+
+
+_LEAST_RIGHTS: Final = {
+    "spark.kubernetes.executor.disableConfigMap": "true",
+    "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+    "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+    "spark.kubernetes.driver.service.deleteOnTermination": "false",
+}
+"""The driver's account may make pods and nothing else, so Spark is not to make, own or delete other things."""
+
+
+def _distributed(placed: Placed) -> dict[str, str]:
+    """A driver in its pod that asks for executors itself (Spark's client mode)."""
+    spec = placed.spec
+    conf = {
+        "spark.driver.host": f"{placed.base}-driver.{placed.namespace}.svc",
+        "spark.kubernetes.executor.useDriverPodIP": "false",  # by which executors are given what the driver binds to
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCKS_PORT),
+        "spark.kubernetes.namespace": placed.namespace,
+        "spark.kubernetes.container.image": placed.image,
+        "spark.kubernetes.executor.podTemplateFile": f"{JOB}/{EXECUTOR_FILE}",
+        "spark.executor.instances": str(first_executors(spec)),
+        "spark.executor.cores": str(spec.executor.cores),
+        "spark.executor.memory": _megabytes(quantity(spec.executor.memory)),
+        "spark.executor.memoryOverheadFactor": str(OVERHEAD_SHARE),
+    }
+    if spec.executor.cpu is not None:
+        conf["spark.kubernetes.executor.request.cores"] = spec.executor.cpu
+    if placed.image_pull_policy is not None:
+        conf["spark.kubernetes.container.image.pullPolicy"] = placed.image_pull_policy
+    return conf
+
+
+def first_executors(spec: JobSpec) -> int:
+    """With how many executors a driver starts."""
+    return spec.executors if spec.autoscale is None else spec.autoscale.min
+
+
+def beside_heap(memory: str, *, least: int) -> int:
+    """Bytes that a pod has beside Java's heap of so much."""
+    return max(int(quantity(memory) * OVERHEAD_SHARE), least)
+
+
+def spark_duration(duration: str | None) -> str | None:
+    """`90s` as Spark writes it."""
+    if duration is None:
+        return None
+    number = duration.rstrip("mshd")
+    return f"{number} {_WORDS[duration[len(number) :] or 'ms']}"
+
+
+def _application(spec: JobSpec) -> dict[str, str]:
+    application = spec.application
+    if application.config_map is not None:
+        return {"path": f"{APPLICATION}/{application.config_map.key}"}
+    found = {"path": application.path, "url": application.url, "sql": application.sql}
+    return {form: value for form, value in found.items() if value is not None}
+
+
+def _input(asked: JobInput) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": asked.name,
+        "stream": asked.stream,
+        "topics": asked.topics,
+        "starting_offsets": asked.starting_offsets,
+        "options": asked.options,
+    }
+    if asked.topic_pattern is not None:
+        found["topic_pattern"] = asked.topic_pattern
+    if asked.watermark is not None:
+        found["watermark"] = spark_duration(asked.watermark)
+    return found
+
+
+def _megabytes(count: int) -> str:
+    return f"{max(256, count // 2**20)}m"

@@ -1,0 +1,392 @@
+"""StreamCluster: its objects, its size, its pods' version, its addresses, and how it is.
+
+Each reconcile looks at what there is and does the next step, so that it can be broken off anywhere:
+
+- objects are applied as the resource asks for them, but pods come and go one by one (`cluster_size`, `cluster_roll`);
+- claims grow, and never shrink (`cluster_storage`);
+- what the operator knows of a node and the node does not (its zone, its address outside) goes to StorageNode.spec;
+- what the cluster can be told while it runs (balance, its default volume) is told by admin calls.
+
+Nothing of it is needed for a failover.
+"""
+
+import base64
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from headrace.errors import HeadraceError, KafkaError
+from headrace.store.kubernetes.api import ApiError
+from headrace.store.kubernetes.objects import lease_name, store_name
+from headrace.store.record_types import SECRET_BYTES
+from headrace_operator.admin import Calls
+from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.images import image_version, node_image
+from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, bootstrap, selector
+from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
+from headrace_operator.kinds.cluster_size import Sizing
+from headrace_operator.kinds.cluster_storage import Storing
+from headrace_operator.kinds.cluster_view import (
+    QUIET_S,
+    SOON_S,
+    WORKING_S,
+    Seen,
+    look,
+    outside_address,
+    seconds_since,
+)
+from headrace_operator.kinds.finalizers import keep_finalizer
+from headrace_operator.kinds.references import cluster_key, invalid
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kube import Kube, path
+from headrace_operator.pod_http import Pods
+from headrace_operator.specs import API, FINALIZER, PAUSED, Balance, ClusterSpec, VolumeSpec, quantity
+from headrace_operator.status import Condition
+
+log = structlog.get_logger()
+
+TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage")
+PODS_END_S: Final = 30.0
+"""So long the end of a cluster waits for its pods, before it deletes what they still write."""
+
+
+class Clusters:
+    """Reconciles StreamClusters."""
+
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        admin: Calls,
+        pods: Pods,
+        reporter: Reporter,
+        cache: Cache,
+        image: str,
+        wake: Callable[[Key], None] = lambda _key: None,
+    ) -> None:
+        """`image`: of the storage nodes, where neither a resource nor a running cluster names one.
+
+        `wake`: is called with a cluster that answers again.
+        """
+        self._wake = wake
+        self._kube = kube
+        self._admin = admin
+        self._reporter = reporter
+        self._cache = cache
+        self._image = image
+        self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
+        self._rolling = Rolling(kube=kube, pods=pods, reporter=reporter)
+        self._storing = Storing(kube=kube, reporter=reporter)
+        self._told: dict[str, int] = {}
+        """Up to when a cluster's own events were passed on, in ms, by uid."""
+
+    async def reconcile(self, key: Key, body: Body | None) -> float | None:
+        """See engine.Reconcile."""
+        if body is None:
+            return None
+        if body["metadata"].get("deletionTimestamp"):
+            return await self._end(key, body)
+        try:
+            spec = msgspec.convert(body["spec"], ClusterSpec)
+        except msgspec.ValidationError as error:
+            await self._reporter.report(body, [invalid(error)], {}, types=TYPES)
+            return None
+        if (body["metadata"].get("annotations") or {}).get(PAUSED) == "true":
+            paused = Condition("Reconciled", False, "Paused", f"annotation {PAUSED} is set: take it away to go on")
+            await self._reporter.report(body, [paused], {}, types=TYPES)
+            return None
+        await keep_finalizer(self._kube, self._cache, body, wanted=spec.reclaim_policy == "Delete")
+        seen = await look(self._kube, self._admin, key)
+        image = node_image(spec, default=self._image, present=seen.stateful_set)
+        objects = ClusterObjects(dict(body), spec, image=image)
+        if await self._cluster_record(objects, spec, seen):
+            await self._advance(objects, spec, seen)
+            await self._pass_on_events(objects, seen, body)
+        figures = self._figures(objects, spec, seen)
+        await self._reporter.report(body, seen.conditions, figures, types=TYPES)
+        if seen.status is not None and not is_available(body):
+            self._wake(key)
+        return seen.again_s
+
+    async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        size = await self._sizing.next_size(objects, spec, seen)
+        try:
+            await self._apply(objects, spec, seen, size)
+        except ApiError as error:
+            if error.status not in (400, 403, 422):
+                raise
+            seen.note("Reconciled", False, "Refused", f"{error}: change what it names", again_s=QUIET_S)
+            self._availability(seen)
+            return
+        await self._sizing.forget(objects, seen, size)
+        await self._place_nodes(objects, spec, seen)
+        await self._rolling.step(objects, seen, size)
+        self._availability(seen)
+        await self._tell_cluster(objects, spec, seen)
+
+    # --- the cluster's own record
+
+    async def _cluster_record(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
+        """Whether there is one; it is made for a cluster that has no data yet, and never anew."""
+        name = f"{objects.name}-cluster"
+        if await self._kube.get("v1", "Secret", objects.namespace, name) is not None:
+            return True
+        if seen.nodes or seen.claims:
+            text = (
+                f"Secret {name} is gone, but there are {len(seen.nodes)} storage nodes and {len(seen.claims)} claims of"
+                " this cluster: put it back from a copy (its cluster id stands in the folder of each node), or delete"
+                " StorageNodes, StorageContainers and claims, with all data in them, to begin anew"
+            )
+            seen.note("Reconciled", False, "SecretLost", text)
+            return False
+        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+        record: dict[str, Any] = {
+            "cluster_id": cluster_id,
+            "random_bits": 1 + secrets.randbelow(2**23 - 1),
+            "secret": secrets.token_hex(SECRET_BYTES),
+            "first_nodes": spec.nodes * spec.shards,
+            "replicas": spec.replicas,
+            "min_in_sync": spec.min_in_sync,
+        }
+        await self._kube.create(objects.secret(record))
+        return True
+
+    # --- objects
+
+    async def _apply(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
+        storage = await self._storing.settle(objects, spec, seen)
+        sized = msgspec.structs.replace(spec, nodes=size, storage=storage)
+        wanted = ClusterObjects(objects.resource, sized, image=objects.image)
+        for manifest in wanted.all():
+            if manifest["kind"] != "StatefulSet":
+                await self._kube.apply(manifest)
+            elif not self._storing.rebuilding(seen):
+                seen.stateful_set = await self._kube.apply(manifest)
+        if not wanted.has_disruption_budget:
+            await self._drop("policy/v1", "PodDisruptionBudget", objects, objects.name)
+        kept = {each["metadata"]["name"] for each in wanted.external_services()}
+        for service in seen.services:
+            name = service["metadata"]["name"]
+            if name.endswith("-external") and name not in kept:
+                await self._kube.delete("v1", "Service", objects.namespace, name)
+        seen.note("Reconciled", True, "Applied")
+
+    async def _drop(self, api_version: str, kind: str, objects: ClusterObjects, name: str) -> None:
+        found = await self._kube.get(api_version, kind, objects.namespace, name)
+        if found is not None and (found["metadata"].get("labels") or {}).get(CLUSTER_LABEL) == objects.name:
+            await self._kube.delete(api_version, kind, objects.namespace, name)
+
+    # --- what nodes do not know themselves
+
+    async def _place_nodes(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        workers: dict[str, Manifest | None] = {}
+        pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
+        services = {service["metadata"]["name"]: service for service in seen.services}
+        for node in seen.nodes:
+            pod_name, _, shard = str(node["status"].get("slot", "")).partition("/")
+            worker_name = pods.get(pod_name, {}).get("spec", {}).get("nodeName")
+            if not worker_name:
+                continue
+            if worker_name not in workers:
+                workers[worker_name] = await self._worker(worker_name)
+            worker = workers[worker_name]
+            wanted: dict[str, Any] = {}
+            zone = ((worker or {}).get("metadata", {}).get("labels") or {}).get(spec.zones.topology_key)
+            if zone:
+                wanted["zone"] = zone
+            present = node.get("spec") or {}
+            external = outside_address(spec, services.get(f"{pod_name}-external"), worker, int(shard or 0))
+            if external or (spec.listeners.external is None and (present.get("advertised") or {}).get("external")):
+                wanted["advertised"] = {"external": external or None}
+            if not external and spec.listeners.external is not None:
+                seen.again_s = min(seen.again_s, WORKING_S)
+            known = {
+                "zone": present.get("zone"),
+                "advertised": {"external": (present.get("advertised") or {}).get("external")},
+            }
+            if any(known[name] != value for name, value in wanted.items()):
+                where = path(API, "StorageNode", objects.namespace, node["metadata"]["name"])
+                await self._kube.merge(where, {"spec": wanted})
+                node["spec"] = {**present, **wanted}
+
+    async def _worker(self, name: str) -> Manifest | None:
+        """None, where it is gone, or where this operator may not look at workers."""
+        try:
+            return await self._kube.get("v1", "Node", None, name)
+        except ApiError as error:
+            log.info("a worker cannot be looked at: zones and its address are not known", worker=name, error=str(error))
+            return None
+
+    # --- what it is told while it runs
+
+    async def _tell_cluster(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        if seen.status is None:
+            return
+        where = bootstrap(objects.name, objects.namespace)
+        try:
+            shown = await self._admin.call(where, "balance", {})
+            wanted = balance_policy(spec.balance)
+            if any(shown.get(name, value) != value for name, value in wanted.items()):
+                await self._admin.call(where, "balance", wanted)
+            await self._default_volume(objects, spec, seen)
+        except KafkaError as error:
+            seen.note("Reconciled", False, "Refused", str(error))
+        except HeadraceError as error:
+            seen.note("Available", False, "NoAnswer", str(error), again_s=WORKING_S)
+
+    async def _default_volume(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        """As `replication` says, where it says something and no Volume does."""
+        if spec.replication.replicas is None or self._has_own_default_volume(objects):
+            return
+        volumes = (seen.status or {}).get("volumes", [])
+        present = next((each for each in volumes if each["volume"] == "default"), None)
+        asked = {"replicas": spec.replicas, "min_in_sync": spec.min_in_sync}
+        if present is not None and any(present[name] != value for name, value in asked.items()):
+            where = bootstrap(objects.name, objects.namespace)
+            await self._admin.call(where, "volume.alter", {"name": "default", **asked})
+
+    def _has_own_default_volume(self, objects: ClusterObjects) -> bool:
+        mine = Key("StreamCluster", objects.namespace, objects.name)
+        for body in self._cache.all("Volume"):
+            volume = msgspec.convert(body["spec"], VolumeSpec)
+            if (volume.name or body["metadata"]["name"]) == "default" and cluster_key(body, volume.cluster_ref) == mine:
+                return True
+        return False
+
+    # --- what is said of it
+
+    def _availability(self, seen: Seen) -> None:
+        if seen.status is None:
+            if hopeless := told_of_pods(seen.pods):
+                seen.note("Available", False, "PodsCannotRun", hopeless, again_s=SOON_S)
+            else:
+                seen.note("Available", False, "NoAnswer", seen.problem, again_s=SOON_S)
+            seen.note("Redundant", None, "NoAnswer", "the cluster does not answer")
+            return
+        redundancy = seen.status["redundancy"]
+        # A cluster that answers has had its catalog's, at least. Older nodes do not tell of that.
+        if not redundancy["containers"] or not redundancy.get("catalog", True):
+            text = "the cluster's StorageContainers are gone: `headrace recover-store --pod` in one of its pods"
+            seen.note("Available", False, "RecordsLost", f"{text} brings them back", again_s=WORKING_S)
+            seen.note("Redundant", None, "RecordsLost", text)
+            return
+        if redundancy["below_minimum"]:
+            few, all_of_them = redundancy["below_minimum"], redundancy["containers"]
+            text = f"{few} of {all_of_them} containers take no writes: see `headrace status`"
+            seen.note("Available", False, "Waiting", text, again_s=WORKING_S)
+        else:
+            seen.note("Available", True, "Answers")
+        if redundancy["whole"]:
+            seen.note("Redundant", True, "Whole")
+            return
+        reasons = sorted({str(each["reason"]) for each in seen.status["lacking"]})
+        text = f"{redundancy['lacking']} of {redundancy['containers']} containers have too few replicas in sync"
+        seen.note("Redundant", False, "UnderReplicated", f"{text}: {'; '.join(reasons[:3])}", again_s=WORKING_S)
+
+    async def _pass_on_events(self, objects: ClusterObjects, seen: Seen, body: Body) -> None:
+        """The controller knows them."""
+        number = (seen.status or {}).get("controller")
+        nodes = (seen.status or {}).get("nodes", [])
+        address = next((each["address"] for each in nodes if each["node"] == number), None)
+        if address is None:
+            return
+        try:
+            events = await self._admin.call(address, "cluster.events", {"events": 50})
+        except HeadraceError as error:
+            log.info("the cluster's events are not known", of=f"{objects.namespace}/{objects.name}", error=str(error))
+            return
+        uid = body["metadata"]["uid"]
+        since = self._told.get(uid)
+        self._told[uid] = max((event["at_ms"] for event in events), default=since or 0)
+        for event in events:
+            if since is not None and event["at_ms"] > since:
+                what = f"container {event['container']}: " if event["container"] else ""
+                await self._reporter.tell(objects, event_reason(str(event["kind"])), f"{what}{event['reason']}")
+
+    def _figures(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> dict[str, Any]:
+        status: Mapping[str, Any] = seen.status or {}
+        redundancy = status.get("redundancy", {})
+        up = [node for node in status.get("nodes", []) if str(node["state"]).startswith("up")]
+        outside = sorted(
+            address
+            for node in seen.nodes
+            if (address := ((node.get("spec") or {}).get("advertised") or {}).get("external"))
+        )
+        return {
+            "nodes": len(seen.pods),
+            "readyNodes": len(up),
+            "selector": ",".join(f"{key}={value}" for key, value in selector(objects.name).items()),
+            "underReplicatedContainers": redundancy.get("lacking"),
+            "leaderlessContainers": redundancy.get("below_minimum"),
+            "controller": None if status.get("controller") is None else f"node {status['controller']}",
+            "balance": spec.balance.policy,
+            "bootstrap": bootstrap(objects.name, objects.namespace),
+            "externalBootstrap": ",".join(outside[:3]),
+            "clusterId": status.get("cluster"),
+            "version": image_version(objects.image),
+        }
+
+    # --- the end
+
+    async def _end(self, key: Key, body: Body) -> float | None:
+        """With `Delete` all of it goes; else its owned objects go by themselves, and the data stay."""
+        if FINALIZER not in (body["metadata"].get("finalizers") or []):
+            self._reporter.forget(body["metadata"]["uid"])
+            return None
+        await self._kube.delete("apps/v1", "StatefulSet", key.namespace, key.name)
+        pods = await self._kube.list("v1", "Pod", key.namespace, labels=selector(key.name))
+        if pods and seconds_since(body["metadata"]["deletionTimestamp"]) < PODS_END_S:
+            return SOON_S
+        for api_version, kind in ((API, "StorageNode"), (API, "StorageContainer"), ("v1", "PersistentVolumeClaim")):
+            labels = selector(key.name) if kind == "PersistentVolumeClaim" else {CLUSTER_LABEL: key.name}
+            for each in await self._kube.list(api_version, kind, key.namespace, labels=labels):
+                await self._kube.delete(api_version, kind, key.namespace, each["metadata"]["name"])
+        await self._kube.delete("v1", "ConfigMap", key.namespace, store_name(key.name))
+        await self._kube.delete("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name))
+        await self._kube.delete("v1", "Secret", key.namespace, f"{key.name}-cluster")
+        await keep_finalizer(self._kube, self._cache, body, wanted=False)
+        self._reporter.forget(body["metadata"]["uid"])
+        return None
+
+
+def event_reason(kind: str) -> str:
+    """What an event of the cluster's controller (headrace.control.events) is called in Kubernetes."""
+    match kind:
+        case "primary":
+            return "PrimaryMoved"
+        case "replicas":
+            return "ReplicasChanged"
+        case "roll":
+            return "LoadMoved"
+        case "container":
+            return "ContainerChanged"
+        case "wait":
+            return "ContainerWaits"
+        case "node":
+            return "NodeChanged"
+        case "office":
+            return "ControllerChanged"
+        case _:
+            return "ClusterEvent"
+
+
+def balance_policy(asked: Balance) -> dict[str, Any]:
+    """As the cluster's admin call takes it."""
+    return {
+        "paused": asked.policy == "paused",
+        "over_mean": asked.over_mean_percent / 100,
+        "moves_per_minute": asked.moves_per_minute,
+        "traffic_floor": quantity(asked.floors.traffic),
+        "requests_floor": asked.floors.requests,
+        "disk_floor": quantity(asked.floors.disk),
+    }
+
+
+def is_available(body: Body) -> bool:
+    """Whether a cluster's status says that it answers."""
+    conditions = (body.get("status") or {}).get("conditions", [])
+    return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)

@@ -1,0 +1,141 @@
+"""Makes the pods of a cluster anew where the user asks for other ones: one at a time, each caught up before the next.
+
+Before each, the controller is asked whether any container could have more replicas in sync, and then every node whether
+it could be spared: they know sooner, and each only what it hears itself. A pod that is told to stop hands over what it
+leads first. Pure, but for `Rolling`.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from headrace_operator.builders.cluster import ROLLED, ClusterObjects
+from headrace_operator.builders.names import ADMIN_PORT, Manifest
+from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, annotation, is_ready, ordinal
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kube import Kube
+from headrace_operator.pod_http import Pods
+
+REVISION_LABEL: Final = "controller-revision-hash"
+SHOWN: Final = 3
+"""Of those that cannot be spared, in a message."""
+HOPELESS: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+
+class Rolling:
+    """Takes the next step."""
+
+    def __init__(self, *, kube: Kube, pods: Pods, reporter: Reporter) -> None:
+        self._kube = kube
+        self._pods = pods
+        self._reporter = reporter
+
+    async def step(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
+        """Have one pod made anew, if that can be now. Raises ApiError, ApiSilent."""
+        wanted = objects.rolled()
+        older = [pod for pod in seen.pods if annotation(pod, ROLLED) != wanted or _could_do_better(pod, seen)]
+        if not older:
+            seen.note("Current", True, "AllCurrent", f"{objects.image}")
+            return
+        names = ", ".join(sorted(pod["metadata"]["name"] for pod in older))
+        chosen = choose(older)
+        waits = why_wait(seen, older, size)
+        if not waits and not is_hopeless(chosen):
+            waits = await self._why_not_safe(seen.pods)
+        if waits:
+            seen.note("Current", False, "Rolling", f"{names} to be made anew; waits: {waits}", again_s=WORKING_S)
+            return
+        meta = chosen["metadata"]
+        await self._reporter.tell(objects, "PodRolled", f"{meta['name']} is made anew, as its template was changed")
+        await self._kube.delete("v1", "Pod", objects.namespace, meta["name"], uid=meta["uid"])
+        seen.note("Current", False, "Rolling", f"{names} to be made anew", again_s=SOON_S)
+
+    async def _why_not_safe(self, pods: Sequence[Manifest]) -> str:
+        """Which pods cannot be spared by what their nodes say themselves; "": all can."""
+        answers = await asyncio.gather(*(self._pods.get(pod, ADMIN_PORT, "/safez") for pod in pods))
+        unsafe = []
+        for pod, answer in zip(pods, answers, strict=True):
+            name = pod["metadata"]["name"]
+            if answer is None:
+                unsafe.append(f"{name} does not say whether it can be spared")
+            elif answer.status != HTTPStatus.OK:
+                unsafe.append(f"without {name} {answer.text.strip()}")
+        return "; ".join(unsafe[:SHOWN])
+
+
+def choose(older: Sequence[Manifest]) -> Manifest:
+    """Those first that will not get anywhere as they are, then from the last one down."""
+    return max(older, key=lambda pod: (is_hopeless(pod), ordinal(pod["metadata"]["name"])))
+
+
+def why_wait(seen: Seen, older: Sequence[Manifest], size: int) -> str:
+    """Why no pod of `older` may go now; "": one may."""
+    going = [pod["metadata"]["name"] for pod in seen.pods if pod["metadata"].get("deletionTimestamp")]
+    if going:
+        return f"{', '.join(going)} is on its way out"
+    if any(is_hopeless(pod) for pod in older):
+        return ""  # it serves nobody, and may never without the change
+    away = sorted(pod["metadata"]["name"] for pod in seen.pods if not is_ready(pod))
+    if away or len(seen.pods) < size:
+        return f"{', '.join(away) or 'a pod that is missing'} is not ready"
+    if seen.status is None:
+        return f"the cluster does not answer: {seen.problem}"
+    unsafe = may_improve(seen.status)
+    if unsafe:
+        return f"container {', '.join(map(str, unsafe[:5]))}{' and more' if len(unsafe) > 5 else ''} catch up"
+    return ""
+
+
+def may_improve(status: Mapping[str, Any]) -> list[int]:
+    """Containers with fewer replicas in sync than they could have with the nodes that there are."""
+    staying = sum(not str(node["state"]).startswith("drain") for node in status["nodes"])
+    return [int(each["container"]) for each in status["lacking"] if each["in_sync"] < min(each["wanted"], staying)]
+
+
+def _could_do_better(pod: Mapping[str, Any], seen: Seen) -> bool:
+    """Whether it cannot run as it is, and a new one would be another: what an operator writes of itself has changed."""
+    newest = ((seen.stateful_set or {}).get("status") or {}).get("updateRevision")
+    made_by = pod["metadata"].get("labels", {}).get(REVISION_LABEL)
+    return is_hopeless(pod) and None not in (newest, made_by) and newest != made_by
+
+
+def is_hopeless(pod: Mapping[str, Any]) -> bool:
+    """Whether it cannot run as it is."""
+    return bool(why_hopeless(pod))
+
+
+def why_hopeless(pod: Mapping[str, Any]) -> str:
+    """An image that is not there, a container that crashes, no place to run; "" where there is no such thing."""
+    if pod["metadata"].get("deletionTimestamp") or is_ready(pod):
+        return ""
+    status = pod.get("status", {})
+    for each in status.get("containerStatuses", []):
+        waiting = each.get("state", {}).get("waiting") or {}
+        if waiting.get("reason") in HOPELESS:
+            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
+    for each in status.get("conditions", []):
+        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
+            return f"Unschedulable: {each.get('message', '')}".rstrip(": ")
+    return ""
+
+
+def told_of_pods(pods: Sequence[Mapping[str, Any]]) -> str:
+    """Of those that cannot run as they are, the first and why; "" where there are none."""
+    hopeless = [(pod["metadata"]["name"], why) for pod in pods if (why := why_hopeless(pod))]
+    if not hopeless:
+        return ""
+    (name, why), *others = sorted(hopeless)
+    return f"{name}{f' and {len(others)} more' if others else ''}: {why}"

@@ -1,0 +1,242 @@
+"""How many pods a cluster has: from what it has to what is asked for, one pod at a time, with nothing lost on the way.
+
+Down: the nodes of the last pod are drained; its claim is marked as drained; the StatefulSet shrinks; when the pod has
+gone the nodes are forgotten; then the claim is deleted. Up: a claim that is marked goes first, as its nodes are
+forgotten and their folders would be refused.
+
+1. A claim is deleted only if it is marked, and it is marked only when the cluster itself has said that all nodes in it
+   are drained and hold nothing. That StorageNodes are missing proves nothing: so a pod that is still coming, as when
+   somebody has scaled the StatefulSet, is waited for, and drained once it has registered.
+2. Each step is decided by what there is, so it can be broken off after any write.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from headrace.errors import HeadraceError
+from headrace_operator.admin import Calls
+from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.names import Manifest, bootstrap
+from headrace_operator.kinds.cluster_roll import is_hopeless
+from headrace_operator.kinds.cluster_view import (
+    SOON_S,
+    WORKING_S,
+    Seen,
+    annotation,
+    claim_ordinal,
+    is_ready,
+    node_ordinal,
+    seconds_since,
+)
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kube import Kube, path
+from headrace_operator.specs import API, GROUP, ClusterSpec
+
+log = structlog.get_logger()
+
+DRAINED_BY: Final = f"{GROUP}/drained-by"
+"""Annotation of a StorageNode: the operator drains it, to make the cluster smaller."""
+DRAINED: Final = f"{GROUP}/drained"
+"""Annotation of a claim: the ids of its nodes, all drained. Nothing in it is needed."""
+
+REGISTERS_S: Final = 60.0
+"""A pod that has not registered its nodes so long after it was made is not waited for."""
+
+
+class Sizing:
+    """Takes the next step."""
+
+    def __init__(self, *, kube: Kube, admin: Calls, reporter: Reporter) -> None:
+        self._kube = kube
+        self._admin = admin
+        self._reporter = reporter
+
+    async def next_size(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> int:
+        """How many pods there are to be now. Raises ApiError, ApiSilent."""
+        present = seen.size
+        if present is None:
+            present, wanted = 0, max(spec.nodes, _held(seen))
+        else:
+            wanted = spec.nodes
+        if wanted < present:
+            return await self._down(objects, spec, seen, present)
+        await self._take_back_drains(objects, seen, below=wanted)
+        size = await self._up(objects, seen, present, wanted)
+        if size < wanted:
+            text = f"pod {objects.name}-{size} waits until the claim of its predecessor is gone"
+            seen.note("Sized", False, "ClaimGoes", text, again_s=SOON_S)
+        elif wanted > spec.nodes:
+            text = f"{wanted} pods have data and come back first, then {wanted - spec.nodes} of them are drained"
+            seen.note("Sized", False, "TooMany", text, again_s=SOON_S)
+        else:
+            seen.note("Sized", True, "AsAsked", f"{wanted} pods")
+        if seen.size is not None and size > seen.size:
+            await self._reporter.tell(objects, "ScaledUp", f"from {seen.size} to {size} pods")
+        return size
+
+    # --- up
+
+    async def _up(self, objects: ClusterObjects, seen: Seen, present: int, wanted: int) -> int:
+        """How far it can grow now."""
+        size = wanted
+        for claim in seen.claims:
+            index = claim_ordinal(claim)
+            if not present <= index < wanted or not annotation(claim, DRAINED):
+                continue
+            if any(node_ordinal(node) == index for node in seen.nodes):
+                await self._annotate_claim(objects, claim, None)
+            else:
+                meta = claim["metadata"]
+                await self._kube.delete(
+                    "v1", "PersistentVolumeClaim", objects.namespace, meta["name"], uid=meta.get("uid")
+                )
+                size = min(size, index)
+        return max(size, present)
+
+    async def _take_back_drains(self, objects: ClusterObjects, seen: Seen, *, below: int) -> None:
+        """The cluster is to be smaller no more."""
+        for node in seen.nodes:
+            if annotation(node, DRAINED_BY) != "operator" or node_ordinal(node) >= below:
+                continue
+            if node.get("spec", {}).get("drain"):
+                number = node["status"]["nodeId"]
+                try:
+                    await self._ask(objects, "node.drain", {"node": number, "cancel": True})
+                except HeadraceError as error:
+                    log.info("a drain is not taken back yet", node=number, reason=str(error))
+                    seen.again_s = min(seen.again_s, WORKING_S)
+                    continue
+            await self._mark_node(objects, node, None)
+        for claim in seen.claims:
+            if claim_ordinal(claim) < min(below, seen.size or 0) and annotation(claim, DRAINED):
+                await self._annotate_claim(objects, claim, None)
+
+    # --- down
+
+    async def _down(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, present: int) -> int:
+        last = f"{objects.name}-{present - 1}"
+        if seen.status is None:
+            text = f"pod {last} stays until the cluster answers: {seen.problem}"
+            seen.note("Sized", False, "NoAnswer", text, again_s=WORKING_S)
+            return present
+        leaving = [node for node in seen.nodes if node_ordinal(node) == present - 1]
+        if len(leaving) < spec.shards and _is_coming(seen, last):
+            text = f"pod {last} is still coming: it is drained once it has registered"
+            seen.note("Sized", False, "Shrinking", text, again_s=SOON_S)
+            return present
+        left = [node for node in leaving if not _is_drained(seen, node)]
+        for node in left:
+            refused = await self._drain(objects, node, last)
+            if refused:
+                text = f"pod {last} stays: {refused}"
+                seen.note("Sized", False, "DrainRefused", text)
+                return present
+        if left:
+            names = ", ".join(str(node["status"]["nodeId"]) for node in left)
+            text = f"node {names} is being emptied, before pod {last} goes"
+            seen.note("Sized", False, "Draining", text, again_s=SOON_S)
+            return present
+        claim = next((each for each in seen.claims if claim_ordinal(each) == present - 1), None)
+        if leaving and claim is not None and not annotation(claim, DRAINED):
+            await self._annotate_claim(objects, claim, ",".join(str(node["status"]["nodeId"]) for node in leaving))
+        what = "is empty and goes" if leaving else "never registered a node and goes; its claim stays"
+        await self._reporter.tell(objects, "ScaledDown", f"pod {last} {what}")
+        seen.note("Sized", False, "Shrinking", f"{present - 1} pods now, {spec.nodes} asked for", again_s=SOON_S)
+        return present - 1
+
+    async def _drain(self, objects: ClusterObjects, node: Manifest, pod: str) -> str:
+        """Why it may not be; "": it is under way."""
+        if node.get("spec", {}).get("drain"):
+            return ""
+        number = node["status"]["nodeId"]
+        await self._mark_node(objects, node, "operator")  # first: a drain whose reason is unknown would stay for ever
+        try:
+            await self._ask(objects, "node.drain", {"node": number})
+        except HeadraceError as error:
+            return str(error)
+        await self._reporter.tell(objects, "Draining", f"node {number} of pod {pod}, which is to go")
+        return ""
+
+    # --- what has left
+
+    async def forget(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
+        """Forget nodes whose pod has gone for good, or that another one replaced; then delete drained claims."""
+        if seen.status is None:
+            return
+        newest: dict[str, int] = {}
+        for node in seen.nodes:
+            slot = str(node["status"].get("slot", ""))
+            newest[slot] = max(newest.get(slot, 0), node["status"]["nodeId"])
+        for node in seen.nodes:
+            slot = str(node["status"].get("slot", ""))
+            shown = seen.shown(node)
+            if not slot or shown is None or shown["replicas"]:
+                continue
+            replaced = node["status"]["nodeId"] != newest[slot]
+            gone = node_ordinal(node) >= size and not seen.has_pod(slot.partition("/")[0])
+            if replaced or (gone and _is_drained(seen, node)):
+                await self._remove(objects, seen, node["status"]["nodeId"], slot)
+        for claim in seen.claims:
+            await self._delete_drained(objects, seen, claim, size)
+
+    async def _remove(self, objects: ClusterObjects, seen: Seen, number: int, slot: str) -> None:
+        seen.again_s = min(seen.again_s, SOON_S)
+        try:
+            await self._ask(objects, "node.remove", {"node": number})
+        except HeadraceError as error:
+            log.info("a node is not forgotten yet", node=number, reason=str(error))
+            return
+        await self._reporter.tell(objects, "NodeRemoved", f"node {number} of {slot} is forgotten")
+
+    async def _delete_drained(self, objects: ClusterObjects, seen: Seen, claim: Manifest, size: int) -> None:
+        index, meta = claim_ordinal(claim), claim["metadata"]
+        if index < size or not annotation(claim, DRAINED) or meta.get("deletionTimestamp"):
+            return
+        if seen.has_pod(f"{objects.name}-{index}") or any(node_ordinal(node) == index for node in seen.nodes):
+            seen.again_s = min(seen.again_s, SOON_S)
+            return
+        await self._kube.delete("v1", "PersistentVolumeClaim", objects.namespace, meta["name"], uid=meta.get("uid"))
+        text = f"{meta['name']}, of node {annotation(claim, DRAINED)}, which was drained"
+        await self._reporter.tell(objects, "ClaimDeleted", text)
+
+    # --- calls
+
+    async def _ask(self, objects: ClusterObjects, method: str, params: dict[str, Any]) -> Any:
+        return await self._admin.call(bootstrap(objects.name, objects.namespace), method, params)
+
+    async def _mark_node(self, objects: ClusterObjects, node: Manifest, value: str | None) -> None:
+        if annotation(node, DRAINED_BY) != (value or ""):
+            where = path(API, "StorageNode", objects.namespace, node["metadata"]["name"])
+            await self._kube.merge(where, {"metadata": {"annotations": {DRAINED_BY: value}}})
+
+    async def _annotate_claim(self, objects: ClusterObjects, claim: Manifest, value: str | None) -> None:
+        where = path("v1", "PersistentVolumeClaim", objects.namespace, claim["metadata"]["name"])
+        await self._kube.merge(where, {"metadata": {"annotations": {DRAINED: value}}})
+
+
+def _held(seen: Seen) -> int:
+    """Pods up to the last one that may have data: of nodes, and of claims that are not marked as drained."""
+    ordinals: Sequence[int] = [
+        *(node_ordinal(node) for node in seen.nodes),
+        *(claim_ordinal(claim) for claim in seen.claims if not annotation(claim, DRAINED)),
+    ]
+    return 1 + max(ordinals, default=-1)
+
+
+def _is_coming(seen: Seen, name: str) -> bool:
+    """Whether the last pod may still register nodes: it is about to be made, or has been a moment ago."""
+    pod = next((each for each in seen.pods if each["metadata"]["name"] == name), None)
+    if pod is None:
+        found = seen.stateful_set or {"metadata": {}}
+        known = (found.get("status") or {}).get("observedGeneration")
+        return known is not None and known < found["metadata"]["generation"]
+    made = pod["metadata"].get("creationTimestamp")
+    return not is_ready(pod) and not is_hopeless(pod) and made is not None and seconds_since(made) < REGISTERS_S
+
+
+def _is_drained(seen: Seen, node: Manifest) -> bool:
+    """By what the cluster itself says."""
+    shown = seen.shown(node)
+    return shown is not None and str(shown["state"]).startswith("drained") and not shown["replicas"]

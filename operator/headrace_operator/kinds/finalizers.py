@@ -1,0 +1,33 @@
+"""The operator's one finalizer: on resources with `reclaimPolicy: Delete` alone, and never where nobody would take it
+away again.
+"""
+
+from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kube import Kube, path
+from headrace_operator.specs import API, FINALIZER, OWN_NAMESPACE
+
+
+async def keep_finalizer(kube: Kube, cache: Cache, body: Body, *, wanted: bool) -> bool:
+    """Have it or not; whether that was a change. Raises ApiError (409: the resource has changed since), ApiSilent."""
+    meta = body["metadata"]
+    present = list(meta.get("finalizers") or [])
+    wanted = wanted and not is_leaving(cache)
+    if wanted == (FINALIZER in present) or (wanted and meta.get("deletionTimestamp")):
+        return False
+    after = [*present, FINALIZER] if wanted else [each for each in present if each != FINALIZER]
+    where = path(API, body["kind"], meta["namespace"], meta["name"])
+    found = await kube.merge(where, {"metadata": {"finalizers": after, "resourceVersion": meta["resourceVersion"]}})
+    if found is not None:
+        cache.take({"apiVersion": body["apiVersion"], "kind": body["kind"], **found})
+    return True
+
+
+def is_ending(cache: Cache, namespace: str) -> bool:
+    """Whether a namespace is being deleted, as far as this operator may look at namespaces."""
+    found = cache.get(Key("Namespace", "", namespace))
+    return found is not None and bool(found["metadata"].get("deletionTimestamp"))
+
+
+def is_leaving(cache: Cache) -> bool:
+    """Whether the operator's own namespace is being deleted: then nothing may wait for it, anywhere."""
+    return bool(OWN_NAMESPACE) and is_ending(cache, OWN_NAMESPACE)

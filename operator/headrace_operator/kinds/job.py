@@ -1,0 +1,268 @@
+"""StreamJob: reconciles its objects, and says how it gets on.
+
+The driver is asked over HTTP, so that figures need no writes of its own and no rights; what comes of the answer is
+`job_status`'s. How many executors there are the driver decides itself (headrace_spark.job.autoscale), whether the
+operator is there or not; here it is shown. Two things are this module's alone: a job that changes its form waits until
+the former workload is gone with its pods, so there are never two writers of a checkpoint; and executors that outlived
+their driver's container are cleared away.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.digest import digest
+from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
+from headrace_operator.builders.job_definition import Placed, fault
+from headrace_operator.builders.job_pods import DEFINITION, PROGRESS_PORT
+from headrace_operator.builders.names import JOB_LABEL, Manifest
+from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.job_status import (
+    Seen,
+    executors,
+    figures,
+    is_over,
+    judge,
+    newest_driver,
+    restarts,
+    why_ended,
+)
+from headrace_operator.kinds.references import Unresolved, invalid, resolve
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kube import Kube
+from headrace_operator.pod_http import Pods
+from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec
+
+ASK_S: Final = 10.0
+"""A job that starts, fails, or whose executors are scaled."""
+STEADY_S: Final = 30.0
+QUIET_S: Final = 60.0
+"""One that is suspended, done, or between two runs."""
+AGAIN_S: Final = 15.0
+TYPES: Final = ("Reconciled", "Running")
+_REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""Answers of the API server that asking again does not change."""
+
+
+class Jobs:
+    """Reconciles StreamJobs."""
+
+    def __init__(self, *, kube: Kube, pods: Pods, reporter: Reporter, cache: Cache, image: str) -> None:
+        """`image`: of drivers and executors, where neither resource nor cluster names one."""
+        self._kube = kube
+        self._pods = pods
+        self._reporter = reporter
+        self._cache = cache
+        self._image = image
+        self._known: dict[Key, tuple[str, int, int | None]] = {}
+        """Driver, restarts and executors as last seen, for events."""
+        self._formed: dict[Key, tuple[str, int]] = {}
+        """The uid and generation for which no other form's workload is left."""
+
+    async def reconcile(self, key: Key, body: Body | None) -> float | None:
+        """See engine.Reconcile."""
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            self._known.pop(key, None)
+            self._formed.pop(key, None)
+            return None
+        try:
+            spec = msgspec.convert(body["spec"], JobSpec)
+        except msgspec.ValidationError as error:
+            await self._reporter.report(body, [invalid(error)], {"state": "Refused"}, types=TYPES)
+            return None
+        try:
+            placed = await self._place(key, body, spec)
+            objects = JobObjects(dict(body), placed)
+            await self._make_room(key, objects, body)
+            await self._apply(objects)
+        except Unresolved as error:
+            state = "Replacing" if error.condition.reason == "Replacing" else "Refused"
+            await self._reporter.report(body, [error.condition], {"state": state}, types=TYPES)
+            return AGAIN_S
+        seen = await self._see(objects)
+        state, conditions = judge(spec, seen)
+        await self._clear_away(seen)
+        await self._tell(key, objects, seen)
+        shown = figures(spec, state, seen, name=key.name, namespace=key.namespace)
+        await self._reporter.report(body, conditions, shown, types=TYPES)
+        if state in ("Suspended", "Done", "Scheduled"):
+            return QUIET_S
+        return STEADY_S if state == "Running" and spec.autoscale is None else ASK_S
+
+    # --- what it stands on
+
+    async def _place(self, key: Key, body: Body, spec: JobSpec) -> Placed:
+        """Raises Unresolved for what the CRD cannot see."""
+        _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
+        wrong = fault(spec)
+        if wrong is not None:
+            raise Unresolved("WrongSpec", wrong)
+        await self._check_claim(key, spec)
+        return Placed(
+            name=key.name,
+            namespace=key.namespace,
+            spec=spec,
+            image=spec.image or cluster.spark.image or self._image,
+            image_pull_policy=_pull_policy(spec, cluster),
+            secret=await self._secret(key, spec),
+            file_digest=await self._file_digest(key, spec),
+        )
+
+    async def _check_claim(self, key: Key, spec: JobSpec) -> None:
+        name = spec.checkpoint.claim
+        if name is None:
+            return
+        claim = await self._kube.get("v1", "PersistentVolumeClaim", key.namespace, name)
+        if claim is None:
+            raise Unresolved(
+                "NoClaim", f"there is no PersistentVolumeClaim {name}: make it, or leave checkpoint.claim out"
+            )
+        if spec.distributed and "ReadWriteMany" not in claim["spec"].get("accessModes", []):
+            raise Unresolved(
+                "NotShared",
+                f"PersistentVolumeClaim {name} is not ReadWriteMany, and executors write there too:"
+                " name one that is, or set executors to 0",
+            )
+
+    async def _secret(self, key: Key, spec: JobSpec) -> str | None:
+        if spec.user is None:
+            return None
+        user = self._cache.get(Key("StreamUser", key.namespace, spec.user))
+        if user is None:
+            raise Unresolved("NoUser", f"there is no StreamUser {spec.user} in namespace {key.namespace}")
+        name = msgspec.convert(user["spec"], UserSpec).secret_name or spec.user
+        if await self._kube.get("v1", "Secret", key.namespace, name) is None:
+            raise Unresolved("NoSecret", f"StreamUser {spec.user} has no Secret {name} (yet): see its conditions")
+        return name
+
+    async def _file_digest(self, key: Key, spec: JobSpec) -> str:
+        file = spec.application.config_map
+        if file is None:
+            return ""
+        found = await self._kube.get("v1", "ConfigMap", key.namespace, file.name)
+        text = ((found or {}).get("data") or {}).get(file.key)
+        if text is None:
+            raise Unresolved("NoApplication", f"there is no ConfigMap {file.name} with {file.key} in it")
+        return digest(str(text))
+
+    # --- its objects
+
+    async def _make_room(self, key: Key, objects: JobObjects, body: Body) -> None:
+        """See that no workload of a former form is left. Raises Unresolved as long as there is one."""
+        meta = body["metadata"]
+        if self._formed.get(key) == (meta["uid"], meta["generation"]):
+            return
+        left = []
+        for api_version, kind in FORMS:
+            present = await self._kube.get(api_version, kind, objects.placed.namespace, objects.placed.base)
+            if present is None:
+                continue
+            if not _is_of(present, meta["uid"]):
+                raise Unresolved(
+                    "NameTaken", f"{kind} {objects.placed.base} is somebody else's: name this job otherwise"
+                )
+            if (api_version, kind) != objects.form:
+                await self._gone(api_version, kind, objects)
+                left.append(kind)
+        if left:
+            raise Unresolved("Replacing", f"waits until the {', '.join(left)} that it was has ended")
+        self._formed[key] = (meta["uid"], meta["generation"])
+
+    async def _apply(self, objects: JobObjects) -> None:
+        """Raises Unresolved where the API server refuses what was asked for."""
+        for manifest in objects.all():
+            if manifest["kind"] == "Job":
+                await self._make_room_for_run(objects, manifest)
+            try:
+                await self._kube.apply(manifest)
+            except ApiError as error:
+                if error.status == HTTPStatus.NOT_FOUND and manifest["apiVersion"] == SPARK_API:
+                    raise Unresolved("NoSparkOperator", "engine kubeflow needs the Spark operator's CRDs") from error
+                if error.status not in _REFUSALS:
+                    raise
+                what = f"{manifest['kind']} {manifest['metadata']['name']}"
+                raise Unresolved("Refused", f"{what} cannot be so: {error}") from error
+
+    async def _make_room_for_run(self, objects: JobObjects, manifest: Manifest) -> None:
+        """A Job of another definition goes first: what a Job runs cannot change. Raises Unresolved until it is gone."""
+        meta = manifest["metadata"]
+        present = await self._kube.get("batch/v1", "Job", meta["namespace"], meta["name"])
+        if (
+            present is None
+            or present["metadata"].get("annotations", {}).get(DEFINITION) == meta["annotations"][DEFINITION]
+        ):
+            return
+        await self._gone("batch/v1", "Job", objects)
+        raise Unresolved("Replacing", "waits until the Job of the former definition has ended")
+
+    async def _gone(self, api_version: str, kind: str, objects: JobObjects) -> None:
+        """Foreground: it stays until its pods are gone."""
+        placed = objects.placed
+        await self._kube.delete(api_version, kind, placed.namespace, placed.base, propagation="Foreground")
+
+    # --- what is seen and said
+
+    async def _see(self, objects: JobObjects) -> Seen:
+        placed = objects.placed
+        pods = await self._kube.list("v1", "Pod", placed.namespace, labels={JOB_LABEL: placed.name})
+        workload = None
+        if objects.form[1] != "StatefulSet":
+            found = await self._kube.get(*objects.form, placed.namespace, placed.base)
+            workload = None if found is None else {**found, "kind": objects.form[1]}
+        driver = newest_driver(pods)
+        return Seen(workload, driver, executors(pods), await self._ask(driver))
+
+    async def _ask(self, driver: Manifest | None) -> Mapping[str, Any]:
+        """What the driver tells; {} where it does not."""
+        if driver is None or is_over(driver):
+            return {}
+        answer = await self._pods.get(driver, PROGRESS_PORT, "/status")
+        if answer is None or answer.status != HTTPStatus.OK:
+            return {}
+        try:
+            told = json.loads(answer.text)
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    async def _clear_away(self, seen: Seen) -> None:
+        """Executors that have ended: a driver whose container started again does not know them."""
+        for pod in seen.executors:
+            if is_over(pod):
+                meta = pod["metadata"]
+                await self._kube.delete("v1", "Pod", meta["namespace"], meta["name"], uid=meta["uid"])
+
+    async def _tell(self, key: Key, objects: JobObjects, seen: Seen) -> None:
+        """Events of what is new: the driver began again, executors were asked for or given back."""
+        if seen.driver is None:
+            return
+        before = self._known.get(key)
+        wanted = seen.told.get("wanted_executors", before[2] if before is not None else None)
+        now = (str(seen.driver["metadata"]["uid"]), restarts(seen.driver), wanted)
+        self._known[key] = now
+        if before is None:
+            return
+        runs_on = objects.form[1] == "StatefulSet"
+        if now[:2] != before[:2] and (runs_on or now[0] == before[0]):
+            reason = why_ended(seen.driver)
+            ended = "its program had ended" if now[0] == before[0] else "its pod was made anew"
+            why = ended if reason is None else f"{reason[0]}: {reason[1]}"
+            await self._reporter.tell(
+                objects, "JobRestarted", f"the driver goes on from its checkpoint: {why}", warning=True
+            )
+        if wanted is not None and before[2] is not None and wanted != before[2]:
+            lag = f"{seen.told.get('lag_records')} records, {seen.told.get('lag_s')} s"
+            await self._reporter.tell(objects, "JobScaled", f"executors: {before[2]} to {wanted}; lag {lag}")
+
+
+def _pull_policy(spec: JobSpec, cluster: ClusterSpec) -> str | None:
+    return spec.image_pull_policy or cluster.spark.image_pull_policy
+
+
+def _is_of(present: Manifest, uid: str) -> bool:
+    owners: Sequence[Mapping[str, Any]] = present["metadata"].get("ownerReferences", [])
+    return any(each.get("uid") == uid for each in owners)

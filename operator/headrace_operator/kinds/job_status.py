@@ -1,0 +1,180 @@
+"""What is said of a StreamJob, from what its objects show and its driver tells. Pure.
+
+A driver tells of its queries over HTTP while it runs (headrace_spark.job.progress), and leaves its last word as its
+container's termination message (headrace_spark.job.ends), where it is found after it has ended. States:
+
+    Suspended   by spec.suspend
+    Starting    no query runs yet: the pod is on its way, or the driver waits for a stream, a topic, Java
+    Running     queries run
+    Failed      the last run failed; a driver that runs on, and a Job with tries left, start again
+    Scheduled   until the next run of a schedule
+    Done        a Job that is through
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace_operator.builders.job_definition import UI_PORT
+from headrace_operator.builders.names import Manifest
+from headrace_operator.specs import JobSpec
+from headrace_operator.status import Condition, instant
+
+_ENDS: Final = {"failed": "QueryFailed", "wrong": "JobWrong", "absent": "NotThere", "stopped": "Stopped"}
+"""Reasons, by the driver's own word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job's objects as they are now."""
+
+    workload: Manifest | None = None
+    driver: Manifest | None = None
+    """The newest."""
+    executors: Sequence[Manifest] = ()
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What the driver answers; {}: it does not."""
+
+
+def newest_driver(pods: Sequence[Manifest]) -> Manifest | None:
+    """Of a job's pods."""
+    drivers = [pod for pod in pods if _label(pod, "app.kubernetes.io/component") == "job-driver"]
+    return max(drivers, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
+
+
+def executors(pods: Sequence[Manifest]) -> list[Manifest]:
+    """Of a job's pods."""
+    return [pod for pod in pods if _label(pod, "spark-role") == "executor"]
+
+
+def is_over(pod: Manifest) -> bool:
+    """Whether a pod has run and will not again."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def last_word(driver: Manifest | None) -> Mapping[str, Any]:
+    """What a driver said when it ended last; {}: it has not, or could not."""
+    ended = _terminated(driver)
+    try:
+        found = json.loads(ended.get("message") or "null")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def restarts(driver: Manifest | None) -> int:
+    """How often the driver's container has been started again."""
+    return sum(int(each.get("restartCount", 0)) for each in _containers(driver))
+
+
+def why_ended(driver: Manifest | None) -> tuple[str, str] | None:
+    """(reason, message) of the end of a driver's last run; None: it has not ended, or ended well."""
+    ended = _terminated(driver)
+    if not ended or ended.get("exitCode") == 0:
+        return None
+    word = last_word(driver)
+    if word.get("failure"):
+        return _ENDS.get(str(word.get("end")), "QueryFailed"), str(word["failure"])
+    reason = str(ended.get("reason") or "Error")
+    return reason, f"the driver ended with exit code {ended.get('exitCode', '?')} ({reason}), and said nothing"
+
+
+def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
+    """The state, and the conditions."""
+    found = [Condition("Reconciled", True, "AsAsked")]
+    if spec.suspend:
+        return "Suspended", [*found, Condition("Running", False, "Suspended", "spec.suspend is set")]
+    if seen.told.get("state") in ("Running", "Done"):  # done, and about to end
+        return "Running", [*found, Condition("Running", True, "Running")]
+    end = _end_of_workload(seen)
+    if end == "Done":
+        return "Done", [*found, Condition("Running", True, "Done")]
+    failure = why_ended(seen.driver)
+    if end == "Failed":
+        reason, message = failure or ("JobFailed", _condition(seen.workload, "Failed").get("message", "the job failed"))
+        return "Failed", [*found, Condition("Running", False, reason, message)]
+    waits = seen.driver is None or is_over(seen.driver)
+    if spec.trigger.schedule is not None and waits:
+        state = Condition("Running", True, "Scheduled") if failure is None else Condition("Running", False, *failure)
+        return "Scheduled", [*found, state]
+    if failure is not None:
+        return "Failed", [*found, Condition("Running", False, *failure)]
+    return "Starting", [*found, Condition("Running", False, "Starting", _why_not_yet(seen.driver))]
+
+
+def figures(spec: JobSpec, state: str, seen: Seen, *, name: str, namespace: str) -> dict[str, Any]:
+    """For the status; None: not known, or nothing to say."""
+    told = seen.told or (last_word(seen.driver) if state in ("Done", "Failed", "Scheduled") else {})
+    running = [pod for pod in seen.executors if pod.get("status", {}).get("phase") == "Running"]
+    progress = told.get("last_progress_ms")
+    last_run = (seen.workload or {}).get("status", {}).get("lastScheduleTime")
+    return {
+        "state": state,
+        "executors": len(running),
+        "executorsWanted": told.get("wanted_executors") if spec.autoscale is not None else None,
+        "restarts": restarts(seen.driver),
+        "lagRecords": told.get("lag_records"),
+        "lagSeconds": told.get("lag_s"),
+        "recordsPerSecond": told.get("records_per_s") if seen.told else 0.0,
+        "batchSeconds": told.get("batch_s"),
+        "records": told.get("records"),
+        "lastProgress": instant(progress / 1000) if progress else None,
+        "lastScheduled": last_run,
+        "ui": f"http://{name}-job-ui.{namespace}.svc:{UI_PORT}",
+    }
+
+
+def _end_of_workload(seen: Seen) -> str | None:
+    """Done or Failed, where the workload is over for good."""
+    workload = seen.workload or {}
+    match workload.get("kind"):
+        case "Job":
+            if _condition(workload, "Complete"):
+                return "Done"
+            return "Failed" if _condition(workload, "Failed") else None
+        case "SparkApplication":
+            state = workload.get("status", {}).get("applicationState", {}).get("state")
+            return {"COMPLETED": "Done", "FAILED": "Failed", "SUBMISSION_FAILED": None}.get(str(state))
+        case _:
+            return None
+
+
+def _why_not_yet(driver: Manifest | None) -> str:
+    """What a driver that runs no query yet is doing."""
+    if driver is None:
+        return "there is no driver yet"
+    for each in driver.get("status", {}).get("conditions", []):
+        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+            return f"the driver has no place: {each.get('message', '')}"
+    for each in _containers(driver):
+        waiting = each.get("state", {}).get("waiting")
+        if waiting:
+            return f"the driver waits: {waiting.get('reason', '')} {waiting.get('message', '')}".rstrip()
+    phase = driver.get("status", {}).get("phase", "Unknown")
+    return "the driver starts its queries" if phase == "Running" else f"the driver is {phase}"
+
+
+def _containers(driver: Manifest | None) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = (driver or {}).get("status", {}).get("containerStatuses", [])
+    return found
+
+
+def _terminated(driver: Manifest | None) -> Mapping[str, Any]:
+    """How the driver's container ended last."""
+    for each in _containers(driver):
+        found = each.get("state", {}).get("terminated") or each.get("lastState", {}).get("terminated")
+        if found:
+            return dict(found)
+    return {}
+
+
+def _condition(workload: Manifest | None, kind: str) -> Mapping[str, Any]:
+    for each in (workload or {}).get("status", {}).get("conditions", []):
+        if each.get("type") == kind and each.get("status") == "True":
+            return dict(each)
+    return {}
+
+
+def _label(pod: Manifest, name: str) -> str:
+    return str(pod["metadata"].get("labels", {}).get(name, ""))

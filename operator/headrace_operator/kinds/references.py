@@ -1,0 +1,80 @@
+"""Which cluster a resource refers to, and whether it may. Pure, over the cache."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace_operator.builders.names import bootstrap
+from headrace_operator.engine import Body, Cache, Key, key_of
+from headrace_operator.kinds.index import Index
+from headrace_operator.specs import ClusterRef, ClusterSpec
+from headrace_operator.status import Condition
+
+
+class Unresolved(Exception):
+    """The resource's cluster is not there, or not for it; or an older resource says the same. Carries the condition."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.condition = Condition("Reconciled", False, reason, message)
+
+
+def invalid(error: Exception) -> Condition:
+    """What a CRD of another version let through."""
+    return Condition(
+        "Reconciled", False, "Invalid", f"spec cannot be read: {error}: change it, or apply the newest CRDs"
+    )
+
+
+def cluster_key(body: Body, ref: ClusterRef) -> Key:
+    """The StreamCluster that is meant."""
+    return Key("StreamCluster", ref.namespace or body["metadata"]["namespace"], ref.name)
+
+
+def resolve(cache: Cache, body: Body, ref: ClusterRef) -> tuple[Body, ClusterSpec, str]:
+    """The cluster, what it asks for, and where its clients begin. Raises Unresolved."""
+    key = cluster_key(body, ref)
+    found = cache.get(key)
+    if found is None or found["metadata"].get("deletionTimestamp"):
+        raise Unresolved(
+            "NoCluster",
+            f"there is no StreamCluster {key.name} in namespace {key.namespace}: make it, or name another in"
+            " clusterRef",
+        )
+    try:
+        spec = msgspec.convert(found["spec"], ClusterSpec)
+    except msgspec.ValidationError as error:
+        raise Unresolved("ClusterInvalid", f"StreamCluster {key.namespace}/{key.name}: {error}") from error
+    own = body["metadata"]["namespace"]
+    if own != key.namespace and not _allows(cache, spec, own):
+        raise Unresolved(
+            "NotAllowed",
+            f"StreamCluster {key.namespace}/{key.name} does not allow namespace {own}: add it to its allowedNamespaces",
+        )
+    return found, spec, bootstrap(key.name, key.namespace)
+
+
+def _allows(cache: Cache, spec: ClusterSpec, namespace: str) -> bool:
+    allowed = spec.allowed_namespaces
+    if "*" in allowed.names or namespace in allowed.names:
+        return True
+    if allowed.selector is None or not allowed.selector.match_labels:
+        return False
+    found = cache.get(Key("Namespace", "", namespace))
+    labels: Mapping[str, Any] = {} if found is None else found["metadata"].get("labels") or {}
+    return allowed.selector.match_labels.items() <= labels.items()
+
+
+def check_oldest(cache: Cache, index: Index, body: Body) -> None:
+    """Of several resources that say the same thing the oldest holds. Raises Unresolved for the others."""
+    meta = body["metadata"]
+    mine = (meta["creationTimestamp"], meta["namespace"], meta["name"])
+    for key in index.alike(key_of(body)):
+        other = cache.get(key)
+        if other is None:
+            continue
+        if (other["metadata"]["creationTimestamp"], key.namespace, key.name) < mine:
+            raise Unresolved(
+                "Clash", f"{key.kind} {key.namespace}/{key.name}, which is older, is about the same: delete one of them"
+            )

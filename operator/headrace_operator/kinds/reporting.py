@@ -1,0 +1,74 @@
+"""Writes statuses and events, no more often than they are worth."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from headrace_operator.builders.names import Manifest
+from headrace_operator.engine import Body, Cache, key_of
+from headrace_operator.kube import Kube
+from headrace_operator.status import FIGURES_S, Condition, complete, differs, instant, ready, status
+
+
+class Named(Protocol):
+    """What builds the objects of a resource."""
+
+    @property
+    def resource(self) -> Manifest: ...
+
+
+class Reporter:
+    """For all kinds."""
+
+    def __init__(self, kube: Kube, *, cache: Cache | None = None) -> None:
+        """`cache`: learns what was written, and that a resource turned out to be gone."""
+        self._kube = kube
+        self._cache = cache
+        self._figures_at: dict[str, float] = {}
+        """When the figures of a resource were written last because it was their time, by uid."""
+        self.statuses = 0
+
+    async def report(
+        self, body: Body, conditions: Sequence[Condition], figures: Mapping[str, Any], *, types: Sequence[str] = ()
+    ) -> None:
+        """What came of a resource: conditions at once, figures once a minute. `types`: conditions of its kind.
+
+        A condition takes the figures along, and does not put off their own time: of what has just begun they are 0.
+        """
+        meta = body["metadata"]
+        before = body.get("status") or {}
+        all_of_them = complete(conditions, types)
+        wanted = status(
+            generation=meta["generation"],
+            conditions=[ready(all_of_them), *all_of_them],
+            # What is not known now is as it was: no answer is no reason to forget.
+            figures={**_figures(before), **{name: value for name, value in figures.items() if value is not None}},
+            before=before,
+            now=instant(time.time()),
+        )
+        due = time.monotonic() - self._figures_at.get(meta["uid"], float("-inf")) >= FIGURES_S
+        if not differs(wanted, before, figures=due):
+            return
+        self.statuses += 1
+        after = await self._kube.apply_status(body, wanted)
+        if after is None:
+            self.forget(meta["uid"])
+            if self._cache is not None:
+                self._cache.gone(key_of(body), uid=meta["uid"])
+            return
+        if due:
+            self._figures_at[meta["uid"]] = time.monotonic()
+        if self._cache is not None:
+            self._cache.take({"apiVersion": body["apiVersion"], "kind": body["kind"], **after})
+
+    async def tell(self, of: Named, reason: str, message: str, *, warning: bool = False) -> None:
+        """An event."""
+        await self._kube.tell(of.resource, reason=reason, message=message, warning=warning)
+
+    def forget(self, uid: str) -> None:
+        """The resource is gone."""
+        self._figures_at.pop(uid, None)
+
+
+def _figures(before: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in before.items() if name not in ("observedGeneration", "conditions")}

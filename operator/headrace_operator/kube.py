@@ -1,0 +1,315 @@
+"""What the operator asks of the API server, over the same small client as the storage nodes.
+
+1. Server-side apply under one field manager, so that what others set on the same objects stays.
+2. Nothing is written that is so already: an object carries a digest of what was applied, and is compared with it. What
+   the server writes in its own way (`1024Mi` as `1Gi`) is applied once, not for ever.
+3. "Already absent" is success. An event that cannot be posted is lost, and nothing else with it.
+
+Knows nothing of what the objects mean.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from headrace.errors import HeadraceError
+from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.digest import digest
+from headrace_operator.builders.names import FIELD_MANAGER, Manifest
+from headrace_operator.specs import API, GROUP
+
+log = structlog.get_logger()
+
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+APPLIED: Final = f"{GROUP}/applied"
+"""Annotation of what is applied: a digest of it, so that a field that is asked for no longer is noticed too."""
+PAGE: Final = 500
+ATOMIC: Final = frozenset({"selector", "labelSelector", "nodeSelector"})
+"""Maps that Kubernetes takes as one: a label that somebody adds to one selects other things."""
+EITHER_OR: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, None]]]] = {
+    "StatefulSet": (("spec", "updateStrategy"), {"rollingUpdate": None}),
+    "PodDisruptionBudget": (("spec",), {"minAvailable": None}),
+}
+"""By kind, where a field stands that cannot be beside one of ours. Whose it is keeps it, whatever we apply."""
+KNOWN: Final = 20_000
+"""Objects of which is remembered what the server made of them."""
+
+
+class Api(Protocol):
+    """The seam: one call to the API server. Raises ApiError for an answer that is no success, ApiSilent for none."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]: ...
+
+
+_PLURALS: Final = {
+    "ConfigMap": "configmaps",
+    "CronJob": "cronjobs",
+    "Deployment": "deployments",
+    "Event": "events",
+    "Job": "jobs",
+    "Lease": "leases",
+    "Namespace": "namespaces",
+    "Node": "nodes",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Pod": "pods",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "ReplicationLink": "replicationlinks",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "Secret": "secrets",
+    "Service": "services",
+    "ServiceAccount": "serviceaccounts",
+    "SparkApplication": "sparkapplications",
+    "StatefulSet": "statefulsets",
+    "StorageContainer": "storagecontainers",
+    "StorageNode": "storagenodes",
+    "Stream": "streams",
+    "StreamCluster": "streamclusters",
+    "StreamJob": "streamjobs",
+    "StreamUser": "streamusers",
+    "Topic": "topics",
+    "Volume": "volumes",
+}
+
+
+def path(api_version: str, kind: str, namespace: str | None, name: str | None = None) -> str:
+    """Of a collection, or of one object."""
+    root = "/api" if "/" not in api_version else "/apis"
+    within = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}/{api_version}{within}/{_PLURALS[kind]}" + (f"/{name}" if name else "")
+
+
+def path_of(manifest: Mapping[str, Any]) -> str:
+    """Of an object as it is given."""
+    meta = manifest["metadata"]
+    return path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"), meta["name"])
+
+
+def covers(present: object, wanted: object) -> bool:
+    """Whether an object is as asked for, in all that is asked for; what others or the server added is let be. Pure."""
+    if not wanted and present is None:
+        return True  # the server leaves out what is empty
+    match wanted:
+        case dict():
+            return isinstance(present, dict) and all(
+                present.get(name) == value if name in ATOMIC else covers(present.get(name), value)
+                for name, value in wanted.items()
+            )
+        case list():
+            return (
+                isinstance(present, list)
+                and len(present) == len(wanted)
+                and all(covers(*pair) for pair in zip(present, wanted, strict=True))
+            )
+        case _:
+            return present == wanted
+
+
+class Kube:
+    """One API server."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.patches = 0
+        """Writes of every kind, counted for those who look for hot loops."""
+        self.unchanged = 0
+        """Objects that were looked at, and were as they should be."""
+        self._made: dict[str, tuple[str, str]] = {}
+        """By path: the digest that was applied last, and the version of what the server made of it."""
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Have the object be so in all that is given; as it is then. Raises ApiError, ApiSilent."""
+        where = path_of(manifest)
+        wanted = _with_digest(manifest)
+        mark = wanted["metadata"]["annotations"][APPLIED]
+        present = await self._find(where)
+        if present is not None and (covers(present, wanted) or self._made.get(where) == (mark, _state_of(present))):
+            self.unchanged += 1
+            return present
+        self.patches += 1
+        try:
+            made = await self._server_side_apply(where, wanted)
+        except ApiError as error:
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or present is None or manifest["kind"] not in EITHER_OR:
+                raise
+            await self.merge(where, _without_either(wanted))
+            made = await self._server_side_apply(where, wanted)
+        if len(self._made) >= KNOWN:
+            self._made.clear()
+        self._made[where] = (mark, _state_of(made))
+        return made
+
+    async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> Manifest | None:
+        """Set a resource's status; the resource then. None: that one is gone. Raises ApiError, ApiSilent."""
+        self.patches += 1
+        meta = resource["metadata"]
+        manifest = {
+            "apiVersion": resource["apiVersion"],
+            "kind": resource["kind"],
+            # Not one of the same name that was made since.
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
+            "status": status,
+        }
+        params = {"fieldManager": f"{FIELD_MANAGER}-status", "force": "true"}
+        try:
+            return await self._api.call(
+                "PATCH", f"{path_of(manifest)}/status", params=params, body=manifest, content_type=APPLY
+            )
+        except ApiError as error:
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+                raise
+            return None
+
+    async def merge(self, where: str, patch: Mapping[str, Any]) -> Manifest | None:
+        """A merge patch; None: there is no such object. Raises ApiError (409: it has changed since), ApiSilent."""
+        self.patches += 1
+        try:
+            return await self._api.call("PATCH", where, body=patch, content_type=MERGE)
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    async def create(self, manifest: Manifest) -> bool:
+        """Make an object; whether it was not there yet."""
+        self.patches += 1
+        meta = manifest["metadata"]
+        where = path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"))
+        try:
+            await self._api.call("POST", where, params={"fieldManager": FIELD_MANAGER}, body=manifest)
+        except ApiError as error:
+            if error.status == HTTPStatus.CONFLICT:
+                return False
+            raise
+        return True
+
+    async def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
+        """An object; None: there is none."""
+        found = await self._find(path(api_version, kind, namespace, name))
+        return None if found is None else {"apiVersion": api_version, "kind": kind, **found}
+
+    async def list(
+        self, api_version: str, kind: str, namespace: str | None, *, labels: Mapping[str, str] | None = None
+    ) -> Sequence[Manifest]:
+        """All objects of a kind that have these labels; namespace None: of all."""
+        return [each async for each in self.pages(api_version, kind, namespace, labels=labels)]
+
+    async def pages(
+        self, api_version: str, kind: str, namespace: str | None, *, labels: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Manifest]:
+        """As `list`, a page in memory at a time."""
+        params = {"limit": str(PAGE)}
+        if labels:
+            params["labelSelector"] = ",".join(f"{key}={value}" for key, value in labels.items())
+        while True:
+            listed = await self._api.call("GET", path(api_version, kind, namespace), params=params)
+            for each in listed["items"]:
+                yield {"apiVersion": api_version, "kind": kind, **each}
+            following = (listed.get("metadata") or {}).get("continue")
+            if not following:
+                return
+            params["continue"] = following
+
+    async def delete(
+        self,
+        api_version: str,
+        kind: str,
+        namespace: str | None,
+        name: str,
+        *,
+        uid: str | None = None,
+        propagation: str | None = None,
+    ) -> None:
+        """Have an object be gone; `uid`: that one only."""
+        self.patches += 1
+        body: Manifest = {}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        if propagation is not None:
+            body["propagationPolicy"] = propagation
+        try:
+            await self._api.call("DELETE", path(api_version, kind, namespace, name), body=body or None)
+        except ApiError as error:
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+                raise
+
+    async def tell(self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False) -> None:
+        """Post an event about a resource. Raises nothing of Kubernetes': what it tells of has happened anyway."""
+        meta = resource["metadata"]
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        namespace = meta.get("namespace") or "default"
+        event: Manifest = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{meta['name']}.", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": resource.get("apiVersion", API),
+                "kind": resource["kind"],
+                "name": meta["name"],
+                "namespace": namespace,
+                "uid": meta.get("uid", ""),
+            },
+            "reason": reason,
+            "message": message[:1024],
+            "type": "Warning" if warning else "Normal",
+            "eventTime": now,
+            "firstTimestamp": now[:19] + "Z",
+            "lastTimestamp": now[:19] + "Z",
+            "count": 1,
+            "reportingComponent": FIELD_MANAGER,
+            "reportingInstance": FIELD_MANAGER,
+            "action": reason,
+            "source": {"component": FIELD_MANAGER},
+        }
+        try:
+            await self.create(event)
+        except HeadraceError as error:
+            log.warning("an event was not posted", reason=reason, of=f"{namespace}/{meta['name']}", error=str(error))
+
+    async def _server_side_apply(self, where: str, wanted: Manifest) -> Manifest:
+        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._api.call("PATCH", where, params=params, body=wanted, content_type=APPLY)
+
+    async def _find(self, where: str) -> Manifest | None:
+        try:
+            return await self._api.call("GET", where)
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+
+def _without_either(wanted: Manifest) -> Manifest:
+    """A merge patch: ours, and not what excludes it (EITHER_OR); in one, as the server fills in what is missing."""
+    where, others = EITHER_OR[wanted["kind"]]
+    part: Any = wanted
+    for name in where:
+        part = part[name]
+    patch: Manifest = {**{name: value for name, value in part.items() if not isinstance(value, dict | list)}, **others}
+    for name in reversed(where):
+        patch = {name: patch}
+    return patch
+
+
+def _with_digest(manifest: Manifest) -> Manifest:
+    meta = manifest["metadata"]
+    annotations = {**meta.get("annotations", {}), APPLIED: digest(manifest)}
+    return {**manifest, "metadata": {**meta, "annotations": annotations}}
+
+
+def _state_of(found: Mapping[str, Any]) -> str:
+    """A version that an object's own status does not change, where there is one, and else any change does."""
+    meta = found["metadata"]
+    return f"{meta.get('uid', '')}/{meta.get('generation') or meta.get('resourceVersion', '')}"

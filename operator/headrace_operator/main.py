@@ -1,0 +1,245 @@
+"""The operator's process: kopf watches, `engine` works.
+
+kopf's part is to list and watch, to retry that, and to say what it saw: `on.event` handlers, which leave neither
+finalizers nor annotations. What is made of it is the reconcilers'. Settings come from the environment, which the chart
+sets:
+
+    HEADRACE_NODE_IMAGE, HEADRACE_SPARK_IMAGE   what resources run that name no image
+    HEADRACE_NAMESPACES                         those that are looked after, by commas; none: all
+    HEADRACE_CLUSTER_RIGHTS                     0: no right to look at namespaces, workers and CRDs
+    HEADRACE_SWEEP_S                            seconds between two looks at everything
+    HEADRACE_BACKOFF_S                          seconds that what failed again and again waits, at most
+    POD_NAMESPACE                               the operator's own
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import kopf
+import structlog
+
+from headrace import __version__
+from headrace.store.kubernetes.api import Access, Api
+from headrace_operator.admin import Admin
+from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL
+from headrace_operator.engine import BACKOFF_S, SWEEP_S, Body, Cache, Engine, Key, Reconcile
+from headrace_operator.http_port import Figures, HttpPort
+from headrace_operator.kinds.cluster import Clusters
+from headrace_operator.kinds.data import Streams, Topics, Volumes
+from headrace_operator.kinds.finalizers import is_ending
+from headrace_operator.kinds.index import Index
+from headrace_operator.kinds.job import Jobs
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kinds.users import Links, Users
+from headrace_operator.kube import Kube
+from headrace_operator.pod_http import PodHttp
+from headrace_operator.specs import API, GROUP, OWN_NAMESPACE, VERSION
+
+log = structlog.get_logger()
+
+PORT: Final = 8080
+WORKERS: Final = 16
+SERVER_S: Final = 300
+OURS: Final = ("streamclusters", "volumes", "streams", "topics", "streamusers", "replicationlinks", "streamjobs")
+_OF_A_CLUSTER: Final[Mapping[str, Any]] = {CLUSTER_LABEL: kopf.PRESENT}
+BELONGING: Final[Sequence[tuple[str, str, str, Mapping[str, Any]]]] = (
+    ("apps", "v1", "statefulsets", _OF_A_CLUSTER),
+    ("policy", "v1", "poddisruptionbudgets", _OF_A_CLUSTER),
+    ("", "v1", "services", _OF_A_CLUSTER),
+    ("", "v1", "pods", {**_OF_A_CLUSTER, "app.kubernetes.io/component": "storage"}),
+    ("", "v1", "pods", {JOB_LABEL: kopf.PRESENT}),
+    ("batch", "v1", "jobs", _OF_A_CLUSTER),
+    (GROUP, VERSION, "storagenodes", _OF_A_CLUSTER),
+)
+"""What is watched of a cluster and its jobs; of the rest the sweep sees whether it is as it should be."""
+
+
+class Operator:
+    """The parts of a running operator."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespaces: Sequence[str],
+        sweep_s: float,
+        image: str,
+        spark: str,
+        longest_backoff_s: float = BACKOFF_S[-1],
+    ) -> None:
+        self._api = api
+        self._namespaces = namespaces
+        self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
+        self._reporter = Reporter(self.kube, cache=cache)
+        self._index = Index(cache)
+        self.engine = Engine(
+            self._reconcilers(cache, image=image, spark=spark),
+            cache=cache,
+            sweep_s=sweep_s,
+            longest_backoff_s=longest_backoff_s,
+            listing=self._listed,
+            referrers=self._index.concerned,
+        )
+        self.http = HttpPort(stale=self.engine.stale, figures=self._figures)
+
+    async def start(self, port: int = PORT) -> None:
+        """Work, and say how it goes. Raises OSError."""
+        self.engine.start()
+        await self.http.start("", port)
+
+    async def close(self) -> None:
+        """End what `start` began."""
+        closing: list[Callable[[], Awaitable[None]]] = [
+            self.engine.close,
+            self.http.close,
+            self._admin.close,
+            self._pods.close,
+            self._api.close,
+        ]
+        for close in closing:
+            await close()
+
+    def namespace_seen(self, body: Body, *, deleted: bool) -> None:
+        """One of them is so now. When the operator's own ends, it lets go of everything, everywhere."""
+        cache = self.engine.cache
+        self.engine.seen(body, deleted=deleted)
+        if OWN_NAMESPACE and body["metadata"]["name"] == OWN_NAMESPACE and is_ending(cache, OWN_NAMESPACE):
+            for kind in ("StreamCluster", "Stream", "Topic"):
+                for each in cache.all(kind):
+                    meta = each["metadata"]
+                    self.engine.enqueue(Key(kind, str(meta["namespace"]), str(meta["name"])))
+
+    def _reconcilers(self, cache: Cache, *, image: str, spark: str) -> dict[str, Reconcile]:
+        kube, admin, reporter, index = self.kube, self._admin, self._reporter, self._index
+        pods = self._pods
+        clusters = Clusters(
+            kube=kube, admin=admin, pods=pods, reporter=reporter, cache=cache, image=image, wake=self._wake
+        )
+        return {
+            "StreamCluster": clusters.reconcile,
+            "Volume": Volumes(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
+            "Stream": Streams(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
+            "Topic": Topics(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
+            "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
+            "ReplicationLink": Links(reporter=reporter).reconcile,
+            "StreamJob": Jobs(kube=kube, pods=pods, reporter=reporter, cache=cache, image=spark).reconcile,
+        }
+
+    def _wake(self, cluster: Key) -> None:
+        for key in self._index.referring(cluster):
+            self.engine.enqueue(key)
+
+    async def _listed(self, kind: str) -> AsyncIterator[Body]:
+        everywhere: Sequence[str | None] = self._namespaces or [None]
+        for namespace in everywhere:
+            async for body in self.kube.pages(API, kind, namespace):
+                yield body
+
+    def _figures(self) -> Figures:
+        engine, cache = self.engine, self.engine.cache
+        figures = {
+            ("headrace_operator_reconciles_total", 'outcome="done"'): float(engine.reconciled),
+            ("headrace_operator_reconciles_total", 'outcome="failed"'): float(engine.failed),
+            ("headrace_operator_reconcile_seconds_total", ""): engine.seconds,
+            ("headrace_operator_missed_changes_total", ""): float(engine.missed),
+            ("headrace_operator_writes_total", ""): float(self.kube.patches),
+            ("headrace_operator_unchanged_total", ""): float(self.kube.unchanged),
+            ("headrace_operator_status_writes_total", ""): float(self._reporter.statuses),
+            ("headrace_operator_admin_calls_total", ""): float(self._admin.calls),
+            ("headrace_operator_queue_resources", ""): float(engine.queued),
+        }
+        for kind in engine.kinds:
+            figures["headrace_operator_resources", f'kind="{kind}"'] = float(cache.count(kind))
+        return figures
+
+
+_operator: Operator | None = None
+
+
+def _running() -> Operator:
+    assert _operator is not None, "kopf runs the startup handlers first"
+    return _operator
+
+
+def _namespaces() -> list[str]:
+    return [each for each in os.environ.get("HEADRACE_NAMESPACES", "").split(",") if each]
+
+
+def _has_cluster_rights() -> bool:
+    return os.environ.get("HEADRACE_CLUSTER_RIGHTS", "1") != "0"
+
+
+@kopf.on.login()
+def login(**settings: Any) -> kopf.ConnectionInfo | None:
+    """By the service account alone: kopf's own choice would load the official client, at 46 MiB."""
+    return kopf.login_with_service_account(**settings)
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Bound what kopf does, and start the operator."""
+    global _operator
+    settings.watching.server_timeout = SERVER_S
+    settings.watching.client_timeout = SERVER_S + 10
+    settings.watching.connect_timeout = 10
+    settings.queueing.worker_limit = WORKERS
+    settings.posting.enabled = False
+    settings.scanning.disabled = not _has_cluster_rights()
+    image = os.environ.get("HEADRACE_NODE_IMAGE", f"headrace/node:{__version__}")
+    _operator = Operator(
+        Api(Access.in_cluster(), agent=FIELD_MANAGER),
+        namespaces=_namespaces(),
+        sweep_s=float(os.environ.get("HEADRACE_SWEEP_S", SWEEP_S)),
+        longest_backoff_s=float(os.environ.get("HEADRACE_BACKOFF_S", BACKOFF_S[-1])),
+        image=image,
+        spark=os.environ.get("HEADRACE_SPARK_IMAGE", f"headrace/spark:{__version__}"),
+    )
+    await _operator.start()
+    log.info("operator started", version=__version__, image=image, namespaces=_namespaces() or "all")
+
+
+@kopf.on.cleanup()
+async def stop(**_: Any) -> None:
+    """End what `start` began."""
+    await _running().close()
+
+
+async def seen(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
+    """One of our resources is so now."""
+    _running().engine.seen(dict(body), deleted=event["type"] == "DELETED")
+
+
+async def touched(body: kopf.Body, **_: Any) -> None:
+    """Something that belongs to a cluster, or to a job of it, has changed: look whether it is as it should be."""
+    meta = body["metadata"]
+    job = meta["labels"].get(JOB_LABEL)
+    kind, name = ("StreamJob", job) if job is not None else ("StreamCluster", meta["labels"][CLUSTER_LABEL])
+    _running().engine.enqueue(Key(kind, str(meta["namespace"]), str(name)))
+
+
+async def namespace_seen(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
+    """For clusters that other namespaces may use, and for those that end."""
+    _running().namespace_seen({"kind": "Namespace", **dict(body)}, deleted=event["type"] == "DELETED")
+
+
+def register() -> None:
+    """Have kopf watch what this operator may look at."""
+    for plural in OURS:
+        kopf.on.event(GROUP, VERSION, plural)(seen)
+    for group, version, plural, labels in BELONGING:
+        kopf.on.event(group, version, plural, labels=dict(labels))(touched)
+    if _has_cluster_rights():
+        kopf.on.event("", "v1", "namespaces")(namespace_seen)
+
+
+def main() -> None:
+    """The process. Raises SystemExit."""
+    register()
+    namespaces = _namespaces()
+    asyncio.run(kopf.operator(clusterwide=not namespaces, namespaces=namespaces, standalone=True))
+
+
+if __name__ == "__main__":
+    main()

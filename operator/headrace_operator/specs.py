@@ -1,0 +1,315 @@
+"""What users ask for: the `spec` of each kind, with its defaults, as the CRDs have checked it. Pure."""
+
+import os
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from headrace.store.kubernetes import objects
+
+GROUP: Final = objects.GROUP
+VERSION: Final = objects.VERSION
+API: Final = f"{GROUP}/{VERSION}"
+FINALIZER: Final = f"{GROUP}/delete"
+PAUSED: Final = f"{GROUP}/paused"
+OWN_NAMESPACE: Final = os.environ.get("POD_NAMESPACE", "")
+"""The operator's; "": not known."""
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Fields that this version does not know are left alone."""
+
+
+class ClusterRef(Spec, frozen=True):
+    name: str
+    namespace: str | None = None
+
+
+class Resources(Spec, frozen=True):
+    requests: dict[str, str | int] = {}
+    limits: dict[str, str | int] = {}
+
+
+class Storage(Spec, frozen=True):
+    size: str = "10Gi"
+    class_: str | None = msgspec.field(name="class", default=None)
+
+
+class Replication(Spec, frozen=True):
+    replicas: int | None = None
+    min_in_sync: int | None = None
+
+
+class External(Spec, frozen=True):
+    type: str
+    node_ports: list[int] = []
+    host: str | None = None
+    annotations: dict[str, str] = {}
+
+
+class Listeners(Spec, frozen=True):
+    external: External | None = None
+
+
+class Floors(Spec, frozen=True):
+    traffic: str = "8Mi"
+    requests: int = 2_000
+    disk: str = "8Gi"
+
+
+class Balance(Spec, frozen=True):
+    policy: str = "on"
+    over_mean_percent: int = 125
+    moves_per_minute: int = 6
+    floors: Floors = Floors()
+
+
+class Zones(Spec, frozen=True):
+    topology_key: str = "topology.kubernetes.io/zone"
+
+
+class PodSpec(Spec, frozen=True):
+    """Passed on."""
+
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    affinity: dict[str, Any] = {}
+    topology_spread_constraints: list[dict[str, Any]] | None = None
+    priority_class_name: str | None = None
+    termination_grace_period_seconds: int = 60
+
+
+class Selector(Spec, frozen=True):
+    match_labels: dict[str, str] = {}
+
+
+class AllowedNamespaces(Spec, frozen=True):
+    names: list[str] = []
+    selector: Selector | None = None
+
+
+class SparkDefaults(Spec, frozen=True):
+    image: str | None = None
+    image_pull_policy: str | None = None
+
+
+class ClusterSpec(Spec, frozen=True):
+    """StreamCluster."""
+
+    nodes: int = 3
+    shards: int = 1
+    image: str | None = None
+    image_pull_policy: str | None = None
+    image_pull_secrets: list[dict[str, str]] = []
+    storage: Storage = Storage()
+    replication: Replication = Replication()
+    resources: Resources = Resources()
+    zones: Zones = Zones()
+    listeners: Listeners = Listeners()
+    balance: Balance = Balance()
+    version: str | None = None
+    settings: dict[str, str] = {}
+    spark: SparkDefaults = SparkDefaults()
+    pod: PodSpec = PodSpec()
+    allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
+    reclaim_policy: str = "Retain"
+
+    @property
+    def replicas(self) -> int:
+        """Of the default volume: never two in a pod."""
+        return self.replication.replicas or min(3, self.nodes)
+
+    @property
+    def min_in_sync(self) -> int:
+        """Of the default volume."""
+        return self.replication.min_in_sync or (2 if self.replicas == 3 else 1)
+
+
+class VolumeSpec(Spec, frozen=True):
+    """Volume."""
+
+    cluster_ref: ClusterRef
+    name: str | None = None
+    replicas: int = 3
+    min_in_sync: int = 2
+    spread: str = "preferred"
+    zones: list[str] = []
+    node_labels: dict[str, str] = {}
+    size_limit: str | None = None
+    durability: str = "fsync"
+
+
+class StreamSpec(Spec, frozen=True):
+    """Stream."""
+
+    cluster_ref: ClusterRef
+    path: str
+    volume: str = "default"
+    ttl: str = "0"
+    size_limit: str | None = None
+    default_partitions: int = 1
+    auto_create: bool = True
+    compression: str = "producer"
+    max_message_bytes: int = 1_048_588
+    timestamp_type: str = "CreateTime"
+    description: str = ""
+    permissions: dict[str, str] = {}
+    reclaim_policy: str = "Retain"
+
+
+class TopicSpec(Spec, frozen=True):
+    """Topic."""
+
+    cluster_ref: ClusterRef
+    stream: str
+    name: str | None = None
+    partitions: int | None = None
+    config: dict[str, str] = {}
+    reclaim_policy: str = "Retain"
+
+
+class UserSpec(Spec, frozen=True):
+    """StreamUser."""
+
+    cluster_ref: ClusterRef
+    user: str | None = None
+    secret_name: str | None = None
+    listener: str = "internal"
+
+
+class JobInput(Spec, frozen=True):
+    stream: str
+    name: str = "input"
+    topics: list[str] = []
+    topic_pattern: str | None = None
+    starting_offsets: str = "earliest"
+    watermark: str | None = None
+    options: dict[str, str] = {}
+
+
+class JobOutput(Spec, frozen=True):
+    stream: str
+    topic: str | None = None
+    mode: str = "append"
+    options: dict[str, str] = {}
+
+
+class ConfigMapFile(Spec, frozen=True):
+    name: str
+    key: str = "main.py"
+
+
+class Application(Spec, frozen=True):
+    config_map: ConfigMapFile | None = None
+    path: str | None = None
+    url: str | None = None
+    sql: str | None = None
+
+
+class Trigger(Spec, frozen=True):
+    interval: str | None = None
+    available_now: bool = False
+    schedule: str | None = None
+    time_zone: str | None = None
+
+
+class Machine(Spec, frozen=True):
+    """Of a driver or an executor."""
+
+    cores: int = 1
+    cpu: str | None = None
+    """What is requested of Kubernetes, if not as much as `cores`."""
+    memory: str = "1Gi"
+    """Of Java; Python's workers have theirs beside it."""
+
+
+class Autoscale(Spec, frozen=True):
+    min: int
+    max: int
+    lag_seconds: int = 30
+    up_after_seconds: int = 30
+    down_after_seconds: int = 120
+
+
+class Checkpoint(Spec, frozen=True):
+    size: str = "1Gi"
+    class_: str | None = msgspec.field(name="class", default=None)
+    claim: str | None = None
+    url: str | None = None
+
+
+class JobPodSpec(Spec, frozen=True):
+    """Passed on to driver and executors."""
+
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    affinity: dict[str, Any] = {}
+    priority_class_name: str | None = None
+
+
+class JobSpec(Spec, frozen=True):
+    """StreamJob."""
+
+    cluster_ref: ClusterRef
+    application: Application
+    input: JobInput | None = None
+    inputs: list[JobInput] = []
+    output: JobOutput | None = None
+    user: str | None = None
+    parameters: dict[str, str] = {}
+    env: list[dict[str, Any]] = []
+    spark_conf: dict[str, str] = {}
+    trigger: Trigger = Trigger()
+    driver: Machine = Machine()
+    executor: Machine = Machine()
+    executors: int = 0
+    autoscale: Autoscale | None = None
+    checkpoint: Checkpoint = Checkpoint()
+    image: str | None = None
+    image_pull_policy: str | None = None
+    image_pull_secrets: list[dict[str, str]] = []
+    pod: JobPodSpec = JobPodSpec()
+    suspend: bool = False
+    engine: str = "native"
+    reclaim_policy: str = "Retain"
+
+    @property
+    def distributed(self) -> bool:
+        """Whether there are executors beside the driver."""
+        return self.executors > 0 or self.autoscale is not None
+
+    @property
+    def all_inputs(self) -> list[JobInput]:
+        """`input` or `inputs`."""
+        return self.inputs if self.input is None else [self.input]
+
+    @property
+    def own_claim(self) -> bool:
+        """Whether the checkpoint lies on a claim that the operator makes."""
+        return self.checkpoint.claim is None and self.checkpoint.url is None
+
+
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_DECIMAL: Final = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+
+
+def milliseconds(duration: str) -> int:
+    """`90s`, `12h`, `7d` or `0`, as milliseconds. Raises ValueError."""
+    number = duration.rstrip("".join(set("".join(_UNITS))))
+    unit = duration[len(number) :]
+    return int(number) * _UNITS[unit] if unit else int(number)
+
+
+def quantity(text: str | int) -> int:
+    """`10Gi`, `500M` or `1.5Ti`, as bytes, rounded down. Raises ValueError."""
+    written = str(text)
+    for suffix, factor in (_BINARY | _DECIMAL).items():
+        if written.endswith(suffix):
+            return int(Decimal(written.removesuffix(suffix)) * factor)
+    return int(Decimal(written))

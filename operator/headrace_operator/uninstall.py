@@ -1,0 +1,88 @@
+"""What the chart runs before it is uninstalled: `python -m headrace_operator.uninstall`.
+
+Stops the operator, which would put its finalizers back, then takes them off every resource: what is left behind can be
+deleted without an operator. Data stay as they are. Environment: POD_NAMESPACE, HEADRACE_NAMESPACES, and
+HEADRACE_DEPLOYMENT, the operator's own.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from headrace.store.kubernetes.api import Access, Api, ApiError
+from headrace_operator.builders.names import FIELD_MANAGER
+from headrace_operator.kube import Kube, path
+from headrace_operator.specs import API, FINALIZER
+
+log = structlog.get_logger()
+
+KINDS: Final = ("StreamCluster", "Volume", "Stream", "Topic", "StreamUser", "ReplicationLink", "StreamJob")
+STOP_S: Final = 30.0
+CHECK_S: Final = 1.0
+ATTEMPTS: Final = 5
+
+
+async def stop_operator(kube: Kube, *, namespace: str, deployment: str) -> None:
+    """Returns once no pod of it is left, or after STOP_S."""
+    where = path("apps/v1", "Deployment", namespace, deployment)
+    found = await kube.merge(where, {"spec": {"replicas": 0}})
+    if found is None:
+        return
+    labels = found["spec"]["selector"]["matchLabels"]
+    deadline = asyncio.get_running_loop().time() + STOP_S
+    while await kube.list("v1", "Pod", namespace, labels=labels):
+        if asyncio.get_running_loop().time() > deadline:
+            log.warning("the operator has not ended: finalizers may come back", deployment=deployment)
+            return
+        await asyncio.sleep(CHECK_S)
+
+
+async def strip(kube: Kube, *, namespaces: Sequence[str]) -> int:
+    """Take the operator's finalizer off everything in these namespaces (none: all); how many had it."""
+    stripped = 0
+    everywhere: Sequence[str | None] = namespaces or [None]
+    for kind in KINDS:
+        for namespace in everywhere:
+            async for body in kube.pages(API, kind, namespace):
+                meta = body["metadata"]
+                if FINALIZER in (meta.get("finalizers") or []):
+                    await _strip_one(kube, kind, str(meta["namespace"]), str(meta["name"]))
+                    stripped += 1
+    return stripped
+
+
+async def _strip_one(kube: Kube, kind: str, namespace: str, name: str) -> None:
+    for attempt in range(ATTEMPTS):
+        found = await kube.get(API, kind, namespace, name)
+        if found is None:
+            return
+        meta = found["metadata"]
+        left = [each for each in meta.get("finalizers") or [] if each != FINALIZER]
+        patch = {"metadata": {"finalizers": left, "resourceVersion": meta["resourceVersion"]}}
+        try:
+            await kube.merge(path(API, kind, namespace, name), patch)
+        except ApiError as error:
+            if error.status != 409 or attempt == ATTEMPTS - 1:
+                raise
+            continue
+        return
+
+
+async def run() -> None:
+    """All of it. Raises ApiError, ApiSilent."""
+    api = Api(Access.in_cluster(), agent=FIELD_MANAGER)
+    try:
+        kube = Kube(api)
+        namespaces = [each for each in os.environ.get("HEADRACE_NAMESPACES", "").split(",") if each]
+        deployment = os.environ["HEADRACE_DEPLOYMENT"]
+        await stop_operator(kube, namespace=os.environ["POD_NAMESPACE"], deployment=deployment)
+        log.info("finalizers are taken off", resources=await strip(kube, namespaces=namespaces))
+    finally:
+        await api.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(run())

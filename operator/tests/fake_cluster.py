@@ -1,0 +1,339 @@
+"""A cluster behind a fake API: StatefulSets make pods and claims, pods make StorageNodes, and admin calls are answered.
+
+`settle` is all that Kubernetes and the nodes do by themselves in a while.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import Code, KafkaError
+from headrace_operator.admin import Unreachable
+from headrace_operator.engine import Cache, Engine, Key, key_of
+from headrace_operator.kinds.cluster import Clusters, balance_policy
+from headrace_operator.kinds.data import Streams, Topics, Volumes
+from headrace_operator.kinds.index import Index
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kinds.users import Links, Users
+from headrace_operator.kube import Kube
+from headrace_operator.pod_http import Answer
+from headrace_operator.specs import API, Balance
+
+from .fake_api import FakeApi, Object
+
+NS = "ns"
+IMAGE = "registry:5000/headrace/node:1"
+
+
+class FakeCluster:
+    """What nodes answer. Drains end at once unless they are held."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.away = False
+        self.hold_drains = False
+        self.refuse_drain = ""
+        self.lacking: list[Object] = []
+        self.containers = 2
+        self.catalog = True
+        self.unsafe: dict[str, str | None] = {}
+        """Pods whose nodes cannot be spared, and why; None: they do not answer."""
+        self.calls: list[tuple[str, Mapping[str, Any]]] = []
+        self.streams: dict[str, Object] = {}
+        self.topics: dict[str, Object] = {}
+        self.volumes: dict[str, Object] = {"default": {"volume": "default", "replicas": 3, "min_in_sync": 2}}
+        self.figures: Object = {}
+        """Of every stream."""
+        self.balancing: Object = {**balance_policy(Balance())}
+        self.moved: set[int] = set()
+        """Nodes that were emptied."""
+        self.next_node = 1
+
+    async def call(self, bootstrap: str, method: str, params: Mapping[str, Any] | None = None) -> Any:
+        if self.away:
+            raise Unreachable(f"{bootstrap} does not answer")
+        params = params or {}
+        if method not in ("cluster.status", "cluster.events", "topic.show", "stream.show", "volume.list"):
+            self.calls.append((method, params))
+        return getattr(self, method.replace(".", "_"))(**params)
+
+    async def kafka(self, bootstrap: str, api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
+        if self.away:
+            raise Unreachable(f"{bootstrap} does not answer")
+        self.calls.append((api_key.name, fields))  # type: ignore[attr-defined]
+
+        class Answer:
+            topics: tuple[()] = ()
+            results: tuple[()] = ()
+            responses: tuple[()] = ()
+
+        match api_key.name:  # type: ignore[attr-defined]
+            case "CREATE_TOPICS":
+                for each in fields["topics"]:
+                    configs = {config["name"]: config["value"] for config in each["configs"]}
+                    count = each["num_partitions"] if each["num_partitions"] > 0 else 1
+                    self.topics[each["name"]] = {"partitions": count, "configs": configs}
+            case "CREATE_PARTITIONS":
+                for each in fields["topics"]:
+                    self.topics[each["name"]]["partitions"] = each["count"]
+            case "DELETE_TOPICS":
+                for each in fields["topics"]:
+                    self.topics.pop(each["name"], None)
+            case "INCREMENTAL_ALTER_CONFIGS":
+                for each in fields["resources"]:
+                    configs = self.topics[each["resource_name"]]["configs"]
+                    for change in each["configs"]:
+                        if change["config_operation"]:
+                            configs.pop(change["name"], None)
+                        else:
+                            configs[change["name"]] = change["value"]
+        return Answer
+
+    async def get(self, pod: Object, port: int, path: str) -> Answer | None:
+        """What pods answer over HTTP."""
+        assert (port, path) == (8080, "/safez")
+        why = self.unsafe.get(pod["metadata"]["name"], "")
+        return None if why is None else Answer(503 if why else 200, f"{why or 'ok'}\n")
+
+    # --- admin calls
+
+    def nodes(self) -> list[Object]:
+        return [node for node in self.api.find("StorageNode") if node.get("status")]
+
+    def cluster_status(self) -> Object:
+        nodes = []
+        for node in self.nodes():
+            number, drain = node["status"]["nodeId"], node["spec"].get("drain")
+            pod = node["status"]["slot"].split("/")[0]
+            alive = bool(self.api.find("Pod", pod))
+            if drain and not self.hold_drains:
+                self.moved.add(number)
+            if not drain:
+                self.moved.discard(number)
+            state = ("drained" if number in self.moved else "draining") if drain else "up" if alive else "down"
+            replicas = 0 if number in self.moved else 2
+            nodes.append({"node": number, "state": state, "replicas": replicas, "address": f"{pod}:9092"})
+        return {
+            "cluster": "id",
+            "controller": nodes[0]["node"] if nodes else None,
+            "redundancy": {
+                "whole": not self.lacking,
+                "containers": self.containers,
+                "catalog": self.catalog,
+                "lacking": len(self.lacking),
+                "below_minimum": 0,
+            },
+            "nodes": nodes,
+            "volumes": list(self.volumes.values()),
+            "lacking": self.lacking,
+        }
+
+    def cluster_events(self, events: int) -> list[Object]:
+        return []
+
+    def balance(self, **wanted: Any) -> Object:
+        self.balancing |= wanted
+        return dict(self.balancing)
+
+    def node_drain(self, node: int, cancel: bool = False) -> Object:
+        if self.refuse_drain and not cancel:
+            raise KafkaError(Code.POLICY_VIOLATION, self.refuse_drain)
+        for each in self.nodes():
+            if each["status"]["nodeId"] == node:
+                each["spec"]["drain"] = not cancel
+                self.api._bump(each)
+        return {}
+
+    def node_remove(self, node: int) -> Object:
+        (found,) = [each for each in self.nodes() if each["status"]["nodeId"] == node]
+        assert node in self.moved, "a node with replicas was removed"
+        self.api.remove("StorageNode", found["metadata"]["name"])
+        return {}
+
+    def volume_list(self) -> list[Object]:
+        return [{**each, "containers": 1, "held_bytes": 10} for each in self.volumes.values()]
+
+    def volume_create(self, name: str, **fields: Any) -> Object:
+        self.volumes[name] = {"volume": name, **fields, "size_limit_bytes": fields["size_limit"] or None}
+        return self.volumes[name]
+
+    def volume_alter(self, name: str, **fields: Any) -> Object:
+        self.volumes[name] |= fields
+        return self.volumes[name]
+
+    def stream_show(self, path: str, figures: bool = False) -> Object:
+        if path not in self.streams:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
+        return {
+            "path": path,
+            **self.streams[path],
+            "topics": 0,
+            "partitions": 0,
+            "problem": None,
+            **(self.figures if figures else {}),
+        }
+
+    def stream_create(self, path: str, policy: Object, if_not_exists: bool) -> Object:
+        self.streams[path] = dict(policy)
+        return self.stream_show(path)
+
+    def stream_alter(self, path: str, changes: Object) -> Object:
+        self.streams[path] |= changes
+        return self.stream_show(path)
+
+    def stream_delete(self, path: str, force: bool) -> Object:
+        if self.streams.pop(path, None) is None:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
+        return {}
+
+    def topic_show(self, topic: str) -> Object:
+        if topic not in self.topics:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+        found = self.topics[topic]
+        partitions = [{"partitionlets": 1} for _ in range(found["partitions"])]
+        return {"topic_id": "x", "configs": dict(found["configs"]), "bytes": 5, "partitions": partitions}
+
+    # --- what Kubernetes and the nodes do
+
+    def settle(self) -> None:
+        for stateful_set in self.api.find("StatefulSet"):
+            self._run_stateful_set(stateful_set)
+        for service in self.api.find("Service"):
+            if service["spec"].get("type") == "NodePort":
+                for index, port in enumerate(service["spec"]["ports"]):
+                    port.setdefault(
+                        "nodePort", 30000 + 10 * int(re.findall(r"\d+", service["metadata"]["name"])[0]) + index
+                    )
+
+    def _run_stateful_set(self, stateful_set: Object) -> None:
+        name, spec = stateful_set["metadata"]["name"], stateful_set["spec"]
+        wanted = {f"{name}-{index}" for index in range(spec["replicas"])}
+        for pod in self.api.find("Pod"):
+            if pod["metadata"]["name"] not in wanted:
+                self.api.remove("Pod", pod["metadata"]["name"])
+        for pod in sorted(wanted):
+            if not self.api.find("PersistentVolumeClaim", f"data-{pod}"):
+                template = spec["volumeClaimTemplates"][0]
+                meta = {"name": f"data-{pod}", "namespace": NS, "labels": template["metadata"]["labels"]}
+                self.api.put(
+                    {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": template["spec"]}
+                )
+            if not self.api.find("Pod", pod):
+                self._run_pod(stateful_set, pod)
+
+    def _run_pod(self, stateful_set: Object, pod: str) -> None:
+        template = stateful_set["spec"]["template"]
+        meta = {
+            "name": pod,
+            "namespace": NS,
+            "labels": template["metadata"]["labels"],
+            "annotations": template["metadata"]["annotations"],
+        }
+        conditions = [{"type": "Ready", "status": "True"}]
+        self.api.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": meta,
+                "spec": {**template["spec"], "nodeName": "worker"},
+                "status": {"conditions": conditions},
+            }
+        )
+        command = template["spec"]["containers"][0]["command"]
+        for shard in range(int(command[command.index("--shards") + 1])):
+            slot = f"{pod}/{shard}"
+            if not any(node["status"]["slot"] == slot for node in self.nodes()):
+                self._register(stateful_set["metadata"]["name"], slot)
+
+    def _register(self, cluster: str, slot: str) -> None:
+        number = self.next_node
+        self.next_node += 1
+        meta = {"name": f"{cluster}-{number}", "namespace": NS, "labels": {"headrace.dev/cluster": cluster}}
+        status = {"nodeId": number, "slot": slot}
+        self.api.put(
+            {"apiVersion": API, "kind": "StorageNode", "metadata": meta, "spec": {"drain": False}, "status": status}
+        )
+
+
+class World:
+    """An operator, Kubernetes, and one cluster."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.cluster = FakeCluster(self.api)
+        labels = {"topology.kubernetes.io/zone": "z1"}
+        status = {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}
+        self.api.put(
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker", "labels": labels}, "status": status}
+        )
+        self.start_operator()
+
+    def start_operator(self, *, image: str = IMAGE) -> None:
+        """Anew: nothing is remembered."""
+        self.kube, self.cache = Kube(self.api), Cache()
+        self.index = Index(self.cache)
+        self.reporter = Reporter(self.kube, cache=self.cache)
+        common: Any = {"kube": self.kube, "admin": self.cluster, "reporter": self.reporter, "cache": self.cache}
+        self.reconcilers = {
+            "StreamCluster": Clusters(**common, pods=self.cluster, image=image).reconcile,
+            "Volume": Volumes(**common, index=self.index).reconcile,
+            "Stream": Streams(**common, index=self.index).reconcile,
+            "Topic": Topics(**common, index=self.index).reconcile,
+            "StreamUser": Users(kube=self.kube, reporter=self.reporter, cache=self.cache).reconcile,
+            "ReplicationLink": Links(reporter=self.reporter).reconcile,
+        }
+
+    def engine(self) -> Engine:
+        return Engine(self.reconcilers, cache=self.cache, referrers=self.index.concerned)
+
+    def declare(self, kind: str, name: str, spec: Object, **meta: Any) -> Key:
+        """As kubectl apply does."""
+        body = {"apiVersion": API, "kind": kind, "metadata": {"name": name, "namespace": NS, **meta}, "spec": spec}
+        present = self.api.find(kind, name)
+        if present:
+            body["metadata"] = {**present[0]["metadata"], **meta}
+            body["metadata"].pop("generation")
+            body["metadata"]["generation"] = present[0]["metadata"]["generation"]
+        self.api.put(body)
+        return Key(kind, NS, name)
+
+    async def once(self, key: Key) -> float | None:
+        """One reconcile of it, as it is now."""
+        self.watch()
+        return await self.reconcilers[key.kind](key, self.cache.get(key))
+
+    def watch(self) -> None:
+        """The cache is as the API server is."""
+        seen = set()
+        for body in self.api.objects.values():
+            if body["kind"] in self.reconcilers or body["kind"] == "Namespace":
+                self.cache.take(body)
+                seen.add(key_of(body))
+                self.index.concerned(key_of(body), body)
+        for kind in (*self.reconcilers, "Namespace"):
+            for body in self.cache.all(kind):
+                if key_of(body) not in seen:
+                    self.cache.gone(key_of(body))
+                    self.index.concerned(key_of(body), body)
+
+    async def run(self, key: Key, *, rounds: int = 40) -> int:
+        """Reconcile and let everything settle until nothing is written any more; how many rounds that took."""
+        for number in range(rounds):
+            before = [write for write in self.api.writes if "/events" not in write]
+            version = self.api._version
+            await self.once(key)
+            self.cluster.settle()
+            after = [write for write in self.api.writes if "/events" not in write]
+            if before == after and version == self.api._version:
+                return number
+        raise AssertionError(f"does not settle: {self.api.writes[-10:]}")
+
+    def condition(self, kind: str, name: str, type: str = "Ready") -> tuple[str, str, str]:
+        (found,) = self.api.find(kind, name)
+        for each in found.get("status", {}).get("conditions", []):
+            if each["type"] == type:
+                return each["status"], each["reason"], each["message"]
+        raise AssertionError(f"{kind} {name} has no condition {type}: {found.get('status')}")
+
+    def events(self) -> list[str]:
+        return [each["reason"] for each in self.api.find("Event")]

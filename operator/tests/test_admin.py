@@ -1,0 +1,95 @@
+"""Admin calls over real sockets, to a node that answers as it is told."""
+
+import asyncio
+import struct
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headrace.broker.headrace_admin import decode_admin_request, encode_admin_response
+from headrace.errors import Code, KafkaError
+from headrace_operator import admin as admin_module
+from headrace_operator.admin import Admin, Unreachable
+
+
+class Node:
+    def __init__(self) -> None:
+        self.connections = 0
+        self.hang_up = False
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self.address
+
+    def close(self) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                (length,) = struct.unpack(">i", await reader.readexactly(4))
+                request = await reader.readexactly(length)
+                _, _, correlation, name = struct.unpack_from(">hhih", request)
+                method, params = decode_admin_request(request[10 + name :])
+                refused = method == "refuse"
+                body = encode_admin_response(
+                    {"method": method, **params},
+                    error=int(Code.POLICY_VIOLATION) if refused else 0,
+                    message="no" if refused else None,
+                )
+                answer = struct.pack(">i", correlation) + body
+                writer.write(struct.pack(">i", len(answer)) + answer)
+                await writer.drain()
+                if self.hang_up:
+                    break
+        except asyncio.IncompleteReadError:
+            pass
+        writer.close()
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    made = Node()
+    await made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[Admin]:
+    made = Admin()
+    yield made
+    await made.close()
+
+
+async def test_calls_share_a_connection_and_refusals_are_errors(admin: Admin, node: Node) -> None:
+    assert await admin.call(node.address, "x", {"a": 1}) == {"method": "x", "a": 1}
+    with pytest.raises(KafkaError, match="no") as refused:
+        await admin.call(node.address, "refuse")
+    assert refused.value.code is Code.POLICY_VIOLATION
+    assert await admin.call(node.address, "y") == {"method": "y"}
+    assert node.connections == 1
+
+
+async def test_a_connection_that_the_node_has_ended_is_made_anew(admin: Admin, node: Node) -> None:
+    node.hang_up = True
+    for _ in range(3):
+        assert await admin.call(node.address, "x") == {"method": "x"}
+    assert node.connections == 3
+
+
+async def test_a_cluster_that_does_not_answer_is_left_in_peace_for_a_moment(
+    admin: Admin, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.close()
+    with pytest.raises(Unreachable):
+        await admin.call(node.address, "x")
+    begun = time.monotonic()
+    monkeypatch.setattr(admin_module, "BrokerConnection", None)  # nobody is asked
+    for _ in range(100):
+        with pytest.raises(Unreachable):
+            await admin.call(node.address, "x")
+    assert time.monotonic() - begun < 2

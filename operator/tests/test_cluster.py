@@ -1,0 +1,594 @@
+import copy
+import re
+import time
+
+import pytest
+
+from headrace.store.kubernetes.api import ApiError, ApiSilent
+from headrace_operator.engine import Key
+from headrace_operator.specs import FINALIZER
+from headrace_operator.status import instant
+
+from .fake_api import NOW, Object
+from .fake_cluster import NS, World
+
+KEY = Key("StreamCluster", NS, "c")
+SPEC: Object = {"nodes": 3, "storage": {"size": "1Gi"}, "listeners": {"external": {"type": "NodePort"}}}
+
+
+async def started(**spec: object) -> World:
+    world = World()
+    world.declare("StreamCluster", "c", SPEC | spec)
+    await world.run(KEY)
+    return world
+
+
+def pods(world: World) -> list[str]:
+    return sorted(pod["metadata"]["name"] for pod in world.api.find("Pod"))
+
+
+def claims(world: World) -> list[str]:
+    return sorted(claim["metadata"]["name"] for claim in world.api.find("PersistentVolumeClaim"))
+
+
+def node_ids(world: World) -> list[int]:
+    return sorted(node["status"]["nodeId"] for node in world.cluster.nodes())
+
+
+async def test_a_new_cluster_has_its_objects_and_is_ready() -> None:
+    world = await started()
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    assert world.condition("StreamCluster", "c")[:2] == ("True", "Ready")
+    status = world.api.one("StreamCluster", "c")["status"]
+    assert [each["type"] for each in status["conditions"]] == [
+        "Ready",
+        "Reconciled",
+        "Available",
+        "Redundant",
+        "Sized",
+        "Current",
+        "Storage",
+    ]
+    assert status["bootstrap"] == "c-bootstrap.ns.svc:9092"
+    assert status["version"] == "1"
+    assert world.api.find("PodDisruptionBudget", "c")
+
+
+async def test_all_conditions_are_there_at_first_sight() -> None:
+    world = World()
+    world.cluster.away = True
+    world.declare("StreamCluster", "c", SPEC)
+    await world.once(KEY)
+    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 7
+    assert world.condition("StreamCluster", "c", "Available")[:2] == ("False", "NoAnswer")
+
+
+async def test_a_cluster_at_rest_is_looked_at_without_a_write() -> None:
+    world = await started()
+    writes = len(world.api.writes)
+    world.start_operator()
+    for _ in range(5):
+        await world.once(KEY)
+    assert world.api.writes[writes:] == []
+
+
+async def test_nodes_get_zone_and_outside_address() -> None:
+    world = await started()
+    assert {node["status"]["slot"]: node["spec"].get("advertised") for node in world.cluster.nodes()} == {
+        f"c-{index}/0": {"external": f"10.0.0.1:{30000 + 10 * index}"} for index in range(3)
+    }
+    assert {node["spec"]["zone"] for node in world.cluster.nodes()} == {"z1"}
+    world.declare("StreamCluster", "c", {"nodes": 3, "storage": {"size": "1Gi"}})
+    await world.run(KEY)
+    assert all(not node["spec"].get("advertised") for node in world.cluster.nodes())
+    assert not [each for each in world.api.find("Service") if each["metadata"]["name"].endswith("-external")]
+
+
+async def test_what_was_changed_or_deleted_by_hand_comes_back() -> None:
+    world = await started()
+    world.api.remove("Service", "c-bootstrap")
+    service = copy.deepcopy(world.api.one("Service", "c-nodes"))
+    service["spec"]["publishNotReadyAddresses"] = False
+    world.api.put(service)
+    await world.run(KEY)
+    assert world.api.find("Service", "c-bootstrap")
+    assert world.api.one("Service", "c-nodes")["spec"]["publishNotReadyAddresses"] is True
+
+
+async def test_what_outlives_the_cluster_has_no_owner() -> None:
+    world = await started()
+    owned = {
+        f"{each['kind']}/{each['metadata']['name']}"
+        for each in world.api.objects.values()
+        if each["metadata"].get("ownerReferences")
+    }
+    assert {"StatefulSet/c", "Service/c-nodes", "ServiceAccount/c-nodes", "PodDisruptionBudget/c"} <= owned
+    assert not {each for each in owned if each.startswith(("PersistentVolumeClaim", "Secret", "StorageNode"))}
+
+
+async def test_a_smaller_cluster_is_drained_pod_by_pod_and_the_claims_go() -> None:
+    world = await started(nodes=5)
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 3})
+    world.cluster.hold_drains = True
+    await world.run(KEY)
+    assert pods(world) == [f"c-{index}" for index in range(5)]
+    assert world.condition("StreamCluster", "c", "Sized")[:2] == ("False", "Draining")
+    drained = [call[1]["node"] for call in world.cluster.calls if call[0] == "node.drain"]
+    assert len(drained) == 1
+    world.cluster.hold_drains = False
+    await world.run(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    assert claims(world) == ["data-c-0", "data-c-1", "data-c-2"]
+    assert len(node_ids(world)) == 3
+    assert world.condition("StreamCluster", "c", "Sized")[0] == "True"
+    assert {"Draining", "ScaledDown", "NodeRemoved", "ClaimDeleted"} <= set(world.events())
+
+
+async def test_a_larger_cluster_after_a_smaller_one_has_new_nodes_with_new_ids() -> None:
+    world = await started(nodes=4)
+    before = node_ids(world)
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 3})
+    await world.run(KEY)
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 4})
+    await world.run(KEY)
+    assert len(node_ids(world)) == 4
+    assert max(node_ids(world)) > max(before)
+
+
+async def test_a_change_of_mind_in_the_middle_of_a_drain_takes_the_drain_back() -> None:
+    world = await started(nodes=4)
+    before = node_ids(world)
+    world.cluster.hold_drains = True
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 3})
+    await world.run(KEY)
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 4})
+    await world.run(KEY)
+    assert node_ids(world) == before
+    assert not any(node["spec"]["drain"] for node in world.cluster.nodes())
+    assert world.condition("StreamCluster", "c", "Sized")[0] == "True"
+
+
+async def test_a_drain_that_a_volume_forbids_is_a_condition_and_nothing_goes() -> None:
+    world = await started()
+    world.cluster.refuse_drain = "without node 3, volume 'default' could not have 2 in sync"
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 1})
+    await world.run(KEY)
+    state, reason, message = world.condition("StreamCluster", "c", "Sized")
+    assert (state, reason) == ("False", "DrainRefused")
+    assert "volume 'default'" in message
+    assert len(pods(world)) == 3
+
+
+async def test_no_pod_goes_while_the_cluster_does_not_answer() -> None:
+    world = await started(nodes=4)
+    world.cluster.away = True
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 3})
+    await world.run(KEY)
+    assert len(pods(world)) == 4
+    assert len(claims(world)) == 4
+    assert world.condition("StreamCluster", "c", "Sized")[:2] == ("False", "NoAnswer")
+
+
+async def test_no_claim_goes_because_storage_nodes_were_deleted_by_hand() -> None:
+    world = await started(nodes=4)
+    for node in list(world.cluster.nodes()):
+        world.api.remove("StorageNode", node["metadata"]["name"])
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 3})
+    await world.run(KEY)
+    assert claims(world) == [f"data-c-{index}" for index in range(4)]
+
+
+async def test_a_stateful_set_that_was_scaled_by_hand_is_set_right_without_a_loss() -> None:
+    world = await started()
+    for wrong in (1, 5):
+        stateful_set = copy.deepcopy(world.api.one("StatefulSet", "c"))
+        stateful_set["spec"]["replicas"] = wrong
+        world.api.put(stateful_set)
+        world.cluster.settle()
+        await world.run(KEY)
+        assert pods(world) == ["c-0", "c-1", "c-2"]
+        assert claims(world) == ["data-c-0", "data-c-1", "data-c-2"]
+
+
+async def test_a_pod_that_is_still_coming_is_drained_once_it_has_registered() -> None:
+    """It would register while it goes, and leave a claim and a node that nobody may delete."""
+    world = await started()
+    stateful_set = copy.deepcopy(world.api.one("StatefulSet", "c"))
+    stateful_set["spec"]["replicas"] = 4
+    stateful_set["status"] = {"observedGeneration": stateful_set["metadata"]["generation"]}
+    world.api.put(stateful_set)
+    assert stateful_set["status"]["observedGeneration"] < world.api.one("StatefulSet", "c")["metadata"]["generation"]
+    await world.once(KEY)
+    assert world.api.one("StatefulSet", "c")["spec"]["replicas"] == 4, "its pod may be made at any moment"
+    world.cluster.settle()
+    (node,) = [each for each in world.cluster.nodes() if each["status"]["slot"] == "c-3/0"]
+    world.api.remove("StorageNode", node["metadata"]["name"])
+    pod = world.api.one("Pod", "c-3")
+    pod["metadata"]["creationTimestamp"] = instant(time.time())
+    pod["status"] = {}
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2", "c-3"]
+    assert world.condition("StreamCluster", "c", "Sized")[1] == "Shrinking"
+    world.api.put(node)
+    await world.run(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    assert claims(world) == ["data-c-0", "data-c-1", "data-c-2"]
+    assert len(node_ids(world)) == 3
+
+
+@pytest.mark.parametrize("status", [{}, {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}])
+async def test_a_pod_that_never_registers_goes_and_leaves_its_claim(status: Object) -> None:
+    world = await started(nodes=4)
+    world.api.remove("StorageNode", "c-4")
+    pod = world.api.one("Pod", "c-3")
+    if status:
+        pod["metadata"]["creationTimestamp"] = instant(time.time())
+    pod["status"] = status
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 3})
+    await world.run(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    assert "data-c-3" in claims(world)
+
+
+async def test_a_deleted_stateful_set_comes_back_as_large_as_there_are_data() -> None:
+    world = await started(nodes=4)
+    world.api.remove("StatefulSet", "c")
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 3})
+    await world.once(KEY)
+    assert world.api.one("StatefulSet", "c")["spec"]["replicas"] == 4
+    await world.run(KEY)
+    assert len(pods(world)) == len(claims(world)) == 3
+
+
+async def test_a_cluster_that_is_deleted_and_applied_again_has_its_data() -> None:
+    world = await started()
+    before, secret = node_ids(world), world.api.one("Secret", "c-cluster")["data"]
+    world.api.remove("StreamCluster", "c")
+    for pod in pods(world):
+        world.api.remove("Pod", pod)
+    assert not world.api.find("StatefulSet")
+    assert len(claims(world)) == 3
+    world.declare("StreamCluster", "c", SPEC)
+    world.api.one("StreamCluster", "c")["metadata"]["uid"] = "another"
+    await world.run(KEY)
+    assert node_ids(world) == before
+    assert world.api.one("Secret", "c-cluster")["data"] == secret
+
+
+async def test_a_lost_secret_is_not_made_anew_over_data() -> None:
+    world = await started()
+    world.api.remove("Secret", "c-cluster")
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c")[:2] == ("False", "SecretLost")
+    assert not world.api.find("Secret")
+
+
+# --- rolling
+
+
+async def test_another_image_makes_pods_anew_one_by_one_each_when_all_are_in_sync() -> None:
+    world = await started()
+    world.declare("StreamCluster", "c", SPEC | {"image": "headrace/node:2"})
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in world.api.find("Pod")}
+    gone: list[str] = []
+    for _ in range(20):
+        await world.once(KEY)
+        now = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in world.api.find("Pod")}
+        missing = [name for name in uids if name not in now]
+        assert len(missing) <= 1
+        gone += missing
+        if missing:
+            await world.once(KEY)
+            assert len(world.api.find("Pod")) == 2, "another pod went before this one was back"
+            world.cluster.settle()
+            world.cluster.lacking = [{"container": 7, "in_sync": 2, "wanted": 3, "reason": "node 3 catches up"}]
+            await world.once(KEY)
+            assert len(world.api.find("Pod")) == 3, "another pod went before this one had caught up"
+            world.cluster.lacking = []
+    assert gone == ["c-2", "c-1", "c-0"]
+    assert world.condition("StreamCluster", "c", "Current")[0] == "True"
+
+
+async def test_a_roll_waits_for_every_node_that_cannot_be_spared_by_its_own_word() -> None:
+    world = await started()
+    world.declare("StreamCluster", "c", SPEC | {"image": "headrace/node:2"})
+    world.cluster.unsafe = {"c-0": "container 7 would have too few replicas in sync"}
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    said = world.condition("StreamCluster", "c", "Current")
+    assert said[:2] == ("False", "Rolling")
+    assert "waits: without c-0 container 7 would have too few replicas in sync" in said[2]
+    world.cluster.unsafe = {"c-1": None}
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1", "c-2"]
+    assert "c-1 does not say" in world.condition("StreamCluster", "c", "Current")[2]
+    world.cluster.unsafe = {}
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1"]
+
+
+@pytest.mark.parametrize("containers", [0, 1])
+async def test_records_that_were_deleted_by_hand_are_a_condition_that_says_what_to_do(
+    containers: int,
+) -> None:
+    world = await started()
+    world.cluster.containers, world.cluster.catalog = containers, False
+    await world.once(KEY)
+    status, reason, message = world.condition("StreamCluster", "c", "Available")
+    assert (status, reason) == ("False", "RecordsLost")
+    assert "headrace recover-store --pod" in message
+    assert world.condition("StreamCluster", "c", "Redundant")[:2] == ("Unknown", "RecordsLost")
+
+
+async def test_a_newer_operator_restarts_no_pod_by_itself() -> None:
+    world = await started()
+    before = {pod["metadata"]["uid"] for pod in world.api.find("Pod")}
+    world.start_operator(image="registry:5000/headrace/node:2")
+    await world.run(KEY)
+    assert {pod["metadata"]["uid"] for pod in world.api.find("Pod")} == before
+    assert world.condition("StreamCluster", "c", "Current")[0] == "True"
+    world.declare("StreamCluster", "c", SPEC | {"version": "2"})
+    await world.run(KEY)
+    images = {pod["spec"]["containers"][0]["image"] for pod in world.api.find("Pod")}
+    assert images == {"registry:5000/headrace/node:2"}
+
+
+async def test_containers_that_cannot_have_more_replicas_hold_no_roll_up() -> None:
+    world = await started(nodes=2)
+    world.cluster.lacking = [{"container": 7, "in_sync": 2, "wanted": 3, "reason": "there are 2 nodes"}]
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 2, "image": "x:2"})
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c", "Current")[0] == "True"
+
+
+@pytest.mark.parametrize("reason", ["CrashLoopBackOff", "ErrImageNeverPull", "ImagePullBackOff"])
+async def test_a_pod_that_crashes_for_ever_is_made_anew_first(reason: str) -> None:
+    world = await started()
+    world.declare("StreamCluster", "c", SPEC | {"image": "bad:1"})
+    await world.once(KEY)
+    world.cluster.settle()
+    broken = world.api.one("Pod", "c-2")
+    broken["status"] = {"containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}
+    await world.once(KEY)
+    assert len(world.api.find("Pod")) == 3, "a healthy pod went while one was broken"
+    world.declare("StreamCluster", "c", SPEC | {"image": "good:1"})
+    await world.once(KEY)
+    assert pods(world) == ["c-0", "c-1"]
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c")[0] == "True"
+
+
+async def test_a_pod_that_cannot_run_is_made_anew_where_a_new_one_would_be_another() -> None:
+    """A newer operator writes the template otherwise; what runs may wait, what does not may not."""
+    world = await started()
+    world.api.one("StatefulSet", "c")["status"] = {"updateRevision": "c-2"}
+    waiting = [{"state": {"waiting": {"reason": "ErrImagePull"}}}]
+    for name, revision in (("c-0", "c-1"), ("c-1", "c-2"), ("c-2", "c-1")):
+        world.api.one("Pod", name)["metadata"]["labels"]["controller-revision-hash"] = revision
+    for name in ("c-0", "c-1"):
+        world.api.one("Pod", name)["status"] = {"containerStatuses": waiting}
+    await world.once(KEY)
+    assert pods(world) == ["c-1", "c-2"]
+
+
+async def test_a_cluster_whose_pods_cannot_run_says_why() -> None:
+    world = await started()
+    world.cluster.away = True
+    waiting = {"reason": "ErrImagePull", "message": "no such image: x:1"}
+    for name in ("c-0", "c-2"):
+        world.api.one("Pod", name)["status"] = {"containerStatuses": [{"state": {"waiting": waiting}}]}
+    await world.once(KEY)
+    said = world.condition("StreamCluster", "c", "Available")
+    assert said == ("False", "PodsCannotRun", "c-0 and 1 more: ErrImagePull: no such image: x:1")
+    assert world.condition("StreamCluster", "c")[2] == said[2], "and so in what kubectl get shows"
+
+
+# --- storage
+
+
+async def test_claims_grow_and_the_stateful_set_is_made_anew_without_its_pods() -> None:
+    world = await started()
+    before = {pod["metadata"]["uid"] for pod in world.api.find("Pod")}
+    world.declare("StreamCluster", "c", SPEC | {"storage": {"size": "2Gi"}})
+    await world.run(KEY)
+    assert {claim["spec"]["resources"]["requests"]["storage"] for claim in world.api.find("PersistentVolumeClaim")} == {
+        "2Gi"
+    }
+    template = world.api.one("StatefulSet", "c")["spec"]["volumeClaimTemplates"][0]
+    assert template["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    assert {pod["metadata"]["uid"] for pod in world.api.find("Pod")} == before
+
+
+async def test_claims_that_cannot_grow_or_shrink_are_a_condition() -> None:
+    world = await started()
+    world.declare("StreamCluster", "c", SPEC | {"storage": {"size": "512Mi"}})
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c")[:2] == ("False", "CannotShrink")
+    world.declare("StreamCluster", "c", SPEC | {"storage": {"size": "2Gi"}})
+
+    def refuse(method: str, path: str) -> ApiError | None:
+        return ApiError(403, "the storage class cannot") if method == "PATCH" and "claims" in path else None
+
+    world.api.refuse = refuse
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c")[:2] == ("False", "CannotGrow")
+
+
+# --- the rest
+
+
+async def test_a_paused_cluster_is_left_alone() -> None:
+    world = await started()
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 5}, annotations={"headrace.dev/paused": "true"})
+    await world.run(KEY)
+    assert len(pods(world)) == 3
+    assert world.condition("StreamCluster", "c")[:2] == ("False", "Paused")
+
+
+async def test_balance_and_the_default_volume_are_told_to_the_cluster() -> None:
+    world = await started()
+    balance = {"policy": "paused", "overMeanPercent": 150, "movesPerMinute": 2, "floors": {"traffic": "1Mi"}}
+    spec = {"balance": balance, "replication": {"replicas": 2, "minInSync": 1}}
+    world.declare("StreamCluster", "c", SPEC | spec)
+    await world.run(KEY)
+    assert world.cluster.balancing == {
+        "paused": True,
+        "over_mean": 1.5,
+        "moves_per_minute": 2,
+        "traffic_floor": 2**20,
+        "requests_floor": 2_000,
+        "disk_floor": 8 * 2**30,
+    }
+    assert world.cluster.volumes["default"]["replicas"] == 2
+
+
+async def test_one_replica_has_no_disruption_budget() -> None:
+    world = await started()
+    world.declare("StreamCluster", "c", SPEC | {"replication": {"replicas": 1, "minInSync": 1}})
+    await world.run(KEY)
+    assert not world.api.find("PodDisruptionBudget")
+
+
+async def test_a_spec_that_the_api_server_refuses_is_a_condition() -> None:
+    world = World()
+    world.declare("StreamCluster", "c", SPEC)
+
+    def refuse(method: str, path: str) -> ApiError | None:
+        return (
+            ApiError(422, "affinity: Invalid value") if method == "PATCH" and path.endswith("statefulsets/c") else None
+        )
+
+    world.api.refuse = refuse
+    await world.once(KEY)
+    state, reason, message = world.condition("StreamCluster", "c")
+    assert (state, reason) == ("False", "Refused")
+    assert "affinity" in message
+
+
+async def test_a_spec_that_cannot_be_read_is_a_condition() -> None:
+    world = World()
+    world.declare("StreamCluster", "c", {"nodes": "many"})
+    assert await world.once(KEY) is None
+    assert world.condition("StreamCluster", "c")[:2] == ("False", "Invalid")
+
+
+async def test_without_the_right_to_look_at_workers_all_else_goes_on() -> None:
+    world = World()
+    world.api.refuse = lambda method, path: ApiError(403, "no") if path.startswith("/api/v1/nodes") else None
+    world.declare("StreamCluster", "c", SPEC)
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c")[0] == "True"
+
+
+# --- the end
+
+
+async def test_retain_has_no_finalizer() -> None:
+    world = await started()
+    assert not world.api.one("StreamCluster", "c")["metadata"].get("finalizers")
+
+
+async def test_delete_takes_everything_with_it() -> None:
+    world = await started(reclaimPolicy="Delete")
+    assert world.api.one("StreamCluster", "c")["metadata"]["finalizers"] == [FINALIZER]
+    world.api.remove("StreamCluster", "c")
+    for _ in range(3):
+        await world.once(KEY)
+        for pod in pods(world):
+            world.api.remove("Pod", pod)
+    left = {each["kind"] for each in world.api.objects.values()}
+    assert left <= {"Node", "Event"}
+
+
+async def test_the_end_waits_for_pods_only_so_long() -> None:
+    world = await started(reclaimPolicy="Delete")
+    world.api.remove("StreamCluster", "c")
+    world.api.one("StreamCluster", "c")["metadata"]["deletionTimestamp"] = NOW
+    await world.once(KEY)
+    assert not world.api.find("StreamCluster")
+
+
+# --- whatever happens in between
+
+
+def shape(world: World) -> dict[str, Object]:
+    """What has come of it, without what differs from run to run."""
+    found = {}
+    for path, each in world.api.objects.items():
+        if each["kind"] in ("Event", "Secret"):
+            continue
+        if each["kind"] == "StreamCluster":  # figures follow within a minute
+            each = each | {"status": {"conditions": each["status"]["conditions"]}}
+        text = re.sub(
+            r"'(uid|resourceVersion|generation|observedGeneration|lastTransitionTime)': [^,}]*", "", repr(each)
+        )
+        found[path] = re.sub(r"uid-\d+", "", text)
+    return found
+
+
+async def a_life(world: World, fail_at: int) -> bool:
+    """Start, shrink, change, grow; the answer to one write is lost. Whether there was such a write."""
+    left = fail_at
+    for spec in (
+        {},
+        {"nodes": 2},
+        {"nodes": 2, "image": "x:2"},
+        {"nodes": 3, "storage": {"size": "2Gi"}, "image": "x:2"},
+    ):
+        world.declare("StreamCluster", "c", SPEC | spec)
+        begun = len(world.api.writes)
+        world.api.fail_after = left if left > 0 else None
+        try:
+            await world.run(KEY)
+        except ApiSilent:
+            world.start_operator()
+            await world.run(KEY)
+        left -= len(world.api.writes) - begun
+        if world.api.fail_after is None and left > 0:
+            left = 0
+    return world.api.fail_after is None
+
+
+@pytest.mark.parametrize("part", range(4))
+async def test_a_crash_after_any_write_comes_to_the_same(part: int) -> None:
+    whole = World()
+    await a_life(whole, 0)
+    expected = shape(whole)
+    for fail_at in range(1 + part, len(whole.api.writes) + 1, 4):
+        world = World()
+        await a_life(world, fail_at)
+        assert shape(world) == expected, f"after write {fail_at}: {whole.api.writes[fail_at - 1]}"
+
+
+@pytest.mark.parametrize("status", [404, 409])
+async def test_a_call_that_is_refused_once_comes_to_the_same(status: int) -> None:
+    """Objects that vanish between calls, and conflicts."""
+    whole = World()
+    await a_life(whole, 0)
+    expected = shape(whole)
+    patches = sum(write.startswith("PATCH") for write in whole.api.writes)
+    for refused in range(0, patches, 2):
+        world, seen = World(), [0]
+
+        def refuse(method: str, path: str, seen: list[int] = seen, refused: int = refused) -> ApiError | None:
+            if method != "PATCH":
+                return None
+            seen[0] += 1
+            return ApiError(status, "injected") if seen[0] == refused + 1 else None
+
+        world.api.refuse = refuse
+        for spec in (
+            {},
+            {"nodes": 2},
+            {"nodes": 2, "image": "x:2"},
+            {"nodes": 3, "storage": {"size": "2Gi"}, "image": "x:2"},
+        ):
+            world.declare("StreamCluster", "c", SPEC | spec)
+            for _ in range(2):
+                try:
+                    await world.run(KEY)
+                except ApiError:
+                    continue
+                break
+        await world.run(KEY)
+        assert shape(world) == expected

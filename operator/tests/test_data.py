@@ -1,0 +1,340 @@
+"""Volumes, Streams, Topics and users, against an API server and a cluster in memory."""
+
+import base64
+
+import pytest
+
+from headrace.errors import Code, KafkaError
+from headrace.store.kubernetes.api import ApiError, ApiSilent
+from headrace_operator import specs
+from headrace_operator.engine import Key
+from headrace_operator.kinds import finalizers
+from headrace_operator.specs import FINALIZER
+
+from .fake_api import NOW, Object
+from .fake_cluster import NS, World
+
+REF = {"clusterRef": {"name": "c"}}
+STREAM: Object = {**REF, "path": "/plant", "ttl": "7d"}
+TOPIC: Object = {**REF, "stream": "/plant", "partitions": 3}
+
+
+@pytest.fixture
+async def world() -> World:
+    made = World()
+    await made.run(made.declare("StreamCluster", "c", {"nodes": 3}))
+    return made
+
+
+async def test_an_access_expression_that_cannot_be_read_is_a_condition(world: World) -> None:
+    key = world.declare("Stream", "plant", {**STREAM, "permissions": {"produce": "u:alice |"}})
+    await world.run(key)
+    assert world.condition("Stream", "plant")[:2] == ("False", "BadExpression")
+    assert "permissions.produce" in world.condition("Stream", "plant")[2]
+    assert not world.cluster.streams
+    world.declare("Stream", "plant", {**STREAM, "permissions": {"produce": "u:alice | g:ops & !u:bob"}})
+    await world.run(key)
+    assert world.condition("Stream", "plant")[0] == "True"
+
+
+async def test_how_much_is_in_a_stream_is_shown(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM)
+    world.cluster.figures = {"messages": None, "bytes": None, "oldest_ms": None}
+    await world.run(key)
+    assert not {"messages", "bytes", "oldest"} & world.api.one("Stream", "plant")["status"].keys()
+    world.start_operator()
+    world.cluster.figures = {"messages": 7, "bytes": 900, "oldest_ms": 1_700_000_000_123}
+    await world.run(key)
+    status = world.api.one("Stream", "plant")["status"]
+    assert (status["messages"], status["bytes"], status["oldest"]) == (7, 900, "2023-11-14T22:13:20Z")
+    world.start_operator()
+    world.cluster.figures = {"messages": 0, "bytes": 0, "oldest_ms": None}
+    await world.run(key)
+    assert world.api.one("Stream", "plant")["status"]["oldest"] == ""
+
+
+async def test_a_stream_is_made_then_changed_then_left_alone(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM)
+    await world.run(key)
+    assert world.cluster.streams["/plant"]["ttl_ms"] == 604_800_000
+    assert world.condition("Stream", "plant")[0] == "True"
+    world.declare("Stream", "plant", STREAM | {"ttl": "1h", "compression": "zstd"})
+    await world.run(key)
+    assert world.cluster.streams["/plant"]["ttl_ms"] == 3_600_000
+    assert world.cluster.streams["/plant"]["compression"] == "zstd"
+    writes, calls = len(world.api.writes), len(world.cluster.calls)
+    for _ in range(3):
+        await world.once(key)
+    assert len(world.api.writes) == writes
+    assert len(world.cluster.calls) == calls
+
+
+async def test_a_topic_is_made_grows_and_follows_its_config(world: World) -> None:
+    key = world.declare("Topic", "pumps", TOPIC | {"config": {"retention.ms": "1000"}})
+    await world.run(key)
+    assert world.cluster.topics["/plant:pumps"] == {"partitions": 3, "configs": {"retention.ms": "1000"}}
+    assert world.api.one("Topic", "pumps")["status"]["partitions"] == 3
+    world.declare("Topic", "pumps", TOPIC | {"partitions": 5})
+    await world.run(key)
+    assert world.cluster.topics["/plant:pumps"] == {"partitions": 5, "configs": {}}
+
+
+async def test_fewer_partitions_are_a_condition(world: World) -> None:
+    world.cluster.topics["/plant:pumps"] = {"partitions": 8, "configs": {}}
+    await world.run(world.declare("Topic", "pumps", TOPIC))
+    state, reason, message = world.condition("Topic", "pumps")
+    assert (state, reason) == ("False", "Refused")
+    assert "8 partitions" in message
+
+
+async def test_a_volume_that_cannot_be_kept_is_a_condition(world: World) -> None:
+    problem = "volume 'v' asks for 5 replicas on hosts of their own, and there are 3 hosts"
+    world.cluster.volumes["v"] = {"volume": "v", "replicas": 5, "min_in_sync": 2, "problem": problem}
+    await world.run(world.declare("Volume", "v", {**REF, "replicas": 5}))
+    assert world.condition("Volume", "v") == ("False", "Impossible", problem)
+    assert world.condition("Volume", "v", "Reconciled")[0] == "True"
+
+
+async def test_a_volume_is_made_and_changed(world: World) -> None:
+    key = world.declare("Volume", "v", {**REF, "replicas": 2, "minInSync": 1, "sizeLimit": "1Gi"})
+    await world.run(key)
+    assert world.cluster.volumes["v"]["size_limit"] == 2**30
+    world.declare("Volume", "v", {**REF, "replicas": 3, "minInSync": 2, "sizeLimit": "1Gi"})
+    await world.run(key)
+    assert world.cluster.volumes["v"]["replicas"] == 3
+
+
+async def test_an_unknown_cluster_is_a_condition_and_nobody_polls(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM | {"clusterRef": {"name": "other"}})
+    assert await world.once(key) is None
+    state, reason, message = world.condition("Stream", "plant")
+    assert (state, reason) == ("False", "NoCluster")
+    assert "clusterRef" in message
+
+
+async def test_a_cluster_that_comes_later_calls_those_that_wait_for_it(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM | {"clusterRef": {"name": "later"}})
+    await world.once(key)
+    cluster = world.declare("StreamCluster", "later", {"nodes": 1})
+    assert list(world.index.concerned(cluster, world.api.one("StreamCluster", "later"))) == [key]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "ready"),
+    [
+        ({}, "False"),
+        ({"names": ["other"]}, "True"),
+        ({"names": ["*"]}, "True"),
+        ({"selector": {"matchLabels": {"plant": "yes"}}}, "True"),
+        ({"selector": {"matchLabels": {"plant": "no"}}}, "False"),
+    ],
+)
+async def test_other_namespaces_use_a_cluster_that_allows_it(world: World, allowed: Object, ready: str) -> None:
+    world.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other", "labels": {"plant": "yes"}}})
+    world.declare("StreamCluster", "c", {"nodes": 3, "allowedNamespaces": allowed})
+    world.declare("Stream", "plant", STREAM | {"clusterRef": {"name": "c", "namespace": NS}}, namespace="other")
+    await world.once(Key("Stream", "other", "plant"))
+    assert world.condition("Stream", "plant")[0] == ready
+    if ready == "False":
+        assert world.condition("Stream", "plant")[1] == "NotAllowed"
+
+
+async def test_of_two_that_clash_the_older_one_wins_and_the_other_takes_over_when_it_goes(world: World) -> None:
+    young = world.declare("Stream", "a", STREAM, creationTimestamp="2026-02-02T00:00:00Z")
+    old = world.declare("Stream", "b", STREAM | {"ttl": "1h"}, creationTimestamp="2026-01-01T00:00:00Z")
+    for _ in range(2):
+        await world.once(young)
+        await world.once(old)
+    assert world.condition("Stream", "b")[0] == "True"
+    assert world.condition("Stream", "a")[1] == "Clash"
+    assert "ns/b" in world.condition("Stream", "a")[2]
+    assert world.cluster.streams["/plant"]["ttl_ms"] == 3_600_000
+    gone = world.api.one("Stream", "b")
+    world.api.remove("Stream", "b")
+    world.cache.gone(old)
+    assert list(world.index.concerned(old, gone)) == [young]
+    await world.once(young)
+    assert world.condition("Stream", "a")[0] == "True"
+
+
+async def test_no_answer_is_a_condition_and_is_tried_again(world: World) -> None:
+    world.cluster.away = True
+    key = world.declare("Topic", "pumps", TOPIC)
+    again = await world.once(key)
+    assert again is not None
+    assert 10 < again < 20
+    assert world.condition("Topic", "pumps")[:2] == ("False", "NoAnswer")
+
+
+# --- the end
+
+
+async def test_retain_leaves_the_data_and_has_no_finalizer(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM)
+    await world.run(key)
+    assert not world.api.one("Stream", "plant")["metadata"].get("finalizers")
+    world.api.remove("Stream", "plant")
+    await world.once(key)
+    assert "/plant" in world.cluster.streams
+
+
+async def ended(world: World) -> Key:
+    key = world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete"})
+    await world.run(key)
+    assert world.api.one("Stream", "plant")["metadata"]["finalizers"] == [FINALIZER]
+    world.api.remove("Stream", "plant")
+    assert world.api.find("Stream")
+    return key
+
+
+async def test_delete_takes_the_data_with_it(world: World) -> None:
+    await world.once(await ended(world))
+    assert "/plant" not in world.cluster.streams
+    assert not world.api.find("Stream")
+
+
+async def test_what_is_gone_already_is_no_reason_to_wait(world: World) -> None:
+    key = await ended(world)
+    world.cluster.streams.clear()
+    await world.once(key)
+    assert not world.api.find("Stream")
+
+
+async def test_the_finalizer_gives_up_when_the_cluster_is_gone(world: World) -> None:
+    key = await ended(world)
+    world.api.remove("StreamCluster", "c")
+    await world.once(key)
+    assert not world.api.find("Stream")
+    assert "/plant" in world.cluster.streams
+
+
+async def test_the_finalizer_waits_for_an_answer_but_not_in_a_namespace_that_ends(world: World) -> None:
+    key = await ended(world)
+    world.cluster.away = True
+    assert await world.once(key) == 5.0
+    assert world.condition("Stream", "plant")[1] == "NotDeleted"
+    world.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NS, "deletionTimestamp": NOW}})
+    await world.once(key)
+    assert not world.api.find("Stream")
+
+
+async def test_what_may_not_be_deleted_is_left_with_an_event(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = await ended(world)
+
+    def refuse(**_: object) -> None:
+        raise KafkaError(Code.POLICY_VIOLATION, "it takes topics that are named without a stream")
+
+    monkeypatch.setattr(world.cluster, "stream_delete", refuse)
+    await world.once(key)
+    assert not world.api.find("Stream")
+    assert "NotDeleted" in world.events()
+
+
+async def test_when_the_operators_own_namespace_ends_no_finalizer_is_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete"})
+    await world.run(key)
+    monkeypatch.setattr(finalizers, "OWN_NAMESPACE", "ops")
+    world.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ops", "deletionTimestamp": NOW}})
+    await world.once(key)
+    assert not world.api.one("Stream", "plant")["metadata"].get("finalizers")
+    assert "/plant" in world.cluster.streams
+    assert specs.FINALIZER == FINALIZER
+
+
+async def test_a_policy_that_changes_takes_the_finalizer_off(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete"})
+    await world.run(key)
+    world.declare("Stream", "plant", STREAM)
+    await world.run(key)
+    assert not world.api.one("Stream", "plant")["metadata"].get("finalizers")
+
+
+# --- users, links
+
+
+async def test_a_user_has_a_secret_whose_password_stays(world: World) -> None:
+    key = world.declare("StreamUser", "alice", REF)
+    await world.run(key)
+    found = world.api.one("Secret", "alice")
+    told = {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
+    assert told["bootstrap"] == "c-bootstrap.ns.svc:9092"
+    assert "bootstrap.servers=c-bootstrap.ns.svc:9092" in told["client.properties"]
+    assert found["metadata"]["ownerReferences"][0]["kind"] == "StreamUser"
+    world.start_operator()
+    await world.run(key)
+    assert world.api.one("Secret", "alice")["data"] == found["data"]
+
+
+async def test_a_secret_of_somebody_else_is_not_taken(world: World) -> None:
+    world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "alice", "namespace": NS}, "data": {}})
+    await world.run(world.declare("StreamUser", "alice", REF))
+    assert world.condition("StreamUser", "alice")[1] == "SecretTaken"
+    assert world.api.one("Secret", "alice")["data"] == {}
+
+
+async def test_a_link_is_unknown(world: World) -> None:
+    spec = {**REF, "source": {"bootstrap": "b:1"}, "target": {"stream": "/x"}}
+    await world.run(world.declare("ReplicationLink", "l", spec))
+    assert world.condition("ReplicationLink", "l")[:2] == ("Unknown", "NotSupported")
+
+
+# --- whatever happens in between
+
+
+async def test_a_crash_after_any_write_comes_to_the_same() -> None:
+    for fail_at in range(1, 12):
+        world = World()
+        await world.run(world.declare("StreamCluster", "c", {"nodes": 1}))
+        keys = [
+            world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete"}),
+            world.declare("Topic", "pumps", TOPIC | {"reclaimPolicy": "Delete"}),
+            world.declare("StreamUser", "alice", REF),
+        ]
+        world.api.fail_after = fail_at
+        for end in (False, True):
+            if end:
+                for kind, name in (("Topic", "pumps"), ("Stream", "plant"), ("StreamUser", "alice")):
+                    world.api.remove(kind, name)
+            for key in keys * 2:
+                try:
+                    await world.run(key)
+                except ApiSilent:
+                    world.start_operator()
+                    await world.run(key)
+            assert bool(world.cluster.streams) is bool(world.cluster.topics) is not end
+            assert bool(world.api.find("StreamUser")) is not end
+
+
+async def test_a_conflict_on_a_finalizer_is_raised_and_the_next_try_works(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete"})
+    world.watch()
+    body = world.cache.get(key)
+    world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete", "ttl": "2h"})
+    with pytest.raises(ApiError, match="modified"):
+        await world.reconcilers["Stream"](key, body)
+    await world.run(key)
+    assert world.condition("Stream", "plant")[0] == "True"
+
+
+async def test_a_resource_that_vanishes_before_its_status_is_written_is_forgotten(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM)
+    world.watch()
+    body = world.cache.get(key)
+    world.api.remove("Stream", "plant")
+    await world.reconcilers["Stream"](key, body)
+    assert world.cache.get(key) is None
+
+
+async def test_two_thousand_topics_at_rest_cost_no_write_and_are_looked_at_seldom() -> None:
+    world = World()
+    await world.run(world.declare("StreamCluster", "c", {"nodes": 1}))
+    keys = [world.declare("Topic", f"t{number}", TOPIC) for number in range(2000)]
+    world.watch()
+    for key in keys:
+        await world.reconcilers["Topic"](key, world.cache.get(key))
+    writes = len(world.api.writes)
+    again = [await world.reconcilers["Topic"](key, world.cache.get(key)) for key in keys]
+    assert len(world.api.writes) == writes
+    assert min(each for each in again if each is not None) > 500

@@ -1,0 +1,356 @@
+"""What is made of a StreamJob, and what is said of it, over an API server of dicts and a driver that answers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from headrace.store.kubernetes.api import ApiError
+from headrace_operator.engine import Cache, Key
+from headrace_operator.kinds import job as job_kind
+from headrace_operator.kinds.job import Jobs
+from headrace_operator.kinds.job_status import Seen, figures, judge, newest_driver
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.pod_http import PodHttp
+from headrace_operator.specs import JobSpec
+
+KEY = Key("StreamJob", "plant", "copy")
+SPEC: dict[str, Any] = {
+    "clusterRef": {"name": "quickstart"},
+    "input": {"stream": "/factory"},
+    "output": {"stream": "/factory", "topic": "copies"},
+    "application": {"sql": "SELECT key, value FROM input"},
+}
+SCALED = {"autoscale": {"min": 1, "max": 3}, "checkpoint": {"claim": "shared"}}
+TOLD = {
+    "state": "Running", "lag_records": 7, "lag_s": 2.5, "records_per_s": 11.0, "batch_s": 0.4, "records": 90,
+    "last_progress_ms": 1_700_000_000_000, "wanted_executors": None,
+}  # fmt: skip
+
+
+class FakeKube:
+    """Kube over dicts."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.statuses: list[dict[str, Any]] = []
+        self.events: list[tuple[str, str]] = []
+        self.deleted: list[tuple[str, str, str | None]] = []
+        self.refuses: dict[str, ApiError] = {}
+        self.lingers = False
+
+    async def apply(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        if (error := self.refuses.get(manifest["kind"])) is not None:
+            raise error
+        self.objects[manifest["kind"], manifest["metadata"]["name"]] = manifest
+        return manifest
+
+    async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        self.statuses.append(dict(status))
+
+    async def get(self, _api: str, kind: str, _namespace: str | None, name: str) -> dict[str, Any] | None:
+        return self.objects.get((kind, name))
+
+    async def list(
+        self, _api: str, kind: str, _namespace: str | None, *, labels: Mapping[str, str] | None = None
+    ) -> Sequence[dict[str, Any]]:
+        return [
+            each
+            for (each_kind, _), each in self.objects.items()
+            if each_kind == kind and (labels or {}).items() <= each["metadata"]["labels"].items()
+        ]
+
+    async def delete(
+        self, _api: str, kind: str, _namespace: str | None, name: str, *, uid: str | None = None,
+        propagation: str | None = None,
+    ) -> None:  # fmt: skip
+        self.deleted.append((kind, name, propagation))
+        if not self.lingers:
+            self.objects.pop((kind, name), None)
+
+    async def tell(self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False) -> None:
+        self.events.append((reason, message))
+
+    def kinds(self) -> set[str]:
+        return {kind for kind, _ in self.objects}
+
+
+class World:
+    """The reconciler and what is around it."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.cache = Cache()
+        self.generation = 0
+        self.jobs = Jobs(  # type: ignore[arg-type]
+            kube=self.kube, pods=PodHttp(), reporter=Reporter(self.kube), cache=self.cache, image="spark:1"
+        )
+        self.sees("StreamCluster", "quickstart", {})
+
+    def sees(self, kind: str, name: str, spec: dict[str, Any]) -> None:
+        meta = {"namespace": "plant", "name": name, "uid": name, "resourceVersion": "1"}
+        self.cache.take({"kind": kind, "metadata": meta, "spec": spec}, deleted=False)
+
+    async def reconcile(self, **fields: Any) -> tuple[float | None, dict[str, Any]]:
+        """Seconds until the next look, and the status."""
+        self.generation += 1
+        meta = {"namespace": "plant", "name": "copy", "uid": "u-1", "generation": self.generation}
+        body = {
+            "apiVersion": "headrace.dev/v1alpha1",
+            "kind": "StreamJob",
+            "metadata": meta,
+            "spec": {**SPEC, **fields},
+        }
+        again = await self.jobs.reconcile(KEY, body)
+        return again, self.kube.statuses[-1]
+
+    def pod(self, name: str = "copy-job-0", component: str = "job-driver", **status: Any) -> dict[str, Any]:
+        labels = {"headrace.dev/job": "copy", "app.kubernetes.io/component": component}
+        if component == "job-executor":
+            labels["spark-role"] = "executor"
+        made = {
+            "metadata": {
+                "name": name, "namespace": "plant", "uid": name, "labels": labels, "creationTimestamp": f"t-{name}",
+            },
+            "status": status,
+        }  # fmt: skip
+        self.kube.objects["Pod", name] = made
+        return made
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def told(monkeypatch: pytest.MonkeyPatch):
+    """What a driver at 127.0.0.1 answers."""
+    answer: dict[str, Any] = dict(TOLD)
+
+    async def status(_: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    app = web.Application()
+    app.router.add_get("/status", status)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    monkeypatch.setattr(job_kind, "PROGRESS_PORT", runner.addresses[0][1])
+    yield answer
+    await runner.cleanup()
+
+
+def running(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(each for each in status["conditions"] if each["type"] == "Running")
+    return found
+
+
+def ended(code: int, word: dict[str, Any] | None = None, *, now: str = "waiting", **more: Any) -> list[dict[str, Any]]:
+    """Container statuses of a driver whose last run ended so."""
+    last = {"terminated": {"exitCode": code, "reason": "Error", "message": json.dumps(word) if word else ""}}
+    state = last if now == "terminated" else {now: {"reason": "CrashLoopBackOff"}}
+    return [{"name": "driver", "state": state, "lastState": last, "restartCount": 1, **more}]
+
+
+async def test_a_job_gets_its_objects_and_starts(world: World) -> None:
+    again, status = await world.reconcile()
+    assert again == job_kind.ASK_S
+    assert world.kube.kinds() == {"ServiceAccount", "ConfigMap", "Service", "PersistentVolumeClaim", "StatefulSet"}
+    assert status["state"] == "Starting"
+    assert running(status)["reason"] == "Starting"
+    assert status["ui"] == "http://copy-job-ui.plant.svc:4040"
+
+
+async def test_what_the_driver_tells_is_shown(world: World, told: dict[str, Any]) -> None:
+    world.pod(phase="Running", podIP="127.0.0.1")
+    world.pod("e-1", "job-executor", phase="Running")
+    world.pod("e-2", "job-executor", phase="Pending")
+    again, status = await world.reconcile()
+    assert again == job_kind.STEADY_S
+    shown = {
+        "state": "Running", "lagRecords": 7, "lagSeconds": 2.5, "recordsPerSecond": 11.0, "batchSeconds": 0.4,
+        "records": 90, "executors": 1, "restarts": 0, "lastProgress": "2023-11-14T22:13:20Z",
+    }  # fmt: skip
+    assert shown.items() <= status.items()
+    assert running(status)["status"] == "True"
+    assert "executorsWanted" not in status
+
+
+async def test_scaling_is_shown_and_told(world: World, told: dict[str, Any]) -> None:
+    world.kube.objects["PersistentVolumeClaim", "shared"] = {"spec": {"accessModes": ["ReadWriteMany"]}}
+    world.pod(phase="Running", podIP="127.0.0.1")
+    told["wanted_executors"] = 1
+    await world.reconcile(**SCALED)
+    told["wanted_executors"] = 2
+    again, status = await world.reconcile(**SCALED)
+    assert again == job_kind.ASK_S
+    assert status["executorsWanted"] == 2
+    assert world.kube.events == [("JobScaled", "executors: 1 to 2; lag 7 records, 2.5 s")]
+
+
+async def test_a_restart_is_an_event_with_the_drivers_last_word(world: World) -> None:
+    world.pod(phase="Running", containerStatuses=[{"name": "driver", "restartCount": 0}])
+    await world.reconcile()
+    word = {"end": "absent", "failure": "stream /factory has no topic pumps: make it"}
+    world.pod(phase="Running", containerStatuses=ended(3, word))
+    _, status = await world.reconcile()
+    assert status["state"] == "Failed"
+    assert running(status)["reason"] == "NotThere"
+    assert running(status)["message"] == word["failure"]
+    ((reason, message),) = world.kube.events
+    assert reason == "JobRestarted"
+    assert message.endswith("NotThere: stream /factory has no topic pumps: make it")
+    await world.reconcile()
+    assert len(world.kube.events) == 1
+
+
+async def test_executors_that_outlived_their_driver_are_cleared_away(world: World) -> None:
+    world.pod("e-1", "job-executor", phase="Failed")
+    world.pod("e-2", "job-executor", phase="Running")
+    await world.reconcile()
+    assert world.kube.deleted == [("Pod", "e-1", None)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"clusterRef": {"name": "other"}}, "NoCluster"),
+        ({"application": {"configMap": {"name": "code"}}}, "NoApplication"),
+        ({"checkpoint": {"claim": "gone"}}, "NoClaim"),
+        ({"checkpoint": {"claim": "narrow"}, "executors": 1}, "NotShared"),
+        ({"user": "nobody"}, "NoUser"),
+        ({"user": "alice"}, "NoSecret"),
+        ({"parameters": {"password": "x"}}, "WrongSpec"),
+    ],
+)
+async def test_what_is_missing_is_a_condition(world: World, fields: dict[str, Any], reason: str) -> None:
+    world.kube.objects["PersistentVolumeClaim", "narrow"] = {"spec": {"accessModes": ["ReadWriteOnce"]}}
+    world.sees("StreamUser", "alice", {"clusterRef": {"name": "quickstart"}})
+    again, status = await world.reconcile(**fields)
+    assert again == job_kind.AGAIN_S
+    assert status["state"] == "Refused"
+    assert [(each["type"], each["status"], each["reason"]) for each in status["conditions"]] == [
+        ("Ready", "False", reason), ("Reconciled", "False", reason), ("Running", "Unknown", "NotLookedAt"),
+    ]  # fmt: skip
+    assert world.kube.kinds() == {"PersistentVolumeClaim"}
+
+
+async def test_what_the_api_server_refuses_is_a_condition(world: World) -> None:
+    world.kube.refuses["CronJob"] = ApiError(422, "schedule: Invalid value: 61 * * * *")
+    _, status = await world.reconcile(trigger={"availableNow": True, "schedule": "61 * * * *"})
+    assert status["state"] == "Refused"
+    assert "CronJob copy-job cannot be so" in status["conditions"][0]["message"]
+    world.kube.refuses["CronJob"] = ApiError(503, "later")
+    with pytest.raises(ApiError):
+        await world.reconcile(trigger={"availableNow": True, "schedule": "1 * * * *"})
+
+
+async def test_kubeflow_without_its_operator_is_a_condition(world: World) -> None:
+    world.kube.refuses["SparkApplication"] = ApiError(404, "page not found")
+    world.kube.objects["PersistentVolumeClaim", "shared"] = {"spec": {"accessModes": ["ReadWriteMany"]}}
+    _, status = await world.reconcile(engine="kubeflow", executors=1, checkpoint={"claim": "shared"})
+    assert status["conditions"][0]["reason"] == "NoSparkOperator"
+
+
+async def test_another_form_waits_until_the_former_is_gone(world: World) -> None:
+    await world.reconcile()
+    world.kube.lingers = True
+    again, status = await world.reconcile(trigger={"availableNow": True})
+    assert (again, status["state"]) == (job_kind.AGAIN_S, "Replacing")
+    assert world.kube.deleted == [("StatefulSet", "copy-job", "Foreground")]
+    assert "Job" not in world.kube.kinds()
+    del world.kube.objects["StatefulSet", "copy-job"]
+    await world.reconcile(trigger={"availableNow": True})
+    assert "Job" in world.kube.kinds()
+
+
+async def test_a_job_whose_definition_changes_is_run_anew_after_the_former_run(world: World) -> None:
+    now = {"trigger": {"availableNow": True}}
+    await world.reconcile(**now)
+    await world.reconcile(**now)
+    assert world.kube.deleted == []
+    _, status = await world.reconcile(**now, parameters={"a": "b"})
+    assert status["state"] == "Replacing"
+    assert world.kube.deleted == [("Job", "copy-job", "Foreground")]
+    _, status = await world.reconcile(**now, parameters={"a": "b"})
+    assert status["state"] == "Starting"
+
+
+async def test_what_is_somebody_elses_is_left_alone(world: World) -> None:
+    world.kube.objects["StatefulSet", "copy-job"] = {"metadata": {"name": "copy-job"}}
+    _, status = await world.reconcile()
+    assert status["conditions"][0]["reason"] == "NameTaken"
+    assert world.kube.deleted == []
+
+
+# --- states
+
+
+def seen(spec: dict[str, Any], **parts: Any) -> tuple[str, str]:
+    state, conditions = judge(msgspec.convert({**SPEC, **spec}, JobSpec), Seen(**parts))
+    return state, conditions[-1].reason
+
+
+def driver(containers: list[dict[str, Any]], phase: str = "Running", **status: Any) -> dict[str, Any]:
+    return {"metadata": {"labels": {}}, "status": {"phase": phase, "containerStatuses": containers, **status}}
+
+
+def test_states_of_a_job_that_runs_on() -> None:
+    assert seen({"suspend": True}) == ("Suspended", "Suspended")
+    assert seen({}) == ("Starting", "Starting")
+    assert seen({}, told={"state": "Running"}) == ("Running", "Running")
+    assert seen({}, driver=driver(ended(1, {"end": "failed", "failure": "x"}))) == ("Failed", "QueryFailed")
+    assert seen({}, driver=driver(ended(2, {"end": "wrong", "failure": "x"}))) == ("Failed", "JobWrong")
+    killed = ended(137)
+    killed[0]["lastState"]["terminated"]["reason"] = "OOMKilled"
+    assert seen({}, driver=driver(killed)) == ("Failed", "OOMKilled")
+
+
+def test_states_of_a_run() -> None:
+    now = {"trigger": {"availableNow": True}}
+
+    def job(kind: str) -> dict[str, Any]:
+        return {"kind": "Job", "status": {"conditions": [{"type": kind, "status": "True", "message": "limit"}]}}
+
+    assert seen(now, workload={"kind": "Job"}) == ("Starting", "Starting")
+    assert seen(now, workload=job("Complete")) == ("Done", "Done")
+    assert seen(now, workload=job("Failed")) == ("Failed", "JobFailed")
+    wrong = driver(ended(2, {"end": "wrong", "failure": "bad SQL"}, now="terminated"), "Failed")
+    assert seen(now, workload=job("Failed"), driver=wrong) == ("Failed", "JobWrong")
+    done = driver(ended(0, {"end": "done", "failure": "", "records": 5}, now="terminated"), "Succeeded")
+    spec = msgspec.convert({**SPEC, **now}, JobSpec)
+    shown = figures(spec, "Done", Seen(job("Complete"), done), name="copy", namespace="plant")
+    assert (shown["records"], shown["recordsPerSecond"]) == (5, 0.0)
+
+
+def test_states_between_the_runs_of_a_schedule() -> None:
+    nightly = {"trigger": {"availableNow": True, "schedule": "@daily"}}
+    assert seen(nightly) == ("Scheduled", "Scheduled")
+    good = driver(ended(0, {"end": "done", "failure": ""}, now="terminated"), "Succeeded")
+    bad = driver(ended(1, {"end": "failed", "failure": "x"}, now="terminated"), "Failed")
+    assert seen(nightly, driver=good) == ("Scheduled", "Scheduled")
+    assert seen(nightly, driver=bad) == ("Scheduled", "QueryFailed")
+    assert seen(nightly, driver=driver([])) == ("Starting", "Starting")
+
+
+def test_a_driver_that_has_no_place_says_why() -> None:
+    unplaced = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient memory"}
+    spec = msgspec.convert(SPEC, JobSpec)
+    _, conditions = judge(spec, Seen(driver=driver([], "Pending", conditions=[unplaced])))
+    assert conditions[-1].message == "the driver has no place: 0/2 nodes: Insufficient memory"
+    pulling = [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]
+    _, conditions = judge(spec, Seen(driver=driver(pulling, "Pending")))
+    assert conditions[-1].message == "the driver waits: ErrImagePull no such image"
+
+
+def test_the_newest_driver_counts() -> None:
+    world = World()
+    pods = [world.pod("a"), world.pod("c"), world.pod("b"), world.pod("z", "job-executor")]
+    newest = newest_driver(pods)
+    assert newest is not None
+    assert newest["metadata"]["name"] == "c"

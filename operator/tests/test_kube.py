@@ -1,0 +1,133 @@
+import pytest
+
+from headrace.store.kubernetes.api import ApiError, ApiSilent
+from headrace_operator.kube import APPLIED, Kube, covers
+from headrace_operator.uninstall import strip
+
+from .fake_api import FakeApi, Object
+from .fake_cluster import NS
+
+
+def service(**spec: object) -> Object:
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": NS}, "spec": spec}
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, True),
+        ({"a": {"b": [1, {"c": 2, "d": 3}]}}, {"a": {"b": [1, {"c": 2}]}}, True),
+        ({"a": [1, 2]}, {"a": [1]}, False),
+        ({"a": 1}, {"a": 2}, False),
+        ({}, {"a": {}}, True),
+        ({}, {"a": None}, True),
+        ({"selector": {"a": "1"}}, {"selector": {"a": "1"}}, True),
+        ({"selector": {"a": "1", "b": "2"}}, {"selector": {"a": "1"}}, False),
+    ],
+)
+def test_what_others_added_is_no_difference(present: Object, wanted: Object, expected: bool) -> None:
+    assert covers(present, wanted) is expected
+
+
+async def test_what_is_so_already_is_not_written(api: FakeApi) -> None:
+    kube = Kube(api)
+    await kube.apply(service(a=1))
+    await kube.apply(service(a=1))
+    await Kube(api).apply(service(a=1))
+    assert (kube.patches, kube.unchanged, len(api.writes)) == (1, 1, 1)
+
+
+async def test_a_field_that_is_asked_for_no_longer_goes(api: FakeApi) -> None:
+    kube = Kube(api)
+    await kube.apply(service(a=1, b=2))
+    await kube.apply(service(a=1))
+    assert api.one("Service", "s")["spec"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "api_version", "ours", "by_hand"),
+    [
+        (
+            "StatefulSet",
+            "apps/v1",
+            {"replicas": 3, "updateStrategy": {"type": "OnDelete"}},
+            {"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}},
+        ),
+        ("PodDisruptionBudget", "policy/v1", {"maxUnavailable": 1}, {"minAvailable": 1}),
+    ],
+)
+async def test_a_field_that_excludes_one_of_ours_goes(
+    api: FakeApi, kind: str, api_version: str, ours: Object, by_hand: Object
+) -> None:
+    manifest: Object = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "s", "namespace": NS}}
+    kube = Kube(api)
+    await kube.apply({**manifest, "spec": ours})
+    api.put({**manifest, "metadata": api.one(kind, "s")["metadata"], "spec": by_hand})
+    await kube.apply({**manifest, "spec": ours})
+    assert api.one(kind, "s")["spec"] == ours
+
+
+async def test_what_the_server_writes_in_its_own_way_is_applied_once(api: FakeApi) -> None:
+    kube = Kube(api)
+    await kube.apply(service(memory="1024Mi"))
+    api.one("Service", "s")["spec"]["memory"] = "1Gi"
+    for _ in range(3):
+        await kube.apply(service(memory="1024Mi"))
+    assert kube.patches == 1
+    changed = service(memory="2Gi")
+    changed["metadata"]["annotations"] = {APPLIED: "x"}
+    api.put(changed)
+    await kube.apply(service(memory="1024Mi"))
+    assert api.one("Service", "s")["spec"]["memory"] == "1024Mi"
+
+
+async def test_absent_is_as_good_as_deleted(api: FakeApi) -> None:
+    kube = Kube(api)
+    await kube.delete("v1", "Service", NS, "s")
+    assert await kube.get("v1", "Service", NS, "s") is None
+    assert await kube.merge("/api/v1/namespaces/ns/services/s", {}) is None
+
+
+async def test_an_event_that_cannot_be_posted_stops_nothing(api: FakeApi) -> None:
+    def refuse(method: str, path: str) -> ApiError | None:
+        return ApiError(403, "the namespace is being terminated")
+
+    api.refuse = refuse
+    await Kube(api).tell(service(), reason="X", message="y")
+
+
+async def test_a_status_goes_to_that_resource_and_to_no_later_one(api: FakeApi) -> None:
+    kube = Kube(api)
+    found = api.put(service(a=1))
+    assert await kube.apply_status({**found, "metadata": {**found["metadata"], "uid": "old"}}, {"x": 1}) is None
+    after = await kube.apply_status(found, {"x": 1})
+    assert after is not None
+    assert after["status"] == {"x": 1}
+
+
+async def test_before_uninstall_every_finalizer_of_ours_goes_and_no_other(api: FakeApi) -> None:
+    for name, kind in (("a", "Stream"), ("b", "Topic"), ("c", "StreamCluster")):
+        meta = {"name": name, "namespace": NS, "finalizers": ["headrace.dev/delete", "else/where"]}
+        api.put({"apiVersion": "headrace.dev/v1alpha1", "kind": kind, "metadata": meta, "spec": {}})
+    failed = [True]
+
+    def conflict_once(method: str, path: str) -> ApiError | None:
+        return ApiError(409, "modified") if method == "PATCH" and failed and failed.pop() else None
+
+    api.refuse = conflict_once
+    assert await strip(Kube(api), namespaces=[]) == 3
+    assert all(each["metadata"]["finalizers"] == ["else/where"] for each in api.objects.values())
+
+
+async def test_a_lost_answer_is_an_error_that_is_tried_again(api: FakeApi) -> None:
+    api.fail_after = 1
+    kube = Kube(api)
+    with pytest.raises(ApiSilent):
+        await kube.apply(service(a=1))
+    await kube.apply(service(a=1))
+    assert len(api.writes) == 1

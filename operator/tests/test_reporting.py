@@ -1,0 +1,45 @@
+"""When a status is written: conditions at once, figures at their own time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from headrace_operator.kinds import reporting
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.status import FIGURES_S, Condition
+
+
+class Kube:
+    """Keeps a resource as it is written."""
+
+    def __init__(self) -> None:
+        self.body: dict[str, Any] = {"metadata": {"uid": "u-1", "generation": 1}}
+        self.written: list[Mapping[str, Any]] = []
+
+    async def apply_status(self, body: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.written.append(status)
+        self.body["status"] = status
+        return self.body
+
+
+async def test_a_condition_does_not_put_off_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, now = Kube(), 1000.0
+    reporter = Reporter(kube)  # type: ignore[arg-type]
+    monkeypatch.setattr(reporting.time, "monotonic", lambda: now)
+
+    async def report(ok: bool, records: int) -> int:
+        reason = "Running" if ok else "Starting"
+        await reporter.report(kube.body, [Condition("Running", ok, reason)], {"records": records})
+        return int(kube.written[-1]["records"])
+
+    assert await report(False, 0) == 0
+    now += FIGURES_S - 20
+    assert await report(True, 1) == 1, "with the condition"
+    now += 10
+    assert await report(True, 50) == 1, "not yet their time"
+    now += 10
+    assert await report(True, 90) == 90
+    now += FIGURES_S - 1
+    assert await report(True, 91) == 90
+    assert len(kube.written) == 3

@@ -1,0 +1,185 @@
+"""A StreamJob's driver: `python -m headrace_spark.job`.
+
+Waits for what the job needs, makes the session, runs the application, and stays as long as a query runs. `ends` says
+how it ends; whatever is not DONE goes on from the checkpoint when Kubernetes starts the driver again. SIGTERM stops the
+queries wherever they are, as a kill does: the checkpoint and the sink's tokens bear it.
+"""
+
+import os
+import runpy
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace_spark.job import Job, current
+from headrace_spark.job.ends import End, JobError, end_of, one_line, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from headrace_spark.job.progress import Progress
+
+WAIT_S: Final = 60.0
+"""For streams and topics that are not there yet; HEADRACE_JOB_WAIT_S stands over it."""
+STOP_S: Final = 20.0
+"""After SIGTERM; Kubernetes kills 10 s later."""
+DOWNLOAD_S: Final = 60.0
+REPORTED_S: Final = 15.0
+"""For Spark's reports of queries that are over."""
+
+
+def main() -> int:
+    """The process; its exit code."""
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    figures: Mapping[str, Any] = {}
+    try:
+        job = current()
+        end, why, figures = _run(job, stopping)
+    except SystemExit as ended:
+        good = ended.code in (0, None)
+        end, why = (End.DONE, "") if good else (End.FAILED, f"the application ended with {ended.code}")
+    except Exception as error:
+        end, why = end_of(error), one_line(error)
+    if stopping.is_set() and end is not End.WRONG:
+        end, why = End.STOPPED, "stopped"
+    tell(end, why, figures)
+    return end
+
+
+def _run(job: Job, stopping: threading.Event) -> tuple[End, str, Mapping[str, Any]]:
+    from headrace_spark.job.executors import Executors
+    from headrace_spark.job.preflight import check
+    from headrace_spark.job.progress import PORT, Looker, Progress, serve
+
+    progress = Progress()
+    server = serve(progress, port=int(os.environ.get("HEADRACE_JOB_PORT", PORT)))
+    try:
+        check(job, wait_s=float(os.environ.get("HEADRACE_JOB_WAIT_S", WAIT_S)), stopped=stopping.is_set)
+        file = _file(job)
+        spark = _session(job)
+        looker = Looker(job, progress)
+        watched: list[Looker | Executors] = [looker]
+        if not (spark.sparkContext.master or "").startswith("local["):
+            watched.append(Executors(spark, progress, job.autoscale))
+        spark.streams.addListener(progress)
+        threading.Thread(target=_stop, args=(spark, stopping), name="stop", daemon=True).start()
+        try:
+            for each in watched:
+                each.start()
+            _start(job, spark, file)
+            failure = _wait(spark, progress)
+            if not failure and not stopping.is_set():
+                looker.finish()
+        finally:
+            for each in watched:
+                each.stop()
+            with suppress(Exception):  # Java may be gone, and then there is nothing to stop
+                for query in spark.streams.active:
+                    query.stop()
+                spark.stop()
+        return (End.FAILED if failure else End.DONE), failure, progress.status()
+    finally:
+        server.shutdown()
+
+
+def _session(job: Job) -> "SparkSession":
+    from headrace_spark.session import build_session
+
+    os.environ.setdefault("SPARK_LOCAL_IP", os.environ.get("POD_IP", "127.0.0.1"))
+    conf = {
+        "spark.driver.bindAddress": "0.0.0.0",
+        "spark.ui.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    if "POD_NAME" in os.environ and (job.master or "").startswith("k8s:"):
+        conf["spark.kubernetes.driver.pod.name"] = os.environ["POD_NAME"]  # it owns the executors' pods
+    return build_session(job.name, master=job.master, conf={**conf, **job.conf})
+
+
+def _file(job: Job) -> Path | None:
+    """The application's file; None for SQL. Raises JobError where it is not to be had."""
+    application = job.application
+    if application.path is not None:
+        if not Path(application.path).is_file():
+            raise JobError(End.WRONG, f"there is no application file {application.path} in the image or its ConfigMap")
+        return Path(application.path)
+    if application.url is not None:
+        file = Path(tempfile.mkdtemp(prefix="application-")) / "main.py"
+        try:
+            with urllib.request.urlopen(application.url, timeout=DOWNLOAD_S) as source, file.open("wb") as target:
+                shutil.copyfileobj(source, target)
+        except OSError as error:
+            raise JobError(End.ABSENT, f"the application cannot be had from {application.url}: {error}") from error
+        return file
+    if application.sql is None:
+        raise JobError(End.WRONG, "the job has no application: give one of configMap, path, url and sql")
+    return None
+
+
+def _start(job: Job, spark: "SparkSession", file: Path | None) -> None:
+    if file is None:
+        for each in job.inputs:
+            job.input(each.name).createOrReplaceTempView(each.name)
+        assert job.application.sql is not None, "see _file"
+        job.write(spark.sql(job.application.sql))
+        return
+    sys.argv = [str(file), *(part for name, value in job.parameters.items() for part in (f"--{name}", value))]
+    sys.path.insert(0, str(file.parent))
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except SystemExit as ended:
+        if ended.code not in (0, None):
+            raise
+
+
+def _wait(spark: "SparkSession", progress: "Progress") -> str:
+    """Return when no query runs any more, or one has failed: why, or "".
+
+    Queries say themselves how they ended. Spark's reports come later, by way of every listener, and are waited for as
+    they hold the last batch's figures; they decide about those queries alone that ended before they were seen here.
+    """
+    seen: dict[str, StreamingQuery] = {}
+    try:
+        while active := spark.streams.active:
+            seen |= {str(query.runId): query for query in active}
+            for query in active:
+                query.awaitTermination(1)
+            if progress.failure:
+                return progress.failure
+        for query in seen.values():
+            query.awaitTermination()
+    except Exception as error:
+        return one_line(error)
+    over = threading.Event()
+    for _ in range(int(REPORTED_S * 10)):
+        if progress.over or progress.failure:
+            return progress.failure
+        over.wait(0.1)
+    if progress.started > len(seen):
+        return "a query ended, and Spark did not say how"
+    return ""
+
+
+def _stop(spark: "SparkSession", stopping: threading.Event) -> None:
+    """After SIGTERM: end the queries, or the process where that takes too long."""
+    stopping.wait()
+    late = threading.Timer(STOP_S, lambda: os._exit(End.STOPPED))
+    late.daemon = True
+    late.start()
+    with suppress(Exception):  # Java has ended too
+        for query in spark.streams.active:
+            query.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""How a job's driver ends: its exit codes, and the one line that says why.
+
+The line goes to stderr and to the container's termination message, where the operator and `kubectl describe` find it.
+Pure but for `tell`. A line never holds more than an error's own text; credentials are in no error of ours.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+TERMINATION: Final = "/dev/termination-log"
+LONGEST: Final = 600
+TERMINATION_BYTES: Final = 4096
+"""What Kubernetes keeps of a termination message."""
+
+_OURS: Final = re.compile(r"headrace_spark\.(?:errors|job\.ends)\.\w+: (.+)")
+_RAISED: Final = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\w*: .+", re.MULTILINE)
+_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_CALLED: Final = re.compile(r"^An error occurred while calling \S+\n: ")
+"""What py4j writes above Java's own line."""
+_TAIL: Final = re.compile(r"\s*SQLSTATE: \w+.*$")
+
+
+class End(IntEnum):
+    """Exit codes. A Job gives up at WRONG, and tries the others again."""
+
+    DONE = 0
+    FAILED = 1
+    """It ran and failed; it goes on from its checkpoint."""
+    WRONG = 2
+    """The job itself: its SQL, its application, its options. Trying again changes nothing."""
+    ABSENT = 3
+    """A stream, a topic or the cluster is not there, though it was waited for."""
+    STOPPED = 143
+    """By SIGTERM: not done, so nobody takes it for that."""
+
+
+class JobError(Exception):
+    """Ends the driver. The message is one line."""
+
+    def __init__(self, end: End, message: str) -> None:
+        super().__init__(message)
+        self.end = end
+
+
+def one_line(error: BaseException | str) -> str:
+    """What matters of an error: our own line where there is one inside, else the innermost Python error, else the first
+    line, without what Spark wraps around it."""
+    text = str(error).strip()
+    ours = _OURS.findall(text)
+    if ours:
+        return _short(ours[-1])
+    if "Traceback (most recent call last)" in text:
+        raised = _RAISED.findall(text)
+        if raised:
+            return _short(raised[-1])
+    text = _CALLED.sub("", text)
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return _short(_QUERY.sub("", first))
+
+
+def end_of(error: BaseException) -> End:
+    """With which code an error ends the driver."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    from headrace_spark.errors import BadOption
+
+    match error:
+        case JobError(end=end):
+            return end
+        case AnalysisException() | ParseException() | BadOption() | SyntaxError() | ImportError():
+            return End.WRONG
+        case _:
+            return End.FAILED
+
+
+def tell(end: End, why: str, figures: Mapping[str, Any]) -> None:
+    """Leave the last word: a line on stderr, and JSON as the container's termination message, where there is one."""
+    if why:
+        print(f"headrace: {why}", file=sys.stderr, flush=True)
+    told = json.dumps({**figures, "end": end.name.lower(), "failure": "" if end is End.DONE else why})
+    with suppress(OSError):  # outside of a container nobody reads it
+        Path(os.environ.get("HEADRACE_TERMINATION", TERMINATION)).write_text(told[:TERMINATION_BYTES])
+
+
+def _short(line: str) -> str:
+    line = _TAIL.sub("", line.strip())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

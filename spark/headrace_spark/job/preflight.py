@@ -1,0 +1,91 @@
+"""What a job needs is there: asked before Java is started, and waited for, since resources are often applied together.
+
+Streams and topics come first from a StreamJob's neighbours in the same file; so a job that is seconds early waits here
+instead of failing and being backed off.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from headrace.cli.connect import Cluster as AdminCluster
+from headrace.cli.connect import connected
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace_spark.cluster import Cluster
+from headrace_spark.errors import BadOption, BrokerError, SourceError
+from headrace_spark.job import Input, Job, Output
+from headrace_spark.job.ends import End, JobError
+from headrace_spark.options import Naming, read_options
+
+PAUSE_S: Final = 1.0
+ANSWER_S: Final = 10.0
+
+
+def check(job: Job, *, wait_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Return when the cluster answers and has all inputs and the output. Raises JobError after `wait_s` seconds."""
+    for each in job.inputs:
+        try:
+            read_options(job.reading(each.name))
+        except BadOption as error:
+            raise JobError(End.WRONG, f"input {each.name}: {error}") from error
+    deadline = time.monotonic() + wait_s
+    while (missing := _missing(job)) is not None:
+        if stopped():
+            raise JobError(End.STOPPED, "stopped while it waited for what it needs")
+        if time.monotonic() >= deadline:
+            raise JobError(End.ABSENT, missing)
+        time.sleep(PAUSE_S)
+
+
+def _missing(job: Job) -> str | None:
+    """What is not there, in one line."""
+    try:
+        with connected(job.bootstrap, None, timeout_s=ANSWER_S) as admin:
+            for each in job.inputs:
+                if (missing := _no_stream(admin, each.stream) or _no_topic(job, each)) is not None:
+                    return missing
+            return None if job.output is None else _no_output(admin, job, job.output)
+    except (HeadraceError, SourceError, OSError) as error:
+        return f"the cluster at {job.bootstrap} does not answer: {error}"
+
+
+def _no_stream(admin: AdminCluster, stream: str) -> str | None:
+    try:
+        admin.admin("stream.show", {"path": stream})
+    except KafkaError as error:
+        if error.code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+            return f"the cluster has no stream {stream}: make it (a Stream resource, or `headrace stream create`)"
+        raise
+    return None
+
+
+def _absent(job: Job, stream: str, topics: tuple[str, ...]) -> list[str]:
+    naming = Naming(stream)
+    full = {naming.full(topic): topic for topic in topics}
+    options = read_options({**job.options(stream), "topics": ",".join(topics), "timeout": str(ANSWER_S)})
+    with Cluster(options.connection) as cluster:
+        try:
+            there = cluster.partition_counts(list(full))
+        except BrokerError as error:
+            raise JobError(End.WRONG, str(error)) from error
+    return [topic for name, topic in full.items() if name not in there]
+
+
+def _no_topic(job: Job, each: Input) -> str | None:
+    absent = _absent(job, each.stream, each.topics) if each.topics else []
+    if not absent:
+        return None
+    return (
+        f"stream {each.stream} has no topic {', '.join(absent)}: make it (a Topic resource or `headrace topic create`),"
+        " or use topicPattern to take topics as they appear"
+    )
+
+
+def _no_output(admin: AdminCluster, job: Job, output: Output) -> str | None:
+    if (missing := _no_stream(admin, output.stream)) is not None:
+        return missing
+    if output.topic is None or admin.admin("stream.show", {"path": output.stream}).get("auto_create", True):
+        return None
+    if not _absent(job, output.stream, (output.topic,)):
+        return None
+    return f"stream {output.stream} has no topic {output.topic} and makes none on first use: make it first"

@@ -176,6 +176,26 @@ def test_available_now_reads_what_there_is_and_ends_with_0(
     assert copied(node, target) == Counter(b"N%d" % n for n in range(150))
 
 
+def test_a_query_whose_python_comes_too_late_for_spark_is_started_again(
+    node: "Node", tmp_path: Path, driver: Callable[..., Driver]
+) -> None:
+    late, was_late = tmp_path / "python", tmp_path / "was-late"
+    planner = "*python_streaming_source_runner*"
+    late.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in {planner}) [ -e {was_late} ] || {{ touch {was_late}; sleep 12; }};; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    late.chmod(0o755)
+    source, target = node.topic(), node.topic()
+    produce(node, source, 0, 20)
+    running = driver(job(node, tmp_path, source, target, available_now=True), PYSPARK_PYTHON=str(late))
+    assert running.end() == End.DONE, running.lines()
+    assert was_late.exists()
+    assert running.last()["records"] == 20
+    assert copied(node, target) == Counter(b"N%d" % n for n in range(20))
+
+
 def test_an_application_gets_its_job_and_its_parameters(
     node: "Node", tmp_path: Path, driver: Callable[..., Driver]
 ) -> None:

@@ -39,6 +39,16 @@ class FoundReplica:
     folder: Path = Path()
 
 
+def told(found: Sequence[FoundReplica]) -> bytes:
+    """As another node is told of them."""
+    return msgspec.msgpack.encode(found, enc_hook=str)
+
+
+def heard(payload: bytes | memoryview) -> list[FoundReplica]:
+    """As `told` by another node, whose folders they are in."""
+    return msgspec.msgpack.decode(payload, type=list[FoundReplica], dec_hook=lambda _type, text: Path(text))
+
+
 def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> FoundReplica | None:
     """[blocking] What a folder says; None: its container was deleted. `end`: of its log, where that is open already.
 

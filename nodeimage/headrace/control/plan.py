@@ -180,7 +180,7 @@ class _Plan:
         holders = [str(node) for node, replica in replicas.items() if replica is not None and replica.epoch > 0]
         if not holders:
             return None
-        text = f"the cluster store has lost the catalog's record, and nodes {', '.join(holders)} have replicas of it"
+        text = f"the cluster store has lost its record, and nodes {', '.join(holders)} have replicas of it"
         return Wait(CATALOG_ID, f"{text}: bring it back with `headrace recover-store`")
 
     def _have_gathered(self, nodes: list[NodeRecord]) -> bool:

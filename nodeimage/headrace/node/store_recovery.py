@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 import structlog
 
-from headrace.container.found import FoundReplica, recovered_record, volumes_told
+from headrace.container.found import FoundReplica, heard, recovered_record, told, volumes_told
 from headrace.container.replicas import Replicas
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, NodeId
@@ -23,7 +22,7 @@ from headrace.peer.session import Session
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import skip_ids
 from headrace.store.protocol import StoreCall, VersionConflict
-from headrace.store.records import ContainerRecord, NodeRecord
+from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord
 
 log = structlog.get_logger()
 
@@ -48,8 +47,8 @@ class StoreRecovery:
         self, asked: Unrecorded, _payload: memoryview, _session: Session
     ) -> tuple[UnrecordedFound, list[bytes]]:
         """What this node holds that has no record. Raises OSError."""
-        told, found = await self._look_here(asked)
-        return told, [msgspec.msgpack.encode(found)]
+        answer, found = await self._look_here(asked)
+        return answer, [told(found)]
 
     # --- asked to do it
 
@@ -59,8 +58,8 @@ class StoreRecovery:
         asked = Unrecorded([each.container_id for each in await self._store(container_records.containers)])
         for _ in range(2):
             answers = await asyncio.gather(*(self._look_at(node, asked) for node in nodes))
-            for node, (told, _found) in zip(nodes, answers, strict=True):
-                if told.unseen:
+            for node, (answer, _found) in zip(nodes, answers, strict=True):
+                if answer.unseen:
                     raise _refused(f"node {node.node_id} has yet to see that records are gone: try again in a moment")
         by_container: defaultdict[ContainerId, list[FoundReplica]] = defaultdict(list)
         for _, found in answers:
@@ -71,7 +70,7 @@ class StoreRecovery:
             await self._store(lambda store: _put(store, lost))
         return {
             "containers": [_shown(each) for each in lost],
-            "warnings": [warning for told, _ in answers for warning in told.warnings],
+            "warnings": [warning for answer, _ in answers for warning in answer.warnings],
             "done": apply,
         }
 
@@ -79,11 +78,11 @@ class StoreRecovery:
         if node.node_id == self._node:
             return await self._look_here(asked)
         try:
-            told, payload = await self._peers.call(node.peer_address, asked, timeout_s=ANSWER_S)
+            answer, payload = await self._peers.call(node.peer_address, asked, timeout_s=ANSWER_S)
         except HeadraceError as error:
             text = "all have to be up, or what only one of them has would be lost; one that is gone for good has to be"
             raise _refused(f"node {node.node_id} does not answer ({error}): {text} removed first") from error
-        return told, msgspec.msgpack.decode(payload, type=list[FoundReplica])
+        return answer, heard(payload)
 
     async def _look_here(self, asked: Unrecorded) -> Told:
         unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded))
@@ -91,11 +90,11 @@ class StoreRecovery:
 
 
 def _put(store: Any, lost: Sequence[ContainerRecord]) -> None:
-    """[blocking] What somebody else has put back meanwhile stays."""
+    """[blocking] What somebody else has put back meanwhile stays. The catalog comes last: nothing is made before."""
     for volume in volumes_told(lost):
         records.ensure_volume(store, volume)
     skip_ids(store, "container", max(each.container_id for each in lost))
-    for record in lost:
+    for record in sorted(lost, key=lambda each: each.container_id == CATALOG_ID):
         try:
             container_records.put_container(store, record, None)
         except VersionConflict:

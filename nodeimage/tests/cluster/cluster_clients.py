@@ -321,6 +321,8 @@ class Maker(Client):
 
     def __init__(self, name: str, history: History, bootstrap: str, prefix: str) -> None:
         super().__init__(name, history)
+        self.forgives: Callable[[KafkaError], bool] = lambda _: False
+        """Errors that are not faults, beside those that say nothing: it asks again."""
         self._prefix = prefix
         self._serial = itertools.count(1)
         self._admin = AdminClient(at(bootstrap))
@@ -350,7 +352,7 @@ class Maker(Client):
                 case KafkaError.INVALID_CONFIG:  # of the request itself, whatever became of other attempts
                     outcome = Outcome.FAILED
                 case code:
-                    if code not in IN_DOUBT:
+                    if code not in IN_DOUBT and not self.forgives(error.args[0]):
                         self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {made.topic}: {error}")
                     return
         made.incarnation = incarnation_of(self._admin, made.topic) if outcome is Outcome.OK else ""
@@ -443,6 +445,10 @@ class Load:
     def clients(self) -> list[Client]:
         """All of them."""
         return [*self.writers, *self.members, self.watcher, self.maker]
+
+    def forgive_missing_containers(self) -> None:
+        """Their records are gone: until they are back, nobody can be told where a new topic's partitions are."""
+        self.maker.forgives = lambda error: error.code() == KafkaError.LEADER_NOT_AVAILABLE
 
     def abandon(self) -> None:
         """Let the clients end, whatever they have under way."""

@@ -158,6 +158,7 @@ def test_containers_that_are_deleted_by_hand_are_never_made_anew_but_put_back(
     three: KubernetesCluster, api: ToyApi, started_anew: bool
 ) -> None:
     load = Load(three)
+    load.forgive_missing_containers()
     load.await_writes(time.monotonic())
     kept = {path: body for path, body in api.objects.items() if path.startswith(CONTAINERS)}
     for path in kept:
@@ -193,6 +194,7 @@ def test_records_are_not_put_back_while_a_node_has_yet_to_see_that_they_are_gone
     three: KubernetesCluster, api: ToyApi
 ) -> None:
     load = Load(three)
+    load.forgive_missing_containers()
     load.await_writes(time.monotonic())
     api.deaf = {"storagecontainers"}
     for path in [path for path in api.objects if path.startswith(CONTAINERS)]:

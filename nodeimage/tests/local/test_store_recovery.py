@@ -1,9 +1,10 @@
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.container.found import FoundReplica, recovered_record
+from headrace.container.found import FoundReplica, heard, recovered_record, told
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.local.founding import ensure_nodes, opened_store
 from headrace.local.store_recovery import NotRecovered, recover_store
@@ -36,6 +37,12 @@ def found(node: int, known: ContainerRecord, *, last_epoch: int, end: int, seen:
 
 def in_sync(recovered: ContainerRecord) -> list[int]:
     return [node for node, _ in recovered.in_sync]
+
+
+def test_another_node_hears_of_replicas_as_it_was_told() -> None:
+    known = record(primary=1, epoch=7, in_sync=(1, 2, 3))
+    replica = replace(found(1, known, last_epoch=6, end=900), folder=Path("/data/node-0/containers/5"))
+    assert heard(told([replica])) == [replica]
 
 
 def test_the_replica_that_is_ahead_leads_above_all_epochs_that_were_seen() -> None:

@@ -34,6 +34,9 @@ STOP_S: Final = 20.0
 DOWNLOAD_S: Final = 60.0
 REPORTED_S: Final = 15.0
 """For Spark's reports of queries that are over."""
+TRIES: Final = 4
+LATE: Final = "Python worker failed to connect back"
+"""Spark gives the Python that plans a query's batches 10 s to start, which on a busy machine is too short."""
 
 
 def main() -> int:
@@ -75,8 +78,7 @@ def _run(job: Job, stopping: threading.Event) -> tuple[End, str, Mapping[str, An
         try:
             for each in watched:
                 each.start()
-            _start(job, spark, file)
-            failure = _wait(spark, progress)
+            failure = _queries(job, spark, file, progress)
             if not failure and not stopping.is_set():
                 looker.finish()
         finally:
@@ -126,6 +128,37 @@ def _file(job: Job) -> Path | None:
     return None
 
 
+def _queries(job: Job, spark: "SparkSession", file: Path | None, progress: "Progress") -> str:
+    """Run them, and again in the same session where Python came too late for Spark: why they failed, or ""."""
+    for tries_left in reversed(range(TRIES)):
+        try:
+            _start(job, spark, file)
+            failure = _wait(spark, progress)
+        except Exception as error:
+            failure = one_line(error)
+            if LATE not in failure or not tries_left:
+                raise
+        if LATE not in failure or not tries_left:
+            break
+        print(f"a query is started again: {failure}", file=sys.stderr, flush=True)
+        for query in spark.streams.active:
+            query.stop()
+        if not _reported(progress):
+            break
+        progress.again()
+    return failure
+
+
+def _reported(progress: "Progress") -> bool:
+    """Wait until Spark has reported every query that began as over; False: it takes too long."""
+    over = threading.Event()
+    for _ in range(int(REPORTED_S * 10)):
+        if progress.over:
+            return True
+        over.wait(0.1)
+    return False
+
+
 def _start(job: Job, spark: "SparkSession", file: Path | None) -> None:
     if file is None:
         for each in job.inputs:
@@ -160,14 +193,9 @@ def _wait(spark: "SparkSession", progress: "Progress") -> str:
             query.awaitTermination()
     except Exception as error:
         return one_line(error)
-    over = threading.Event()
-    for _ in range(int(REPORTED_S * 10)):
-        if progress.over or progress.failure:
-            return progress.failure
-        over.wait(0.1)
-    if progress.started > len(seen):
-        return "a query ended, and Spark did not say how"
-    return ""
+    if _reported(progress) or progress.failure:
+        return progress.failure
+    return "a query ended, and Spark did not say how" if progress.started > len(seen) else ""
 
 
 def _stop(spark: "SparkSession", stopping: threading.Event) -> None:

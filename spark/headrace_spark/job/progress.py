@@ -102,6 +102,13 @@ class Progress(StreamingQueryListener):
             if event.exception and not self.failure:
                 self.failure = one_line(event.exception)
 
+    def again(self) -> None:
+        """The queries are all over, and begin anew."""
+        with self._lock:
+            self.failure = ""
+            self.started = 0
+            self._ended.clear()
+
     @property
     def over(self) -> bool:
         """Whether every query that began has been reported as over."""

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from kafka.errors import InvalidPartitionsError, TopicAlreadyExistsError, Unknow
 from kafka.structs import OffsetAndMetadata
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
+POLL_MS = 5_000
+"""Longer than a rebalance: see docs/protocol.md."""
 
 
 @pytest.fixture
@@ -114,11 +117,11 @@ def test_a_group_shares_the_partitions(topic: str, producer: Any, consumer: Any,
     admin.create_topics({topic: {"num_partitions": 4}})
     group = uuid.uuid4().hex
     one, two = consumer(topic, group_id=group), consumer(topic, group_id=group, group_instance_id="two")
-    deadline = time.monotonic() + 30
-    while not len(one.assignment()) == len(two.assignment()) == 2:
-        assert time.monotonic() < deadline, "no balance came about"
-        one.poll(timeout_ms=50)
-        two.poll(timeout_ms=50)
+    deadline = time.monotonic() + 60
+    with ThreadPoolExecutor(2) as polls:
+        while not len(one.assignment()) == len(two.assignment()) == 2:
+            assert time.monotonic() < deadline, "no balance came about"
+            list(polls.map(lambda each: each.poll(timeout_ms=POLL_MS), (one, two)))
     assert not one.assignment() & two.assignment()
     sender = producer()
     for partition in range(4):

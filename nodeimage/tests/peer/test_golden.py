@@ -238,6 +238,18 @@ GOLDEN: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        messages.Unrecorded([C]),
+        b"\x82\xa4type\xaaUnrecorded\xa8recorded\x91\xcd\x01,",
+    ),
+    (
+        messages.UnrecordedFound(),
+        b"\x81\xa4type\xafUnrecordedFound",
+    ),
+    (
+        messages.UnrecordedFound([C], ["w"]),
+        b"\x83\xa4type\xafUnrecordedFound\xa6unseen\x91\xcd\x01,\xa8warnings\x91\xa1w",
+    ),
+    (
         messages.SnapshotPiece(False),
         b"\x82\xa4type\xadSnapshotPiece\xa4last\xc2",
     ),

@@ -8,7 +8,7 @@ from headrace.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace_operator import specs
 from headrace_operator.engine import Key
-from headrace_operator.kinds import finalizers
+from headrace_operator.kinds import data, finalizers
 from headrace_operator.specs import FINALIZER
 
 from .fake_api import NOW, Object
@@ -77,6 +77,30 @@ async def test_a_topic_is_made_grows_and_follows_its_config(world: World) -> Non
     world.declare("Topic", "pumps", TOPIC | {"partitions": 5})
     await world.run(key)
     assert world.cluster.topics["/plant:pumps"] == {"partitions": 5, "configs": {}}
+
+
+@pytest.mark.parametrize(("lag", "ready"), [(2, "True"), (9, "False")])
+async def test_a_topic_that_a_node_has_not_heard_of_yet_is_looked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, lag: int, ready: str
+) -> None:
+    """Of several nodes, one made it and another is asked: that is no refusal, which would stand for minutes."""
+    monkeypatch.setattr(data, "SHOWN_S", (0.0, 0.0))
+    show = world.cluster.topic_show
+    left = [lag]
+
+    def shown(topic: str) -> Object:
+        if topic in world.cluster.topics and left[0]:
+            left[0] -= 1
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+        return show(topic)
+
+    monkeypatch.setattr(world.cluster, "topic_show", shown)
+    again = await world.once(world.declare("Topic", "pumps", TOPIC))
+    assert world.condition("Topic", "pumps")[0] == ready
+    assert [call for call, _ in world.cluster.calls].count("CREATE_TOPICS") == 1
+    if ready == "False":
+        assert "has not heard of it yet" in world.condition("Topic", "pumps")[2]
+        assert again == data.AGAIN_S
 
 
 async def test_fewer_partitions_are_a_condition(world: World) -> None:

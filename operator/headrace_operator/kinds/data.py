@@ -4,6 +4,7 @@ All three go the same way: find the cluster, see what is there, make or change i
 with `reclaimPolicy: Delete` is deleted in the cluster too, by a finalizer that gives up when the cluster is gone.
 """
 
+import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ from headrace_operator.status import Condition, instant
 AGAIN_S: Final = 15.0
 FIGURES_AGAIN_S: Final = 60.0
 END_AGAIN_S: Final = 5.0
+SHOWN_S: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
+"""Pauses before a topic that was made just now is looked for again."""
 AGAIN_EACH_S: Final = 0.05
 FIGURES_EACH_S: Final = 0.3
 """For each resource of a kind: with thousands of them each is looked at less often, and the operator stays idle."""
@@ -251,7 +254,7 @@ class Topics(Kind[TopicSpec]):
             if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             await self._create(bootstrap, full, spec)
-            shown = await self._admin.call(bootstrap, "topic.show", {"topic": full})
+            shown = await self._made(bootstrap, full)
         have = len(shown["partitions"])
         if spec.partitions is not None and spec.partitions < have:
             raise KafkaError(
@@ -287,6 +290,21 @@ class Topics(Kind[TopicSpec]):
         fields = {"topics": [asked], "timeout": 10_000, "validate_only": False}
         answer = await self._admin.kafka(bootstrap, ApiKey.CREATE_TOPICS, 7, fields)
         _check(answer.topics, known=Code.TOPIC_ALREADY_EXISTS)
+
+    async def _made(self, bootstrap: str, full: str) -> Any:
+        """What is shown of a topic that was made just now: another node may hear of it a moment later.
+
+        Raises KafkaError LEADER_NOT_AVAILABLE where it has not by then.
+        """
+        for pause_s in (*SHOWN_S, None):
+            try:
+                return await self._admin.call(bootstrap, "topic.show", {"topic": full})
+            except KafkaError as error:
+                if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{full} is made, and a node has not heard of it yet")
 
     async def _grow(self, bootstrap: str, full: str, count: int) -> None:
         asked = {"name": full, "count": count, "assignments": None}

@@ -29,6 +29,9 @@ def kind() -> None:
     if kube.BUILDS:
         kube.build(["node", "operator"])
     kube.install()
+    if kube.BUILDS:  # under the tag that it may run already
+        kube.kubectl("rollout", "restart", "deployment/headrace", "-n", kube.SYSTEM)
+        kube.kubectl("rollout", "status", "deployment/headrace", "-n", kube.SYSTEM, "--timeout=120s", timeout_s=150)
 
 
 @pytest.fixture(scope="module")

@@ -84,3 +84,11 @@ def test_imports_stay_small() -> None:
     code = "import headrace_operator.main; print(int(open('/proc/self/statm').read().split()[1]) * 4096 >> 20)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) < 100
+
+
+def test_changes_of_thousands_of_resources_are_heard_of_within_seconds() -> None:
+    """A worker of kopf's waits for more of its own object; there are few of them, and each object needs one."""
+    settings = kopf.OperatorSettings()
+    main.bound(settings)
+    assert settings.queueing.worker_limit is not None
+    assert settings.queueing.worker_limit / settings.queueing.idle_timeout > 200

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec import structs
-from several import Several, until
+from several import OneNode, Several, until
 
 from headrace.container import replica_folder
+from headrace.container.container import Container
 from headrace.container.replica import Member
 from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch, Position
@@ -44,6 +45,22 @@ def handed_to(number: int, nodes: Several, *, without: tuple[int, ...] = ()) -> 
         )
 
     return decide
+
+
+async def ended(primary: OneNode, alone: list["asyncio.Future[Position]"]) -> None:
+    """The node ends; what it appended alone is committed by nobody."""
+    await primary.stop()
+    for each in alone:
+        with pytest.raises(KafkaError):
+            await each
+
+
+async def led_by_the_others(three: Several, container_id: ContainerId) -> Container:
+    """The first node is down; the others come back, and the second leads."""
+    await three.nodes[1].start()
+    await three.nodes[2].start()
+    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
+    return await three.led(container_id, by=three.nodes[1])
 
 
 async def test_what_is_committed_is_on_every_replica(three: Several) -> None:
@@ -135,14 +152,8 @@ async def test_what_an_old_primary_alone_had_is_cut(three: Several) -> None:
     await three.nodes[2].stop()
     alone = [container.append_command(f"alone {number}".encode()) for number in range(10)]
     await three.replica(0, container_id).cycle.flush()
-    await three.nodes[0].stop()
-    for each in alone:
-        with pytest.raises(KafkaError):
-            await each
-    await three.nodes[1].start()
-    await three.nodes[2].start()
-    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
-    second = await three.led(container_id, by=three.nodes[1])
+    await ended(three.nodes[0], alone)
+    second = await led_by_the_others(three, container_id)
     await second.append_command(b"after")
     await three.nodes[0].start()
     await until(lambda: len(second.primary.in_sync) == 3 or None)
@@ -160,14 +171,8 @@ async def test_an_old_primary_begins_anew_where_the_others_dropped_what_parts_th
     alone = [container.append_command(b"alone".ljust(64 << 10)) for _ in range(40)]
     await until(lambda: container.end > 40 * (64 << 10) or None)
     await three.replica(0, container_id).cycle.flush()
-    await three.nodes[0].stop()
-    for each in alone:
-        with pytest.raises(KafkaError):
-            await each
-    await three.nodes[1].start()
-    await three.nodes[2].start()
-    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
-    second = await three.led(container_id, by=three.nodes[1])
+    await ended(three.nodes[0], alone)
+    second = await led_by_the_others(three, container_id)
     for _ in range(20):
         await second.append_command(b"others".ljust(64 << 10))
     for number in (1, 2):
@@ -199,17 +204,11 @@ async def test_a_replica_that_cannot_be_cut_for_what_is_damaged_is_fetched_anew(
     chunk, _ = log.chunks()
     end = log.end
     format = three.replica(0, container_id).format
-    await three.nodes[0].stop()
-    for each in alone:
-        with pytest.raises(KafkaError):
-            await each
+    await ended(three.nodes[0], alone)
     with chunk.path.open("r+b") as file:
         file.seek(FILE_HEAD_BYTES + damaged - 10)
         file.write(b"x")
-    await three.nodes[1].start()
-    await three.nodes[2].start()
-    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
-    second = await three.led(container_id, by=three.nodes[1])
+    second = await led_by_the_others(three, container_id)
     await second.append_command(b"after")
     assert second.log.end < end
     await three.nodes[0].start()

@@ -29,8 +29,8 @@ from headrace_operator.status import Condition, instant
 AGAIN_S: Final = 15.0
 FIGURES_AGAIN_S: Final = 60.0
 END_AGAIN_S: Final = 5.0
-SHOWN_S: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
-"""Pauses before a topic that was made just now is looked for again."""
+SHOWN_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+"""Pauses before a topic that was made just now is looked for, each time."""
 AGAIN_EACH_S: Final = 0.05
 FIGURES_EACH_S: Final = 0.3
 """For each resource of a kind: with thousands of them each is looked at less often, and the operator stays idle."""
@@ -296,14 +296,13 @@ class Topics(Kind[TopicSpec]):
 
         Raises KafkaError LEADER_NOT_AVAILABLE where it has not by then.
         """
-        for pause_s in (*SHOWN_S, None):
+        for pause_s in SHOWN_S:
+            await asyncio.sleep(pause_s)
             try:
                 return await self._admin.call(bootstrap, "topic.show", {"topic": full})
             except KafkaError as error:
                 if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-            if pause_s is not None:
-                await asyncio.sleep(pause_s)
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{full} is made, and a node has not heard of it yet")
 
     async def _grow(self, bootstrap: str, full: str, count: int) -> None:

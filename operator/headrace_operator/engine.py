@@ -86,6 +86,7 @@ class Cache:
 
     def __init__(self) -> None:
         self._by_kind: dict[str, dict[tuple[str, str], Body]] = {}
+        self.on_learnt: Callable[[Key, Body], None] = lambda _key, _body: None
 
     def take(self, body: Body, *, deleted: bool = False) -> News:
         """A resource is so now, or was when it was deleted. An older state than the one that is here is no news."""
@@ -103,6 +104,15 @@ class Cache:
         meta = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
         of_kind[at] = {**body, "metadata": meta}
         return News.FIGURES if known is not None and _asks_the_same(known, body) else News.CHANGED
+
+    def learn(self, body: Body) -> None:
+        """What the API server answered to a write of ours. No watch will tell of a change of somebody else's in it."""
+        key = key_of(body)
+        known = self.get(key)
+        if known is None or self.take(body) is not News.CHANGED:
+            return  # it has gone meanwhile, or says nothing new
+        if not _asks_the_same(known, body, names=SOMEBODY_ELSES):
+            self.on_learnt(key, body)
 
     def gone(self, key: Key, *, uid: str | None = None) -> bool:
         """There is no such resource (any more), whatever was heard; whether that was news."""
@@ -139,9 +149,13 @@ def _is_older(body: Body, known: Body) -> bool:
         return False
 
 
-def _asks_the_same(one: Body, other: Body) -> bool:
+SOMEBODY_ELSES: Final = ("uid", "generation", "deletionTimestamp", "annotations", "labels")
+"""Of metadata, what a write of ours does not change."""
+LOOKED_AT: Final = (*SOMEBODY_ELSES, "finalizers")
+
+
+def _asks_the_same(one: Body, other: Body, *, names: Sequence[str] = LOOKED_AT) -> bool:
     """Whether two states differ in nothing that a reconcile looks at."""
-    names = ("uid", "generation", "deletionTimestamp", "annotations", "labels", "finalizers")
     return one["metadata"].get("generation") is not None and all(
         one["metadata"].get(name) == other["metadata"].get(name) for name in names
     )
@@ -162,6 +176,7 @@ class Engine:
     ) -> None:
         """`listing`: for the sweep; None: it queues what the cache has. `referrers`: whom a change concerns too."""
         self.cache = cache
+        cache.on_learnt = self._changed
         self._reconcilers = reconcilers
         self._sweep_s = sweep_s
         self._longest_backoff_s = longest_backoff_s

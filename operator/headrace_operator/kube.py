@@ -245,15 +245,21 @@ class Kube:
             if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
 
-    async def tell(self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False) -> None:
-        """Post an event about a resource. Raises nothing of Kubernetes': what it tells of has happened anyway."""
+    async def tell(
+        self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False, mark: str = ""
+    ) -> bool:
+        """Post an event about a resource; whether it is there now. `mark`: names what happened, and it is posted once.
+
+        Raises nothing of Kubernetes': what it tells of has happened anyway.
+        """
         meta = resource["metadata"]
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         namespace = meta.get("namespace") or "default"
+        name = {"name": f"{meta['name']}.{mark}"} if mark else {"generateName": f"{meta['name']}."}
         event: Manifest = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{meta['name']}.", "namespace": namespace},
+            "metadata": {**name, "namespace": namespace},
             "involvedObject": {
                 "apiVersion": resource.get("apiVersion", API),
                 "kind": resource["kind"],
@@ -277,6 +283,8 @@ class Kube:
             await self.create(event)
         except HeadraceError as error:
             log.warning("an event was not posted", reason=reason, of=f"{namespace}/{meta['name']}", error=str(error))
+            return False
+        return True
 
     async def _server_side_apply(self, where: str, wanted: Manifest) -> Manifest:
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}

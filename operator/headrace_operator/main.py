@@ -14,7 +14,7 @@ sets:
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import kopf
@@ -121,7 +121,9 @@ class Operator:
         return {
             "StreamCluster": clusters.reconcile,
             "Volume": Volumes(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
-            "Stream": Streams(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
+            "Stream": Streams(
+                kube=kube, admin=admin, reporter=reporter, cache=cache, index=index, wake=self._wake_all
+            ).reconcile,
             "Topic": Topics(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
             "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
             "ReplicationLink": Links(reporter=reporter).reconcile,
@@ -129,7 +131,10 @@ class Operator:
         }
 
     def _wake(self, cluster: Key) -> None:
-        for key in self._index.referring(cluster):
+        self._wake_all(self._index.referring(cluster))
+
+    def _wake_all(self, keys: Collection[Key]) -> None:
+        for key in keys:
             self.engine.enqueue(key)
 
     async def _listed(self, kind: str) -> AsyncIterator[Body]:

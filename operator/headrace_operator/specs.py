@@ -1,6 +1,8 @@
 """What users ask for: the `spec` of each kind, with its defaults, as the CRDs have checked it. Pure."""
 
 import os
+import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -295,8 +297,15 @@ class JobSpec(Spec, frozen=True):
 
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
-_DECIMAL: Final = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_FACTORS: Final[Mapping[str, Decimal]] = {
+    **{f"{unit}i": Decimal(2) ** (10 * power) for power, unit in enumerate("KMGTPE", 1)},
+    **{
+        unit: Decimal(10) ** (3 * power)
+        for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    },
+}
+_QUANTITY: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([KMGTPE]i|[eE][+-]?[0-9]+|[numkMGTPE]?)")
+"""See Kubernetes' resource.Quantity."""
 
 
 def milliseconds(duration: str) -> int:
@@ -307,9 +316,13 @@ def milliseconds(duration: str) -> int:
 
 
 def quantity(text: str | int) -> int:
-    """`10Gi`, `500M` or `1.5Ti`, as bytes, rounded down. Raises ValueError."""
-    written = str(text)
-    for suffix, factor in (_BINARY | _DECIMAL).items():
-        if written.endswith(suffix):
-            return int(Decimal(written.removesuffix(suffix)) * factor)
-    return int(Decimal(written))
+    """`10Gi`, `500M`, `1.5Ti` or `1e9`, as bytes, rounded down; also as the API server writes them (1.3Gi comes back as
+    `1395864371200m`). Raises ValueError.
+    """
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None:
+        raise ValueError(f"{text!r} is no quantity")
+    number, suffix = found.groups()
+    if suffix in _FACTORS:
+        return int(Decimal(number) * _FACTORS[suffix])
+    return int(Decimal(f"{number}{suffix}"))

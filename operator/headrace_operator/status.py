@@ -75,6 +75,11 @@ def status(
     }
 
 
+def figures_of(before: Mapping[str, Any]) -> dict[str, Any]:
+    """What a status says beside conditions: none before the first reconcile that came to something."""
+    return {name: value for name, value in before.items() if name not in ("observedGeneration", "conditions")}
+
+
 def differs(wanted: Mapping[str, Any], before: Mapping[str, Any], *, figures: bool) -> bool:
     """Whether a status is to be written; `figures`: theirs is the time too."""
     keys = ("observedGeneration", "conditions")

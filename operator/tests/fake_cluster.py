@@ -48,6 +48,9 @@ class FakeCluster:
         self.moved: set[int] = set()
         """Nodes that were emptied."""
         self.next_node = 1
+        self.happened: dict[str, list[Object]] = {}
+        """Events that nodes have seen, by address."""
+        self._asked = ""
 
     async def call(self, bootstrap: str, method: str, params: Mapping[str, Any] | None = None) -> Any:
         if self.away:
@@ -55,6 +58,7 @@ class FakeCluster:
         params = params or {}
         if method not in ("cluster.status", "cluster.events", "topic.show", "stream.show", "volume.list"):
             self.calls.append((method, params))
+        self._asked = bootstrap
         return getattr(self, method.replace(".", "_"))(**params)
 
     async def kafka(self, bootstrap: str, api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
@@ -129,7 +133,7 @@ class FakeCluster:
         }
 
     def cluster_events(self, events: int) -> list[Object]:
-        return []
+        return self.happened.get(self._asked, [])[-events:]
 
     def balance(self, **wanted: Any) -> Object:
         self.balancing |= wanted
@@ -266,6 +270,7 @@ class World:
         self.api.put(
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker", "labels": labels}, "status": status}
         )
+        self.woken: list[Key] = []
         self.start_operator()
 
     def start_operator(self, *, image: str = IMAGE) -> None:
@@ -277,7 +282,7 @@ class World:
         self.reconcilers = {
             "StreamCluster": Clusters(**common, pods=self.cluster, image=image).reconcile,
             "Volume": Volumes(**common, index=self.index).reconcile,
-            "Stream": Streams(**common, index=self.index).reconcile,
+            "Stream": Streams(**common, index=self.index, wake=self.woken.extend).reconcile,
             "Topic": Topics(**common, index=self.index).reconcile,
             "StreamUser": Users(kube=self.kube, reporter=self.reporter, cache=self.cache).reconcile,
             "ReplicationLink": Links(reporter=self.reporter).reconcile,

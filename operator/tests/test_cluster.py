@@ -1,8 +1,10 @@
 import copy
 import re
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace_operator.engine import Key
@@ -12,6 +14,7 @@ from headrace_operator.status import instant
 from .fake_api import NOW, Object
 from .fake_cluster import NS, World
 
+ROOT = Path(__file__).resolve().parents[2]
 KEY = Key("StreamCluster", NS, "c")
 SPEC: Object = {"nodes": 3, "storage": {"size": "1Gi"}, "listeners": {"external": {"type": "NodePort"}}}
 
@@ -592,3 +595,85 @@ async def test_a_call_that_is_refused_once_comes_to_the_same(status: int) -> Non
                 break
         await world.run(KEY)
         assert shape(world) == expected
+
+
+def happened(at_s: float, kind: str = "primary", reason: str = "node 2 is silent", container: int | None = 7) -> Object:
+    return {"at_ms": int(at_s * 1000), "kind": kind, "container": container, "reason": reason}
+
+
+async def test_what_nodes_tell_of_is_passed_on_once_also_by_the_next_operator() -> None:
+    world = await started()
+    now = time.time()
+    seen = happened(now)
+    world.cluster.happened = {
+        "c-0:9092": [
+            happened(now - 5000, reason="long ago"),
+            seen,
+            happened(now, "whole", "redundancy is whole", None),
+        ],
+        "c-1:9092": [happened(now, "whole", "redundancy is whole", None), happened(now - 1, "roll", "to node 3")],
+    }
+    await world.once(KEY)
+    passed_on = [each["message"] for each in world.api.find("Event") if "ReasonOf" not in each["reason"]]
+    assert sorted(text for text in passed_on if "node" in text or "whole" in text) == [
+        "container 7: node 2 is silent",
+        "container 7: to node 3",
+        "redundancy is whole",
+    ]
+    world.start_operator()
+    world.cluster.happened["c-0:9092"].append({**seen, "at_ms": seen["at_ms"] + 1})
+    await world.once(KEY)
+    await world.once(KEY)
+    assert [each["message"] for each in world.api.find("Event")].count("container 7: node 2 is silent") == 2
+
+
+async def test_an_event_that_could_not_be_posted_is_posted_later() -> None:
+    world = await started()
+    world.cluster.happened = {"c-0:9092": [happened(time.time())]}
+    world.api.refuse = lambda _method, path: ApiError(500, "no") if path.endswith("/events") else None
+    await world.once(KEY)
+    assert "PrimaryMoved" not in world.events()
+    world.api.refuse = lambda _method, _path: None
+    await world.once(KEY)
+    assert world.events().count("PrimaryMoved") == 1
+
+
+async def test_what_a_node_knows_is_passed_on_before_its_pod_is_made_anew() -> None:
+    world = await started()
+    world.cluster.happened = {"c-2:9092": [happened(time.time())]}
+    world.declare("StreamCluster", "c", SPEC | {"resources": {"limits": {"memory": "1Gi"}}})
+    await world.once(KEY)
+    assert [reason for reason in world.events() if reason in ("PrimaryMoved", "PodRolled")] == [
+        "PrimaryMoved",
+        "PodRolled",
+    ]
+
+
+async def test_a_cluster_that_was_changed_to_retain_as_it_was_deleted_keeps_its_data() -> None:
+    world = await started(reclaimPolicy="Delete")
+    world.declare("StreamCluster", "c", SPEC | {"reclaimPolicy": "Retain"})
+    world.api.remove("StreamCluster", "c")
+    await world.once(KEY)
+    assert claims(world) == ["data-c-0", "data-c-1", "data-c-2"]
+    assert world.api.find("StorageNode")
+    assert not world.api.find("StreamCluster")
+
+
+async def test_a_paused_cluster_has_its_finalizer_and_goes_with_its_data_when_it_is_deleted() -> None:
+    world = World()
+    world.declare("StreamCluster", "c", SPEC | {"reclaimPolicy": "Delete"}, annotations={"headrace.dev/paused": "true"})
+    await world.once(KEY)
+    assert world.api.one("StreamCluster", "c")["metadata"]["finalizers"] == [FINALIZER]
+    world.declare("StreamCluster", "c", SPEC, annotations={"headrace.dev/paused": "true"})
+    await world.once(KEY)
+    assert not world.api.one("StreamCluster", "c")["metadata"]["finalizers"]
+
+
+async def test_a_version_by_digest_fits_in_the_status() -> None:
+    digest = "sha256:" + "a" * 64
+    world = await started(image=f"registry:5000/headrace/node:{'1' * 128}@{digest}")
+    crd = (ROOT / "crds/streamclusters.yaml").read_text()
+    schema = yaml.safe_load(crd)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    version = world.api.one("StreamCluster", "c")["status"]["version"]
+    assert version.endswith(digest)
+    assert len(version) <= schema["properties"]["version"]["maxLength"]

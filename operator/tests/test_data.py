@@ -181,6 +181,54 @@ async def test_of_two_that_clash_the_older_one_wins_and_the_other_takes_over_whe
     assert world.condition("Stream", "a")[0] == "True"
 
 
+async def test_of_two_of_one_second_the_one_that_has_it_keeps_it(world: World) -> None:
+    second = "2026-02-02T00:00:00Z"
+    first = world.declare("Stream", "b", STREAM, creationTimestamp=second)
+    await world.run(first)
+    later = world.declare("Stream", "a", STREAM | {"ttl": "1h"}, creationTimestamp=second)
+    for _ in range(2):
+        await world.once(later)
+        await world.once(first)
+    assert world.condition("Stream", "b")[0] == "True"
+    assert world.condition("Stream", "a")[1] == "Clash"
+    assert world.cluster.streams["/plant"]["ttl_ms"] == 604_800_000
+
+
+async def test_a_resource_that_its_cluster_does_not_allow_holds_nothing(world: World) -> None:
+    world.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
+    reference = {"clusterRef": {"name": "c", "namespace": NS}}
+    world.declare("Stream", "a", STREAM | reference, namespace="other", creationTimestamp="2026-01-01T00:00:00Z")
+    own = world.declare("Stream", "b", STREAM, creationTimestamp="2026-02-02T00:00:00Z")
+    await world.once(own)
+    assert world.condition("Stream", "b")[0] == "True"
+
+
+async def test_a_topic_that_came_before_its_stream_is_called_when_that_is_made(world: World) -> None:
+    topic = world.declare("Topic", "pumps", TOPIC)
+    world.declare("Topic", "others", TOPIC | {"stream": "/plants"})
+    stream = world.declare("Stream", "plant", STREAM)
+    await world.once(stream)
+    assert world.woken == [topic]
+    await world.once(stream)
+    assert world.woken == [topic]
+
+
+async def test_a_change_that_comes_with_the_answer_to_a_write_of_ours_is_looked_at(world: World) -> None:
+    key = world.declare("Stream", "plant", STREAM)
+    engine = world.engine()
+    world.watch()
+    heard = []
+    world.cache.on_learnt = lambda key, _body: heard.append(key)
+    world.declare("Stream", "plant", STREAM | {"ttl": "1h"})  # no watch has told of it
+    await world.reconcilers["Stream"](key, world.cache.get(key))
+    assert heard == [key]
+    assert world.cache.get(key)["spec"]["ttl"] == "1h"
+    world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete", "ttl": "1h"})
+    await world.once(key)
+    assert heard == [key], "our own finalizer and status are no change of somebody else's"
+    assert not engine.queued
+
+
 async def test_no_answer_is_a_condition_and_is_tried_again(world: World) -> None:
     world.cluster.away = True
     key = world.declare("Topic", "pumps", TOPIC)

@@ -71,8 +71,9 @@ class FakeKube:
         if not self.lingers:
             self.objects.pop((kind, name), None)
 
-    async def tell(self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False) -> None:
+    async def tell(self, resource: Mapping[str, Any], *, reason: str, message: str, **_: object) -> bool:
         self.events.append((reason, message))
+        return True
 
     def kinds(self) -> set[str]:
         return {kind for kind, _ in self.objects}

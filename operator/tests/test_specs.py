@@ -16,3 +16,25 @@ def test_a_duration_is_milliseconds(text: str, expected: int) -> None:
 )
 def test_a_quantity_is_bytes(text: str, expected: int) -> None:
     assert quantity(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("1.3Gi", "1395864371200m"),
+        ("1e9", "1G"),
+        ("1E3", "1k"),
+        ("2E", "2e18"),
+        ("1Ei", "1024Pi"),
+        ("+5", "5"),
+        (".5Ki", 512),
+    ],
+)
+def test_a_quantity_is_read_as_the_api_server_writes_it(text: str, same: str | int) -> None:
+    assert quantity(text) == quantity(same)
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1.2.3", "1Gib", "1e", "ten", "1 Gi"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="quantity"):
+        quantity(text)

@@ -12,7 +12,7 @@ again until the record has another version, and nothing else is planned for that
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -50,6 +50,14 @@ FAILED_PAUSE_S: Final = 0.5
 _Creation = tuple[str, NodeId, str]
 
 
+class _Unsure(NamedTuple):
+    """A put whose outcome is not known."""
+
+    change: PutContainer
+    former: NodeId | None
+    """Who led before."""
+
+
 class Controller:
     """This node's part in deciding. `view` has been started; `peers` reaches every node but need not reach this one for
     probes: `own_probe` answers those.
@@ -79,7 +87,7 @@ class Controller:
         self._clocks_off: set[NodeId] = set()
         """Of which an event told."""
         self._waits: dict[ContainerId, str] = {}
-        self._unsure: dict[ContainerId, PutContainer] = {}
+        self._unsure: dict[ContainerId, _Unsure] = {}
         self._creating: set[_Creation] = set()
         self._balance = BalanceState()
         self._yielded = False
@@ -317,7 +325,7 @@ class Controller:
     # --- applying
 
     async def _apply(self, changes: Iterable[Change]) -> None:
-        puts = list(self._unsure.values())
+        puts = [each.change for each in self._unsure.values()]
         for change in changes:
             match change:
                 case PutContainer(record=record):
@@ -337,31 +345,35 @@ class Controller:
 
     async def _put(self, change: PutContainer) -> None:
         container = change.record.container_id
-        before = self._view.containers.get(container)
+        known = self._view.containers.get(container)
         if self._view.versions.get(container) != change.version:
-            self._unsure.pop(container, None)
+            unsure = self._unsure.pop(container, None)
+            if unsure is not None and known == change.record:
+                self._tell_put(change, unsure.former)
             self._wake.set()
             return
+        former = None if known is None else known.primary
         try:
             version = await self._store_call(
                 lambda store: container_records.put_container(store, change.record, change.version)
             )
         except StoreUnavailable as error:
             # It may have landed, or may yet. Whatever version comes next tells.
-            self._unsure[container] = change
+            self._unsure[container] = _Unsure(change, former)
             log.warning("a container's record could not be put", container=container, reason=str(error))
             return
         except VersionConflict:
+            # One of before has landed, or somebody else was faster: the view will tell.
             self._view.refresh()
-            if self._unsure.pop(container, None) is not None:
-                log.info("a put of before has landed, or somebody else was faster", container=container)
             return
         self._unsure.pop(container, None)
-        moved = before is not None and before.primary != change.record.primary
-        self.events.add(
-            "primary" if moved else "replicas", change.reason, container=container, node=change.record.primary
-        )
+        self._tell_put(change, former)
         self._view.put_seen(change.record, version)
+
+    def _tell_put(self, change: PutContainer, former: NodeId | None) -> None:
+        record = change.record
+        kind = "primary" if former is not None and former != record.primary else "replicas"
+        self.events.add(kind, change.reason, container=record.container_id, node=record.primary)
 
     async def _create(self, change: CreateContainer, key: _Creation) -> None:
         try:

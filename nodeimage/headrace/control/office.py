@@ -75,8 +75,10 @@ class Office:
         return 0 if lease is None else lease.term
 
     def is_held(self) -> bool:
-        """Whether this node may act as the controller now."""
-        return self._held is not None and self._loop.time() - self._renewed_at < TRUST_S
+        """Whether this node may act as the controller now. One that stops leaves that to others: what it knew of the
+        hand-over would go with it.
+        """
+        return self._held is not None and not self._is_leaving() and self._loop.time() - self._renewed_at < TRUST_S
 
     def lease_changed(self) -> None:
         """The view shows another lease, or other nodes."""
@@ -139,8 +141,7 @@ class Office:
         if lease != self._seen or now - self._stepped_at > STOOD_STILL_S:
             self._seen, self._seen_at = lease, now
         self._stepped_at = now
-        own = self._view.nodes.get(self._own)
-        leaving = own is None or own.run != self._run or own.stopping
+        leaving = self._is_leaving()
         if self._held is not None:
             await (self.give_back() if leaving else self._renew(self._held, now))
             return
@@ -148,6 +149,10 @@ class Office:
             return
         if self._is_free(lease, now):
             await self._take(lease, self._view.lease_version, now)
+
+    def _is_leaving(self) -> bool:
+        own = self._view.nodes.get(self._own)
+        return own is None or own.run != self._run or own.stopping
 
     def _is_free(self, lease: LeaseRecord | None, now: float) -> bool:
         if lease is None or lease.node == self._own:

@@ -374,6 +374,45 @@ async def test_a_put_whose_outcome_is_unknown_is_put_again_and_happens_once(clus
     await cluster.until(lambda: controller.controller.in_office)
 
 
+async def test_a_put_that_landed_though_its_answer_was_lost_is_told(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = await cluster.start(3, replicas=3, least=2)
+    await cluster.until_complete()
+    (controller,) = cluster.controllers()
+    victim = next(each for each in members if each is not controller)
+    (led,) = cluster.leads(victim)
+    put, lost = container_records.put_container, []
+
+    def land_and_lose(store: ClusterStore, record: ContainerRecord, version: int | None) -> int:
+        landed = put(store, record, version)
+        if record.container_id == led.container_id and not lost:
+            lost.append(record)
+            raise StoreUnavailable("the answer was lost")
+        return landed
+
+    monkeypatch.setattr(container_records, "put_container", land_and_lose)
+    await victim.kill()
+
+    def told() -> list[ContainerId | None]:
+        return [each.container for each in controller.controller.events if each.kind == "primary"]
+
+    await cluster.until(lambda: bool(lost) and led.container_id in told())
+    assert told().count(led.container_id) == 1
+
+
+async def test_a_controller_that_stops_plans_no_more(cluster: Cluster) -> None:
+    await cluster.start(3, replicas=3, least=2)
+    await cluster.until_complete()
+    (controller,) = cluster.controllers()
+    assert controller.node_id is not None
+    own = controller.node_id
+    records.set_stopping(cluster.store, own)
+    await cluster.until(lambda: controller.view.nodes[own].stopping)
+    assert not controller.controller.in_office
+    await cluster.until(lambda: any(each is not controller for each in cluster.controllers()))
+
+
 async def test_a_container_that_nobody_can_lead_is_waited_for_and_said_once(cluster: Cluster) -> None:
     members = await cluster.start(2)
     await cluster.until_complete()

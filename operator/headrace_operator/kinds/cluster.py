@@ -10,10 +10,12 @@ Each reconcile looks at what there is and does the next step, so that it can be 
 Nothing of it is needed for a failover.
 """
 
+import asyncio
 import base64
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import msgspec
 import structlog
@@ -24,6 +26,7 @@ from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace.store.record_types import SECRET_BYTES
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, bootstrap, selector
 from headrace_operator.engine import Body, Cache, Key
@@ -52,6 +55,12 @@ log = structlog.get_logger()
 TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage")
 PODS_END_S: Final = 30.0
 """So long the end of a cluster waits for its pods, before it deletes what they still write."""
+EVENTS: Final = 200
+"""As many as a node keeps."""
+TOLD_S: Final = 3000.0
+"""Events that are older are not passed on: Kubernetes forgets them after an hour, and they would be told again."""
+SEEN_BY_ALL: Final = frozenset({"lost", "whole"})
+"""Turns of redundancy, which every node sees for itself: the controller's word is passed on."""
 
 
 class Clusters:
@@ -81,8 +90,8 @@ class Clusters:
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
         self._rolling = Rolling(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
-        self._told: dict[str, int] = {}
-        """Up to when a cluster's own events were passed on, in ms, by uid."""
+        self._told: dict[str, set[str]] = {}
+        """Marks of the events that were passed on and that nodes still tell of, by the cluster's uid."""
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
@@ -95,17 +104,17 @@ class Clusters:
         except msgspec.ValidationError as error:
             await self._reporter.report(body, [invalid(error)], {}, types=TYPES)
             return None
+        await keep_finalizer(self._kube, self._cache, body, wanted=spec.reclaim_policy == "Delete")
         if (body["metadata"].get("annotations") or {}).get(PAUSED) == "true":
             paused = Condition("Reconciled", False, "Paused", f"annotation {PAUSED} is set: take it away to go on")
             await self._reporter.report(body, [paused], {}, types=TYPES)
             return None
-        await keep_finalizer(self._kube, self._cache, body, wanted=spec.reclaim_policy == "Delete")
         seen = await look(self._kube, self._admin, key)
         image = node_image(spec, default=self._image, present=seen.stateful_set)
         objects = ClusterObjects(dict(body), spec, image=image)
         if await self._cluster_record(objects, spec, seen):
+            await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
             await self._advance(objects, spec, seen)
-            await self._pass_on_events(objects, seen, body)
         figures = self._figures(objects, spec, seen)
         await self._reporter.report(body, seen.conditions, figures, types=TYPES)
         if seen.status is not None and not is_available(body):
@@ -288,24 +297,32 @@ class Clusters:
         seen.note("Redundant", False, "UnderReplicated", f"{text}: {'; '.join(reasons[:3])}", again_s=WORKING_S)
 
     async def _pass_on_events(self, objects: ClusterObjects, seen: Seen, body: Body) -> None:
-        """The controller knows them."""
+        """Each once, also by the operator that comes after this one. Every node has seen some: most the controllers."""
         number = (seen.status or {}).get("controller")
-        nodes = (seen.status or {}).get("nodes", [])
-        address = next((each["address"] for each in nodes if each["node"] == number), None)
-        if address is None:
-            return
-        try:
-            events = await self._admin.call(address, "cluster.events", {"events": 50})
-        except HeadraceError as error:
-            log.info("the cluster's events are not known", of=f"{objects.namespace}/{objects.name}", error=str(error))
-            return
-        uid = body["metadata"]["uid"]
-        since = self._told.get(uid)
-        self._told[uid] = max((event["at_ms"] for event in events), default=since or 0)
-        for event in events:
-            if since is not None and event["at_ms"] > since:
+        nodes = [node for node in (seen.status or {}).get("nodes", []) if str(node["state"]).startswith("up")]
+        answers = await asyncio.gather(*(self._events_of(objects, str(node["address"])) for node in nodes))
+        since_ms = (time.time() - TOLD_S) * 1000
+        told = self._told.get(body["metadata"]["uid"], set())
+        marks = set()
+        for node, events in zip(nodes, answers, strict=True):
+            for event in events:
+                if event["at_ms"] < since_ms or (event["kind"] in SEEN_BY_ALL and node["node"] != number):
+                    continue
+                mark = digest([node["node"], event])
                 what = f"container {event['container']}: " if event["container"] else ""
-                await self._reporter.tell(objects, event_reason(str(event["kind"])), f"{what}{event['reason']}")
+                text = f"{what}{event['reason']}"
+                if mark in told or await self._reporter.tell(objects, event_reason(event["kind"]), text, mark=mark):
+                    marks.add(mark)
+        self._told[body["metadata"]["uid"]] = marks
+
+    async def _events_of(self, objects: ClusterObjects, address: str) -> Sequence[Mapping[str, Any]]:
+        try:
+            return cast(
+                Sequence[Mapping[str, Any]], await self._admin.call(address, "cluster.events", {"events": EVENTS})
+            )
+        except HeadraceError as error:
+            log.info("a node's events are not known", of=f"{objects.namespace}/{objects.name}", error=str(error))
+            return []
 
     def _figures(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> dict[str, Any]:
         status: Mapping[str, Any] = seen.status or {}
@@ -335,6 +352,10 @@ class Clusters:
     async def _end(self, key: Key, body: Body) -> float | None:
         """With `Delete` all of it goes; else its owned objects go by themselves, and the data stay."""
         if FINALIZER not in (body["metadata"].get("finalizers") or []):
+            self._reporter.forget(body["metadata"]["uid"])
+            return None
+        if (body.get("spec") or {}).get("reclaimPolicy") != "Delete":  # changed, and deleted before that was looked at
+            await keep_finalizer(self._kube, self._cache, body, wanted=False)
             self._reporter.forget(body["metadata"]["uid"])
             return None
         await self._kube.delete("apps/v1", "StatefulSet", key.namespace, key.name)

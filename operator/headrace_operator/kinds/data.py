@@ -7,7 +7,7 @@ with `reclaimPolicy: Delete` is deleted in the cluster too, by a finalizer that 
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -16,7 +16,7 @@ import msgspec
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.wire.api_keys import ApiKey
 from headrace_operator.admin import Calls
-from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.engine import Body, Cache, Key, key_of
 from headrace_operator.expressions import fault
 from headrace_operator.kinds.finalizers import is_ending, is_leaving, keep_finalizer
 from headrace_operator.kinds.index import Index
@@ -49,6 +49,7 @@ FINAL: Final = frozenset(
 
 S = TypeVar("S", VolumeSpec, StreamSpec, TopicSpec)
 Figures = Mapping[str, Any]
+Wake = Callable[[Collection[Key]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,18 @@ class Kind(ABC, Generic[S]):
     name: ClassVar[str]
     spec: type[S]
 
-    def __init__(self, *, kube: Kube, admin: Calls, reporter: Reporter, cache: Cache, index: Index) -> None:
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        admin: Calls,
+        reporter: Reporter,
+        cache: Cache,
+        index: Index,
+        wake: Wake = lambda _keys: None,
+    ) -> None:
+        """`wake`: is called with resources that waited for what has been made."""
+        self._wake = wake
         self._kube = kube
         self._admin = admin
         self._reporter = reporter
@@ -219,6 +231,7 @@ class Streams(Kind[StreamSpec]):
                 raise
             made = {"path": spec.path, "policy": policy, "if_not_exists": True}
             shown = await self._admin.call(bootstrap, "stream.create", made)
+            self._wake(self._index.topics_of(key_of(body)))
         changes = {name: value for name, value in policy.items() if name in shown and shown[name] != value}
         if changes:
             await self._admin.call(bootstrap, "stream.alter", {"path": spec.path, "changes": changes})

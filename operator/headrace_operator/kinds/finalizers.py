@@ -18,7 +18,7 @@ async def keep_finalizer(kube: Kube, cache: Cache, body: Body, *, wanted: bool) 
     where = path(API, body["kind"], meta["namespace"], meta["name"])
     found = await kube.merge(where, {"metadata": {"finalizers": after, "resourceVersion": meta["resourceVersion"]}})
     if found is not None:
-        cache.take({"apiVersion": body["apiVersion"], "kind": body["kind"], **found})
+        cache.learn({"apiVersion": body["apiVersion"], "kind": body["kind"], **found})
     return True
 
 

@@ -46,6 +46,15 @@ class Index:
         """The resources that name a cluster."""
         return tuple(self._by_cluster.get(cluster, ()))
 
+    def topics_of(self, stream: Key) -> Collection[Key]:
+        """The Topics of a Stream's path."""
+        spoken = self._of.get(stream)
+        if spoken is None or spoken.thing is None:
+            return ()
+        begin = f"{spoken.thing[2]}:"
+        there = (key for key in self._by_cluster[spoken.cluster] if key.kind == "Topic")
+        return tuple(key for key in there if (of := self._of[key].thing) is not None and of[2].startswith(begin))
+
     def alike(self, key: Key) -> Collection[Key]:
         """Other resources that are about the same thing."""
         spoken = self._of.get(key)

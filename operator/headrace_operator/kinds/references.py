@@ -9,7 +9,7 @@ from headrace_operator.builders.names import bootstrap
 from headrace_operator.engine import Body, Cache, Key, key_of
 from headrace_operator.kinds.index import Index
 from headrace_operator.specs import ClusterRef, ClusterSpec
-from headrace_operator.status import Condition
+from headrace_operator.status import Condition, figures_of
 
 
 class Unresolved(Exception):
@@ -67,14 +67,30 @@ def _allows(cache: Cache, spec: ClusterSpec, namespace: str) -> bool:
 
 
 def check_oldest(cache: Cache, index: Index, body: Body) -> None:
-    """Of several resources that say the same thing the oldest holds. Raises Unresolved for the others."""
-    meta = body["metadata"]
-    mine = (meta["creationTimestamp"], meta["namespace"], meta["name"])
+    """Of several resources that say the same thing the oldest holds; one that its cluster does not allow holds nothing.
+
+    Raises Unresolved for the others.
+    """
+    mine = _claim(body)
     for key in index.alike(key_of(body)):
         other = cache.get(key)
-        if other is None:
-            continue
-        if (other["metadata"]["creationTimestamp"], key.namespace, key.name) < mine:
+        if other is not None and _claim(other) < mine and _may(cache, other):
             raise Unresolved(
                 "Clash", f"{key.kind} {key.namespace}/{key.name}, which is older, is about the same: delete one of them"
             )
+
+
+def _claim(body: Body) -> tuple[str, bool, str, str]:
+    """The least holds. Times are whole seconds: of two resources of one second the one that has it already."""
+    meta = body["metadata"]
+    return meta["creationTimestamp"], not figures_of(body.get("status") or {}), meta["namespace"], meta["name"]
+
+
+def _may(cache: Cache, body: Body) -> bool:
+    """Whether a resource's cluster is there for it."""
+    ref = body["spec"]["clusterRef"]
+    try:
+        resolve(cache, body, ClusterRef(name=ref["name"], namespace=ref.get("namespace")))
+    except Unresolved:
+        return False
+    return True

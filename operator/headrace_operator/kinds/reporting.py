@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from headrace_operator.builders.names import Manifest
 from headrace_operator.engine import Body, Cache, key_of
 from headrace_operator.kube import Kube
-from headrace_operator.status import FIGURES_S, Condition, complete, differs, instant, ready, status
+from headrace_operator.status import FIGURES_S, Condition, complete, differs, figures_of, instant, ready, status
 
 
 class Named(Protocol):
@@ -42,7 +42,7 @@ class Reporter:
             generation=meta["generation"],
             conditions=[ready(all_of_them), *all_of_them],
             # What is not known now is as it was: no answer is no reason to forget.
-            figures={**_figures(before), **{name: value for name, value in figures.items() if value is not None}},
+            figures={**figures_of(before), **{name: value for name, value in figures.items() if value is not None}},
             before=before,
             now=instant(time.time()),
         )
@@ -59,16 +59,12 @@ class Reporter:
         if due:
             self._figures_at[meta["uid"]] = time.monotonic()
         if self._cache is not None:
-            self._cache.take({"apiVersion": body["apiVersion"], "kind": body["kind"], **after})
+            self._cache.learn({"apiVersion": body["apiVersion"], "kind": body["kind"], **after})
 
-    async def tell(self, of: Named, reason: str, message: str, *, warning: bool = False) -> None:
-        """An event."""
-        await self._kube.tell(of.resource, reason=reason, message=message, warning=warning)
+    async def tell(self, of: Named, reason: str, message: str, *, warning: bool = False, mark: str = "") -> bool:
+        """An event. See Kube.tell."""
+        return await self._kube.tell(of.resource, reason=reason, message=message, warning=warning, mark=mark)
 
     def forget(self, uid: str) -> None:
         """The resource is gone."""
         self._figures_at.pop(uid, None)
-
-
-def _figures(before: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in before.items() if name not in ("observedGeneration", "conditions")}

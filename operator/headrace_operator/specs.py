@@ -294,6 +294,11 @@ class JobSpec(Spec, frozen=True):
         return self.checkpoint.claim is None and self.checkpoint.url is None
 
 
+_KNOWN: Final = [
+    msgspec.json.Decoder(spec) for spec in (ClusterSpec, VolumeSpec, StreamSpec, TopicSpec, UserSpec, JobSpec)
+]
+"""So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""
+
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _DECIMAL: Final = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}

@@ -296,6 +296,11 @@ class JobSpec(Spec, frozen=True):
         return self.checkpoint.claim is None and self.checkpoint.url is None
 
 
+_KNOWN: Final = [
+    msgspec.json.Decoder(spec) for spec in (ClusterSpec, VolumeSpec, StreamSpec, TopicSpec, UserSpec, JobSpec)
+]
+"""So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""
+
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FACTORS: Final[Mapping[str, Decimal]] = {
     **{f"{unit}i": Decimal(2) ** (10 * power) for power, unit in enumerate("KMGTPE", 1)},

@@ -393,3 +393,5 @@ METHODS: Final[Mapping[str, _Method]] = {
     "groups.show": _Method(OneGroup, groups_show),
     **{name: _Method(params, run) for name, (params, run) in cluster_admin.METHODS.items()},
 }
+_KNOWN: Final = [msgspec.msgpack.Decoder(method.params) for method in METHODS.values()]
+"""So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""

@@ -12,7 +12,7 @@ from headrace.broker import replica_reads
 from headrace.broker.old_reads import extents_of, replica_of
 from headrace.broker.opening import AlreadySealed
 from headrace.broker.replica_reads import Replica
-from headrace.broker.roll_frames import Open
+from headrace.broker.roll_frames import read_open
 from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, Offset
@@ -111,7 +111,7 @@ class _PeerApis:
 
     async def open_partitionlet(self, asked: OpenPartitionlet, payload: memoryview, _session: Session) -> Opened:
         try:
-            (opening,) = msgspec.msgpack.decode(payload, type=list[Open])
+            (opening,) = read_open(payload)
         except (msgspec.DecodeError, ValueError) as error:
             raise KafkaError(Code.UNSUPPORTED_VERSION, f"an open frame is not understood: {error}") from error
         if (opening.partitionlet, opening.first) != (asked.partitionlet, asked.first):

@@ -8,9 +8,7 @@ elsewhere on each replica, so it is the state itself that is compared. What may 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import msgspec
-
-from headrace.broker.roll_frames import Carried, Open
+from headrace.broker.roll_frames import Carried, read_open, read_producers
 from headrace.broker.upkeep import Held
 from headrace.container.producers import BATCHES_KEPT, KnownBatch
 from headrace.ids import PartitionletId
@@ -56,10 +54,10 @@ def _batches(held: Held, partitionlet: PartitionletId, behind: int) -> Iterator[
 def _entries(frame: Frame) -> list[Carried]:
     match frame.type:
         case FrameType.OPEN:
-            (opened,) = msgspec.msgpack.decode(frame.payload, type=list[Open])
+            (opened,) = read_open(frame.payload)
             return opened.producers
         case FrameType.PRODUCERS:
-            return msgspec.msgpack.decode(frame.payload, type=list[Carried])
+            return read_producers(frame.payload)
         case _:
             return []
 

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.catalog.rows import PartitionletRow, TopicRow
 from headrace.container.producers import Producers
+from headrace.wire.primitives import Buffer
 
 
 class Carried(msgspec.Struct, frozen=True, array_like=True):
@@ -51,6 +52,10 @@ class Open(msgspec.Struct, frozen=True, array_like=True):
 
 OPENED_AT_ONCE = 1000
 
+_opens = msgspec.msgpack.Decoder(list[Open])
+_carried = msgspec.msgpack.Decoder(list[Carried])
+_seals = msgspec.msgpack.Decoder(Seal)
+
 
 def open_frames(opened: Sequence[tuple[TopicRow, PartitionletRow]]) -> Iterator[bytes]:
     """The payloads that open the partitionlets of new topics or partitions."""
@@ -70,6 +75,21 @@ def open_frames(opened: Sequence[tuple[TopicRow, PartitionletRow]]) -> Iterator[
                 for topic, row in opened[index : index + OPENED_AT_ONCE]
             ]
         )
+
+
+def read_open(payload: Buffer) -> list[Open]:
+    """What an open frame opens. Raises msgspec.DecodeError."""
+    return _opens.decode(payload)
+
+
+def read_producers(payload: Buffer) -> list[Carried]:
+    """What a frame carries on. Raises msgspec.DecodeError."""
+    return _carried.decode(payload)
+
+
+def read_seal(payload: Buffer) -> Seal:
+    """What a seal frame says. Raises msgspec.DecodeError."""
+    return _seals.decode(payload)
 
 
 def carried(producers: Producers) -> list[Carried]:

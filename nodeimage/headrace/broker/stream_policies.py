@@ -1,4 +1,7 @@
-"""A stream's policy as admin calls give and show it: checked fields in, plain fields out. Pure."""
+"""A stream's policy as admin calls give and show it: checked fields in, plain fields out. Pure.
+
+msgspec knows both classes that are converted to since `catalog.commands` was loaded, whose decoder has them in it.
+"""
 
 from typing import Final
 

@@ -7,9 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
-from headrace.broker.roll_frames import Carried, Open, Seal
+from headrace.broker.roll_frames import Seal, read_open, read_producers, read_seal
 from headrace.broker.topics import Topic
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow
@@ -63,12 +61,12 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
             case FrameType.OPEN:
                 if frame.epoch >= container.recovered_epoch:
                     torn_below = NOWHERE
-                (opened,) = msgspec.msgpack.decode(frame.payload, type=list[Open])
+                (opened,) = read_open(frame.payload)
                 entries = opened.producers
             case FrameType.PRODUCERS:
-                entries = msgspec.msgpack.decode(frame.payload, type=list[Carried])
+                entries = read_producers(frame.payload)
             case FrameType.SEAL:
-                seal = msgspec.msgpack.decode(frame.payload, type=Seal)
+                seal = read_seal(frame.payload)
                 continue
             case _:
                 continue

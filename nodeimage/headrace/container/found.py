@@ -39,6 +39,10 @@ class FoundReplica:
     folder: Path = Path()
 
 
+_records = msgspec.json.Decoder(ContainerRecord)
+_replicas = msgspec.msgpack.Decoder(list[FoundReplica], dec_hook=lambda _type, text: Path(text))
+
+
 def told(found: Sequence[FoundReplica]) -> bytes:
     """As another node is told of them."""
     return msgspec.msgpack.encode(found, enc_hook=str)
@@ -46,7 +50,7 @@ def told(found: Sequence[FoundReplica]) -> bytes:
 
 def heard(payload: bytes | memoryview) -> list[FoundReplica]:
     """As `told` by another node, whose folders they are in."""
-    return msgspec.msgpack.decode(payload, type=list[FoundReplica], dec_hook=lambda _type, text: Path(text))
+    return _replicas.decode(payload)
 
 
 def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> FoundReplica | None:
@@ -58,7 +62,7 @@ def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> Foun
     if state is None or not state.record:
         raise CorruptLog(f"{folder} has no record of its container")
     try:
-        record = msgspec.json.decode(state.record, type=ContainerRecord)
+        record = _records.decode(state.record)
     except msgspec.DecodeError as error:
         raise CorruptLog(f"{folder} has a record that cannot be read: {error}") from error
     if record.state == "deleted":

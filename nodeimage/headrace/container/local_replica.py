@@ -34,6 +34,8 @@ log = structlog.get_logger()
 
 CATALOG: Final = "catalog"
 
+_records = msgspec.json.Decoder(ContainerRecord)
+
 
 class LocalReplica:
     """Made by `open`. The loop thread's own."""
@@ -226,7 +228,7 @@ class LocalReplica:
     def known_record(self) -> ContainerRecord | None:
         """The container's record as it was kept last."""
         kept = self._state.record
-        return msgspec.json.decode(kept, type=ContainerRecord) if kept else None
+        return _records.decode(kept) if kept else None
 
     async def remember(self, record: str) -> None:
         """The container's record, as the store has it."""

@@ -37,6 +37,9 @@ class ReplicaFile(msgspec.Struct, frozen=True):
     """The container's last known record, as JSON: the cluster store can be rebuilt from these."""
 
 
+_files = msgspec.json.Decoder(ReplicaFile)
+
+
 def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
     """The replica in `folder`; made, empty, where there is none. Raises CorruptLog, StorageFull.
 
@@ -84,7 +87,7 @@ def read(folder: Path) -> ReplicaFile | None:
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(raw, type=ReplicaFile)
+        return _files.decode(raw)
     except msgspec.DecodeError as error:
         raise CorruptLog(f"{folder / _NAME} cannot be read: {error}. Restore it, or remove the folder.") from error
 

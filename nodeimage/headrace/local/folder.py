@@ -74,6 +74,10 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, nodes=tuple(each for each in self.nodes if each.name != name))
 
 
+_files = msgspec.json.Decoder(ClusterFile)
+_fields = msgspec.json.Decoder(dict[str, object])
+
+
 def node_name(number: int) -> str:
     """The name of a node's folder, log and process here, by the node's id."""
     return f"node-{number}"
@@ -107,10 +111,10 @@ def read_cluster_file(folder: Path) -> ClusterFile | None:
     except OSError as error:
         raise FolderRefused(f"{path} cannot be read: {error.strerror}") from error
     try:
-        version = msgspec.json.decode(written, type=dict[str, object]).get("version")
+        version = _fields.decode(written).get("version")
         if version != FILE_VERSION:
             raise FolderRefused(f"{path} has version {version}, this headrace knows {FILE_VERSION}: use a newer one")
-        return msgspec.json.decode(written, type=ClusterFile)
+        return _files.decode(written)
     except msgspec.DecodeError as error:
         raise FolderRefused(
             f"{path} is damaged ({error}): delete it once no node of this folder runs; the data stay"

@@ -82,6 +82,9 @@ class _ReadyFile(msgspec.Struct, frozen=True):
     id: int
 
 
+_ready_files = msgspec.json.Decoder(_ReadyFile)
+
+
 def log_path(folder: Path, name: str) -> Path:
     """Where a node's output goes."""
     return folder / "logs" / f"{name}.log"
@@ -162,7 +165,7 @@ def _ready_id(folder: Path, child: Child) -> int | None:
     if code is not None:
         raise child.death(code)
     try:
-        return msgspec.json.decode(ready_path(folder, child.name).read_bytes(), type=_ReadyFile).id
+        return _ready_files.decode(ready_path(folder, child.name).read_bytes()).id
     except (FileNotFoundError, msgspec.DecodeError):
         return None  # not there yet, or not whole yet
 

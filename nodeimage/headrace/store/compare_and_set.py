@@ -11,15 +11,11 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.store.protocol import ClusterStore, VersionConflict
-from headrace.store.record_types import R, Record, decode
+from headrace.store.record_types import NextId, R, decode
 
 _SKIPPED = 100
 """Ids of which nothing may be left."""
 _PAUSE_S = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)
-
-
-class _NextId(Record, frozen=True):
-    next: int = 1
 
 
 def read(store: ClusterStore, key: str, type_: type[R]) -> R | None:
@@ -50,16 +46,16 @@ def change(store: ClusterStore, key: str, type_: type[R], decide: Callable[[R | 
 def take_id(store: ClusterStore, kind: str) -> int:
     """An id that nobody has had."""
 
-    def decide(present: _NextId | None) -> _NextId:
-        return _NextId(1 + (present or _NextId()).next)
+    def decide(present: NextId | None) -> NextId:
+        return NextId(1 + (present or NextId()).next)
 
-    return change(store, f"next/{kind}", _NextId, decide).next - 1
+    return change(store, f"next/{kind}", NextId, decide).next - 1
 
 
 def skip_ids(store: ClusterStore, kind: str, highest: int) -> None:
     """No id up to `highest`, nor any that may have been handed out behind it, is handed out (again)."""
 
-    def decide(present: _NextId | None) -> _NextId:
-        return _NextId(max((present or _NextId()).next, highest + _SKIPPED))
+    def decide(present: NextId | None) -> NextId:
+        return NextId(max((present or NextId()).next, highest + _SKIPPED))
 
-    change(store, f"next/{kind}", _NextId, decide)
+    change(store, f"next/{kind}", NextId, decide)

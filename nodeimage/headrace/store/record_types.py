@@ -6,7 +6,7 @@
     volume/<name>            VolumeRecord
     controller               LeaseRecord
     balance                  BalanceRecord
-    next/{node,container}    the next id: ids are handed out once and never again
+    next/{node,container}    NextId: ids are handed out once and never again
     producer-ids             ProducerIdBlock
 
 Values are JSON, to be read by people too; fields that this version does not know are kept out of its way, not refused.
@@ -14,7 +14,8 @@ Values are JSON, to be read by people too; fields that this version does not kno
 
 import re
 import uuid
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -191,6 +192,28 @@ class ProducerIdBlock(Record, frozen=True):
     next: int = 0
 
 
+class NextId(Record, frozen=True):
+    """`next`: the first id that was not handed out."""
+
+    next: int = 1
+
+
+_DECODERS: Final[Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {
+    type_: msgspec.json.Decoder(type_)
+    for type_ in (
+        ClusterRecord,
+        NodeRecord,
+        ContainerRecord,
+        VolumeRecord,
+        LeaseRecord,
+        BalanceRecord,
+        ProducerIdBlock,
+        NextId,
+    )
+}
+"""Made here, once: msgspec learns a class at the first use, and two threads that come first at once crash in it."""
+
+
 def check_volume(volume: VolumeRecord) -> None:
     """Raise HeadraceError, with one line that says why, for a volume that cannot be kept to."""
     wrong = ""
@@ -218,8 +241,12 @@ def decode_container(found: Versioned) -> ContainerRecord:
 
 
 def decode(value: bytes, type_: type[R], key: str) -> R:
-    """A record as it stands in the store under `key`. Raises CorruptLog where it cannot be read."""
+    """A record as it stands in the store under `key`. Raises CorruptLog where it cannot be read.
+
+    `type_`: of the records above.
+    """
+    decoder: msgspec.json.Decoder[R] = _DECODERS[type_]
     try:
-        return msgspec.json.decode(value, type=type_)
+        return decoder.decode(value)
     except msgspec.DecodeError as error:
         raise CorruptLog(f"the cluster store's record {key} cannot be read: {error}") from error

@@ -22,6 +22,7 @@ MAX_RESPONSE: Final = 256 << 20
 """Bytes of the largest response that is read; above it the other side does not speak Kafka."""
 
 _LENGTH = struct.Struct(">i")
+_admin_requests = msgspec.msgpack.Decoder(tuple[str, dict[str, Any]])
 
 
 class BrokerConnection:
@@ -109,7 +110,7 @@ def decode_admin_request(body: bytes | memoryview) -> tuple[str, dict[str, Any]]
     try:
         if not len(body) or body[0]:
             raise MalformedRequest("an admin request starts with a zero byte")
-        return msgspec.msgpack.decode(body[1:], type=tuple[str, dict[str, Any]])
+        return _admin_requests.decode(body[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MalformedRequest(f"not an admin request: {error}") from error
 

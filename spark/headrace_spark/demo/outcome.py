@@ -65,14 +65,16 @@ class _TopicWindow(msgspec.Struct, frozen=True):
     start: str
 
 
+_windows = msgspec.json.Decoder(_TopicWindow)
+
+
 def read_window_topic(bootstrap: str, topic: str) -> list[WindowKey]:
     """The key of every window in a topic, repeats and all, in order."""
     from datetime import datetime
 
-    decoder = msgspec.json.Decoder(_TopicWindow)
     found = []
     for value in _read_all(bootstrap, topic):
-        window = decoder.decode(value)
+        window = _windows.decode(value)
         start = datetime.fromisoformat(window.start.replace("Z", "+00:00"))
         found.append((window.device, window.sensor, round(start.timestamp() * 1000)))
     return found

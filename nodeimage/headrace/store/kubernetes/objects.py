@@ -39,6 +39,8 @@ RENEWAL: Final = "headrace.dev/renewal"
 
 Object = dict[str, Any]
 
+_leases = msgspec.json.Decoder(LeaseRecord)
+
 
 @dataclass(frozen=True, slots=True)
 class Resource:
@@ -168,7 +170,7 @@ def with_record(found: Object, key: str, value: bytes, *, now: str) -> Object:
             record["in_sync"] = [{"node": node, "format": format} for node, format in record["in_sync"]]
             changed = {**found, "spec": spec, "status": status | _camel(record)}
         case LEASES.kind:
-            lease = msgspec.json.decode(value, type=LeaseRecord)
+            lease = _leases.decode(value)
             spec |= {
                 "holderIdentity": f"{lease.node}/{lease.run}",
                 "leaseTransitions": lease.term,

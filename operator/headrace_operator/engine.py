@@ -4,7 +4,8 @@ An event says only that something may be other than it should be: it leaves the 
 its key in the queue. A worker takes the key and calls the kind's `reconcile` with what the cache has then. Whatever
 goes wrong is tried again, later each time; a reconcile may also ask to be called again after a while; and a sweep lists
 everything now and then, and queues it: so an event that was missed is made up for, and watches that miss events are
-found out.
+found out. Everything is listed before the first reconcile too: by a cache that is half full, a cluster that has not
+been heard of yet would be one that is gone.
 
 1. Of one resource, one reconcile runs at a time, and one begins after every change of what it asks for.
 2. A change of status alone begins none: what is written there is ours.
@@ -20,10 +21,13 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import structlog
+
+from headrace_operator.cache import Body, Cache, Key, News, key_of
+
+__all__ = ["Body", "Cache", "Key", "News", "key_of"]
 
 log = structlog.get_logger()
 
@@ -39,23 +43,9 @@ SPREAD: Final = 0.2
 DEAF_SWEEPS: Final = 3
 """Sweeps that had to make up for missed events, and none between them that found all as told: watches are deaf."""
 SWEEPS_LATE: Final = 4
-
-Body = Mapping[str, Any]
-
-
-class Key(NamedTuple):
-    """A resource."""
-
-    kind: str
-    namespace: str
-    name: str
-
-
-def key_of(body: Body) -> Key:
-    """Of a resource as the API server gives it."""
-    meta = body["metadata"]
-    return Key(str(body["kind"]), str(meta.get("namespace", "")), str(meta["name"]))
-
+FIRST_LOOK_S: Final = 60.0
+"""So long the first reconcile waits until everything has been listed; then it goes by what was heard."""
+FIRST_LOOK_AGAIN_S: Final = 1.0
 
 Reconcile = Callable[[Key, Body | None], Awaitable[float | None]]
 """Makes things as a resource asks for; None: it is gone. After how many seconds to be called again, if at all."""
@@ -72,95 +62,6 @@ class _Work:
     again: bool = False
 
 
-class News(Enum):
-    """What an event said that was not known."""
-
-    NOTHING = "nothing"
-    FIGURES = "figures"
-    """Status alone, which is ours."""
-    CHANGED = "changed"
-
-
-class Cache:
-    """The resources of all kinds, as last seen, without what only the API server needs of them."""
-
-    def __init__(self) -> None:
-        self._by_kind: dict[str, dict[tuple[str, str], Body]] = {}
-        self.on_learnt: Callable[[Key, Body], None] = lambda _key, _body: None
-
-    def take(self, body: Body, *, deleted: bool = False) -> News:
-        """A resource is so now, or was when it was deleted. An older state than the one that is here is no news."""
-        key = key_of(body)
-        of_kind = self._by_kind.setdefault(key.kind, {})
-        at = (key.namespace, key.name)
-        known = of_kind.get(at)
-        if deleted:
-            if known is None or known["metadata"].get("uid") != body["metadata"].get("uid"):
-                return News.NOTHING
-            del of_kind[at]
-            return News.CHANGED
-        if known is not None and _is_older(body, known):
-            return News.NOTHING
-        meta = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
-        of_kind[at] = {**body, "metadata": meta}
-        return News.FIGURES if known is not None and _asks_the_same(known, body) else News.CHANGED
-
-    def learn(self, body: Body) -> None:
-        """What the API server answered to a write of ours. No watch will tell of a change of somebody else's in it."""
-        key = key_of(body)
-        known = self.get(key)
-        if known is None or self.take(body) is not News.CHANGED:
-            return  # it has gone meanwhile, or says nothing new
-        if not _asks_the_same(known, body, names=SOMEBODY_ELSES):
-            self.on_learnt(key, body)
-
-    def gone(self, key: Key, *, uid: str | None = None) -> bool:
-        """There is no such resource (any more), whatever was heard; whether that was news."""
-        of_kind = self._by_kind.get(key.kind, {})
-        known = of_kind.get((key.namespace, key.name))
-        if known is None or (uid is not None and known["metadata"].get("uid") != uid):
-            return False
-        del of_kind[key.namespace, key.name]
-        return True
-
-    def get(self, key: Key) -> Body | None:
-        """One resource."""
-        return self._by_kind.get(key.kind, {}).get((key.namespace, key.name))
-
-    def all(self, kind: str) -> Sequence[Body]:
-        """All of a kind."""
-        return list(self._by_kind.get(kind, {}).values())
-
-    def count(self, kind: str) -> int:
-        """How many there are."""
-        return len(self._by_kind.get(kind, {}))
-
-
-def _is_older(body: Body, known: Body) -> bool:
-    """Or the same. Resource versions are numbers that rise (KEP-5504); of two uids the last counts."""
-    mine, theirs = body["metadata"], known["metadata"]
-    if mine["resourceVersion"] == theirs["resourceVersion"]:
-        return True
-    if mine.get("uid") != theirs.get("uid"):
-        return False
-    try:
-        return int(mine["resourceVersion"]) < int(theirs["resourceVersion"])
-    except ValueError:
-        return False
-
-
-SOMEBODY_ELSES: Final = ("uid", "generation", "deletionTimestamp", "annotations", "labels")
-"""Of metadata, what a write of ours does not change."""
-LOOKED_AT: Final = (*SOMEBODY_ELSES, "finalizers")
-
-
-def _asks_the_same(one: Body, other: Body, *, names: Sequence[str] = LOOKED_AT) -> bool:
-    """Whether two states differ in nothing that a reconcile looks at."""
-    return one["metadata"].get("generation") is not None and all(
-        one["metadata"].get(name) == other["metadata"].get(name) for name in names
-    )
-
-
 class Engine:
     """The queue and its workers."""
 
@@ -173,8 +74,12 @@ class Engine:
         longest_backoff_s: float = BACKOFF_S[-1],
         listing: Listing | None = None,
         referrers: Referrers | None = None,
+        others: Sequence[str] = (),
     ) -> None:
-        """`listing`: for the sweep; None: it queues what the cache has. `referrers`: whom a change concerns too."""
+        """`listing`: for the sweep; None: it queues what the cache has. `referrers`: whom a change concerns too.
+
+        `others`: kinds that are listed before the first reconcile, and not reconciled.
+        """
         self.cache = cache
         cache.on_learnt = self._changed
         self._reconcilers = reconcilers
@@ -182,6 +87,7 @@ class Engine:
         self._longest_backoff_s = longest_backoff_s
         self._listing = listing
         self._referrers = referrers
+        self._others = others
         self._due: list[tuple[float, int, Key]] = []
         self._scheduled: dict[Key, float] = {}
         self._work: dict[Key, _Work] = {}
@@ -189,6 +95,8 @@ class Engine:
         self._turn = 0
         self._attempts: dict[Key, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._looked = asyncio.Event()
+        """Set once everything has been listed."""
         self._sooner = asyncio.Event()
         self._swept_at = time.monotonic()
         self._missed_in_a_row = 0
@@ -277,6 +185,7 @@ class Engine:
     # --- inside
 
     async def _worker(self) -> None:
+        await self._looked.wait()
         while True:
             key = await self._waiting.get()
             work = self._work[key]
@@ -322,7 +231,38 @@ class Engine:
             except TimeoutError:
                 pass
 
+    async def _first_look(self) -> None:
+        """List everything, or as much as can be listed by then; events come in meanwhile."""
+        left = [*self._others, *self._reconcilers] if self._listing is not None else []
+        try:
+            async with asyncio.timeout(FIRST_LOOK_S):
+                while left:
+                    try:
+                        await self._list(left[0])
+                        del left[0]
+                    except Exception as error:
+                        log.warning("a first look failed", kind=left[0], error=repr(error))
+                        left.append(left.pop(0))
+                        await asyncio.sleep(FIRST_LOOK_AGAIN_S)
+        except TimeoutError:
+            log.warning("not everything could be listed: what was heard of has to do", kinds=left)
+        self._looked.set()
+
+    async def _list(self, kind: str) -> Mapping[Key, bool]:
+        """What there is of a kind by the listing, and whether that was news of something that was known."""
+        assert self._listing is not None
+        found = {}
+        async for body in self._listing(kind):
+            key = key_of(body)
+            known = self.cache.get(key) is not None
+            is_news = self.cache.take(body) is News.CHANGED
+            if is_news:
+                self._changed(key, body)  # its event will be none when it comes
+            found[key] = is_news and known
+        return found
+
     async def _sweep(self) -> None:
+        await self._first_look()
         while True:
             await asyncio.sleep(self._sweep_s)
             try:
@@ -338,12 +278,9 @@ class Engine:
         """Look at all of a kind, as they are listed now. Raises whatever the listing does."""
         if self._listing is not None:
             before = {key_of(body): body["metadata"]["resourceVersion"] for body in self.cache.all(kind)}
-            listed = set()
-            async for body in self._listing(kind):
-                key = key_of(body)
-                listed.add(key)
-                version = before.get(key)
-                if self.cache.take(body) is News.CHANGED and version is not None:
+            listed = await self._list(kind)
+            for key, is_news in listed.items():
+                if is_news and key in before:
                     self._miss(key)
             for key, version in before.items():
                 present = self.cache.get(key)

@@ -69,7 +69,9 @@ class Operator:
         image: str,
         spark: str,
         longest_backoff_s: float = BACKOFF_S[-1],
+        cluster_rights: bool = True,
     ) -> None:
+        """`cluster_rights`: whether it may look at namespaces."""
         self._api = api
         self._namespaces = namespaces
         self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
@@ -82,6 +84,7 @@ class Operator:
             longest_backoff_s=longest_backoff_s,
             listing=self._listed,
             referrers=self._index.concerned,
+            others=["Namespace"] if cluster_rights else [],
         )
         self.http = HttpPort(stale=self.engine.stale, figures=self._figures)
 
@@ -138,6 +141,10 @@ class Operator:
             self.engine.enqueue(key)
 
     async def _listed(self, kind: str) -> AsyncIterator[Body]:
+        if kind == "Namespace":
+            async for body in self.kube.pages("v1", kind, None):
+                yield body
+            return
         everywhere: Sequence[str | None] = self._namespaces or [None]
         for namespace in everywhere:
             async for body in self.kube.pages(API, kind, namespace):
@@ -207,6 +214,7 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         namespaces=_namespaces(),
         sweep_s=float(os.environ.get("HEADRACE_SWEEP_S", SWEEP_S)),
         longest_backoff_s=float(os.environ.get("HEADRACE_BACKOFF_S", BACKOFF_S[-1])),
+        cluster_rights=_has_cluster_rights(),
         image=image,
         spark=os.environ.get("HEADRACE_SPARK_IMAGE", f"headrace/spark:{__version__}"),
     )

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from headrace_operator import cache as cache_module
 from headrace_operator import engine as engine_module
 from headrace_operator.engine import Body, Cache, Engine, Key, News
 
@@ -209,3 +210,108 @@ async def test_there_are_never_more_at_a_time_than_workers() -> None:
     assert kind.most == engine_module.WORKERS
     assert engine.queued == 0
     await engine.close()
+
+
+async def test_what_only_a_list_told_of_concerns_others_too() -> None:
+    """Its event comes later, and is no news then: so the list is all that tells of it."""
+    kind = Kind()
+    noted: list[Key] = []
+
+    async def listing(_kind: str):
+        yield body("a", 1)
+
+    engine = Engine(
+        {"Topic": kind.reconcile},
+        cache=Cache(),
+        sweep_s=0.05,
+        listing=listing,
+        referrers=lambda key, _body: noted.append(key) or [],  # type: ignore[func-returns-value]
+    )
+    await engine.sweep("Topic")
+    engine.seen(body("a", 1))
+    assert noted == [KEY]
+    assert engine.missed == 0
+
+
+async def test_a_change_that_a_sweep_finds_ends_a_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = Kind()
+    there = [body("a", 1)]
+
+    async def listing(_kind: str):
+        for each in there:
+            yield each
+
+    engine = Engine({"Topic": kind.reconcile}, cache=Cache(), sweep_s=0.05, listing=listing)
+    monkeypatch.setattr(engine_module, "BACKOFF_S", (3600.0,))
+    kind.failures = 1
+    engine.start()
+    await until(lambda: engine.failed == 1)
+    there[:] = [body("a", 2)]
+    await until(lambda: engine.reconciled)
+    assert kind.seen[-1] == (KEY, body("a", 2))
+    await engine.close()
+
+
+async def test_nothing_is_reconciled_before_everything_has_been_listed() -> None:
+    """By half of it, a cluster that is there would be taken for one that is gone."""
+    kind, other = Kind(), Kind()
+    listed = asyncio.Event()
+    cluster = {**body("c"), "kind": "StreamCluster"}
+
+    async def listing(of: str):
+        await listed.wait()
+        if of == "StreamCluster":
+            yield cluster
+
+    engine = Engine({"Topic": kind.reconcile, "StreamCluster": other.reconcile}, cache=Cache(), listing=listing)
+    engine.start()
+    engine.seen(body("a"))
+    await asyncio.sleep(0.05)
+    assert not kind.seen
+    listed.set()
+    await until(lambda: kind.seen and other.seen)
+    assert kind.seen == [(KEY, body("a"))]
+    assert other.seen == [(Key("StreamCluster", "ns", "c"), cluster)]
+    await engine.close()
+
+
+async def test_kinds_that_cannot_be_listed_hold_the_others_up_for_a_while_only(monkeypatch) -> None:
+    kind = Kind()
+    monkeypatch.setattr(engine_module, "FIRST_LOOK_S", 0.1)
+    monkeypatch.setattr(engine_module, "FIRST_LOOK_AGAIN_S", 0.01)
+    tried: list[str] = []
+
+    async def listing(of: str):
+        tried.append(of)
+        if of == "Namespace":
+            raise RuntimeError("forbidden")
+        yield body("a")
+
+    engine = Engine({"Topic": kind.reconcile}, cache=Cache(), listing=listing, others=["Namespace"])
+    engine.start()
+    await until(lambda: kind.seen)
+    assert tried.count("Topic") == 1
+    assert tried.count("Namespace") > 2
+    await engine.close()
+
+
+async def test_a_list_that_was_under_way_brings_nothing_back_that_has_gone() -> None:
+    cache = Cache()
+    cache.take(body("a", 1))
+    cache.take(body("a", 2), deleted=True)
+    assert cache.take(body("a", 1)) is News.NOTHING
+    assert cache.get(KEY) is None
+    cache.take(body("b", 1))
+    cache.gone(Key("Topic", "ns", "b"), uid="b")  # an answer that may have meant something else
+    assert cache.take(body("b", 1)) is News.CHANGED
+    anew = body("a", 3)
+    anew["metadata"]["uid"] = "another"
+    assert cache.take(anew) is News.CHANGED
+
+
+async def test_no_more_of_the_gone_are_remembered_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "DEAD", 3)
+    cache = Cache()
+    for number in range(10):
+        cache.take(body(f"t{number}"), deleted=True)
+    assert list(cache._dead) == ["t7", "t8", "t9"]

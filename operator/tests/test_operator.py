@@ -1,5 +1,6 @@
 """The process's parts together: health, metrics, what is watched."""
 
+import asyncio
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import kopf
 import pytest
 
 from headrace_operator import main
+from headrace_operator.engine import Key
 from headrace_operator.http_port import exposition
 
 from .fake_api import NOW, FakeApi
@@ -63,6 +65,32 @@ async def test_when_its_own_namespace_ends_all_with_finalizers_are_looked_at(
     ending = {"name": "ops", "resourceVersion": "2", "uid": "n", "deletionTimestamp": NOW}
     operator.namespace_seen({"kind": "Namespace", "metadata": ending}, deleted=False)
     assert looked == ["s"]
+
+
+@pytest.mark.parametrize("rights", [True, False])
+async def test_resources_and_namespaces_are_known_before_the_first_reconcile(rights: bool) -> None:
+    """Else one that starts would take a Stream's cluster for gone, and leave what is to be deleted with it."""
+    api = ClosingApi()
+    api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "far"}})
+    meta = {"name": "s", "namespace": "far"}
+    api.put({"apiVersion": "headrace.dev/v1alpha1", "kind": "Stream", "metadata": meta, "spec": {}})
+    asked: list[str] = []
+    api.refuse = lambda _method, path: asked.append(path)  # type: ignore[func-returns-value]
+    operator = main.Operator(
+        api,  # type: ignore[arg-type]
+        namespaces=[] if rights else ["far"],
+        sweep_s=300,
+        image="i",
+        spark="s",
+        cluster_rights=rights,
+    )
+    operator.engine.start()
+    await asyncio.wait_for(operator.engine._looked.wait(), 5)
+    cache = operator.engine.cache
+    assert cache.get(Key("Stream", "far", "s")) is not None
+    assert (cache.get(Key("Namespace", "", "far")) is not None) == rights
+    assert ("/api/v1/namespaces" in asked) == rights
+    await operator.close()
 
 
 def test_what_kopf_watches_leaves_nothing_on_resources() -> None:

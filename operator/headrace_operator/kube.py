@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 import structlog
 
@@ -35,6 +36,8 @@ EITHER_OR: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, None]]]] = {
     "PodDisruptionBudget": (("spec",), {"minAvailable": None}),
 }
 """By kind, where a field stands that cannot be beside one of ours. Whose it is keeps it, whatever we apply."""
+REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""Answers of the API server that asking again does not change."""
 KNOWN: Final = 20_000
 """Objects of which is remembered what the server made of them."""
 
@@ -85,10 +88,16 @@ _PLURALS: Final = {
 
 
 def path(api_version: str, kind: str, namespace: str | None, name: str | None = None) -> str:
-    """Of a collection, or of one object."""
+    """Of a collection, or of one object. A name is one step of it, whatever a resource has written there."""
     root = "/api" if "/" not in api_version else "/apis"
     within = f"/namespaces/{namespace}" if namespace else ""
-    return f"{root}/{api_version}{within}/{_PLURALS[kind]}" + (f"/{name}" if name else "")
+    return f"{root}/{api_version}{within}/{_PLURALS[kind]}" + (f"/{_step(name)}" if name else "")
+
+
+def _step(name: str) -> str:
+    if name in (".", ".."):
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"{name!r} is no name of an object")
+    return quote(name, safe="")
 
 
 def path_of(manifest: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import yaml
 
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace_operator.engine import Key
-from headrace_operator.specs import FINALIZER
+from headrace_operator.specs import API, FINALIZER
 from headrace_operator.status import instant
 
 from .fake_api import NOW, Object
@@ -443,6 +443,29 @@ async def test_balance_and_the_default_volume_are_told_to_the_cluster() -> None:
         "disk_floor": 8 * 2**30,
     }
     assert world.cluster.volumes["default"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    ("namespace", "spec", "replicas"),
+    [
+        (NS, {"name": "default", "replicas": 3}, 3),
+        (NS, {"name": "default", "replicas": "many"}, 2),  # by CRDs of another version
+        ("elsewhere", {"name": "default", "replicas": 3}, 2),  # not for this cluster
+    ],
+)
+async def test_only_a_volume_that_holds_says_what_the_default_one_is(
+    namespace: str, spec: Object, replicas: int
+) -> None:
+    world = await started()
+    meta = {"name": "v", "namespace": namespace}
+    ref = {"clusterRef": {"name": "c", "namespace": NS}}
+    world.cluster.volumes["default"]["replicas"] = 3
+    world.api.put({"apiVersion": API, "kind": "Volume", "metadata": meta, "spec": {**ref, **spec}})
+    world.watch()
+    world.declare("StreamCluster", "c", SPEC | {"replication": {"replicas": 2, "minInSync": 1}})
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c")[0] == "True"
+    assert world.cluster.volumes["default"]["replicas"] == replicas
 
 
 async def test_one_replica_has_no_disruption_budget() -> None:

@@ -201,6 +201,12 @@ def test_there_is_an_example_of_each_kind() -> None:
         ("Volume", {"replicas": 10}),
         ("Volume", {"durability": "none"}),
         ("StreamUser", {"listener": "outside"}),
+        ("StreamUser", {"secretName": "Alice"}),
+        ("StreamUser", {"secretName": "../../far/secrets/s"}),
+        ("StreamJob", {"application": {"configMap": {"name": "../secrets/s"}}}),
+        ("StreamJob", {"application": {"configMap": {"name": "s", "key": "../s"}}}),
+        ("StreamJob", {"application": {"path": "/a.py"}, "user": "a/b"}),
+        ("StreamJob", {"application": {"path": "/a.py"}, "checkpoint": {"claim": "a b"}}),
         ("StreamJob", {"application": {"url": "ftp://x"}}),
         ("StreamJob", {"application": {"path": "/a.py"}, "trigger": {"availableNow": True, "schedule": "at noon"}}),
     ],
@@ -208,6 +214,11 @@ def test_there_is_an_example_of_each_kind() -> None:
 def test_a_bad_spec_is_refused_by_the_schema(kind: str, spec: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"clusterRef": {"name": "c"}, **spec}, schema(kind)["properties"]["spec"])
+
+
+def test_a_user_without_a_name_of_its_own_has_room_for_the_resources() -> None:
+    """Or its status could not be written, for ever."""
+    assert schema("StreamUser")["properties"]["status"]["properties"]["user"]["maxLength"] == 253
 
 
 @pytest.mark.skipif("HEADRACE_CRDCHECK" not in os.environ, reason="needs tests/crdcheck, built with go")

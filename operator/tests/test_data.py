@@ -346,6 +346,18 @@ async def test_a_secret_of_somebody_else_is_not_taken(world: World) -> None:
     assert world.api.one("Secret", "alice")["data"] == {}
 
 
+async def test_a_secret_that_cannot_be_is_a_condition_and_no_failure(world: World) -> None:
+    def refuse(method: str, path: str) -> ApiError | None:
+        refused = method == "PATCH" and "/secrets/" in path
+        return ApiError(422, 'metadata.name: Invalid value: "Alice"') if refused else None
+
+    world.api.refuse = refuse
+    assert await world.once(world.declare("StreamUser", "alice", {**REF, "secretName": "Alice"})) == 60.0
+    state, reason, message = world.condition("StreamUser", "alice")
+    assert (state, reason) == ("False", "Refused")
+    assert "Secret Alice" in message
+
+
 async def test_a_link_is_unknown(world: World) -> None:
     spec = {**REF, "source": {"bootstrap": "b:1"}, "target": {"stream": "/x"}}
     await world.run(world.declare("ReplicationLink", "l", spec))

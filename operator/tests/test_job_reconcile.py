@@ -226,12 +226,14 @@ async def test_executors_that_outlived_their_driver_are_cleared_away(world: Worl
         ({"checkpoint": {"claim": "narrow"}, "executors": 1}, "NotShared"),
         ({"user": "nobody"}, "NoUser"),
         ({"user": "alice"}, "NoSecret"),
+        ({"user": "broken"}, "NoSecret"),
         ({"parameters": {"password": "x"}}, "WrongSpec"),
     ],
 )
 async def test_what_is_missing_is_a_condition(world: World, fields: dict[str, Any], reason: str) -> None:
     world.kube.objects["PersistentVolumeClaim", "narrow"] = {"spec": {"accessModes": ["ReadWriteOnce"]}}
     world.sees("StreamUser", "alice", {"clusterRef": {"name": "quickstart"}})
+    world.sees("StreamUser", "broken", {"clusterRef": "quickstart", "secretName": "s"})  # its own condition says so
     again, status = await world.reconcile(**fields)
     assert again == job_kind.AGAIN_S
     assert status["state"] == "Refused"

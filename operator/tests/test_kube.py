@@ -34,6 +34,16 @@ def test_what_others_added_is_no_difference(present: Object, wanted: Object, exp
     assert covers(present, wanted) is expected
 
 
+async def test_a_name_that_a_resource_gives_leads_nowhere_else(api: FakeApi) -> None:
+    api.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "far"}})
+    wanted: list[str] = []
+    api.refuse = lambda _method, path: wanted.append(path)  # type: ignore[func-returns-value]
+    assert await Kube(api).get("v1", "ConfigMap", NS, "../../far/secrets/s?x") is None
+    assert wanted == [f"/api/v1/namespaces/{NS}/configmaps/..%2F..%2Ffar%2Fsecrets%2Fs%3Fx"]
+    with pytest.raises(ApiError, match="no name"):
+        await Kube(api).get("v1", "ConfigMap", NS, "..")
+
+
 async def test_what_is_so_already_is_not_written(api: FakeApi) -> None:
     kube = Kube(api)
     await kube.apply(service(a=1))

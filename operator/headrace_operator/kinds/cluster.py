@@ -43,9 +43,9 @@ from headrace_operator.kinds.cluster_view import (
     seconds_since,
 )
 from headrace_operator.kinds.finalizers import keep_finalizer
-from headrace_operator.kinds.references import cluster_key, invalid
+from headrace_operator.kinds.references import cluster_key, invalid, is_allowed
 from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kube import Kube, path
+from headrace_operator.kube import REFUSALS, Kube, path
 from headrace_operator.pod_http import Pods
 from headrace_operator.specs import API, FINALIZER, PAUSED, Balance, ClusterSpec, VolumeSpec, quantity
 from headrace_operator.status import Condition
@@ -126,7 +126,7 @@ class Clusters:
         try:
             await self._apply(objects, spec, seen, size)
         except ApiError as error:
-            if error.status not in (400, 403, 422):
+            if error.status not in REFUSALS:
                 raise
             seen.note("Reconciled", False, "Refused", f"{error}: change what it names", again_s=QUIET_S)
             self._availability(seen)
@@ -261,8 +261,12 @@ class Clusters:
     def _has_own_default_volume(self, objects: ClusterObjects) -> bool:
         mine = Key("StreamCluster", objects.namespace, objects.name)
         for body in self._cache.all("Volume"):
-            volume = msgspec.convert(body["spec"], VolumeSpec)
-            if (volume.name or body["metadata"]["name"]) == "default" and cluster_key(body, volume.cluster_ref) == mine:
+            try:
+                volume = msgspec.convert(body["spec"], VolumeSpec)
+            except msgspec.ValidationError:
+                continue  # it says so itself
+            named = (volume.name or body["metadata"]["name"]) == "default"
+            if named and cluster_key(body, volume.cluster_ref) == mine and is_allowed(self._cache, body):
                 return True
         return False
 

@@ -33,9 +33,9 @@ from headrace_operator.kinds.job_status import (
 )
 from headrace_operator.kinds.references import Unresolved, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kube import Kube
+from headrace_operator.kube import REFUSALS, Kube
 from headrace_operator.pod_http import Pods
-from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec
+from headrace_operator.specs import ClusterSpec, JobSpec
 
 ASK_S: Final = 10.0
 """A job that starts, fails, or whose executors are scaled."""
@@ -44,8 +44,6 @@ QUIET_S: Final = 60.0
 """One that is suspended, done, or between two runs."""
 AGAIN_S: Final = 15.0
 TYPES: Final = ("Reconciled", "Running")
-_REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""Answers of the API server that asking again does not change."""
 
 
 class Jobs:
@@ -134,7 +132,7 @@ class Jobs:
         user = self._cache.get(Key("StreamUser", key.namespace, spec.user))
         if user is None:
             raise Unresolved("NoUser", f"there is no StreamUser {spec.user} in namespace {key.namespace}")
-        name = msgspec.convert(user["spec"], UserSpec).secret_name or spec.user
+        name = str((user.get("spec") or {}).get("secretName") or spec.user)
         if await self._kube.get("v1", "Secret", key.namespace, name) is None:
             raise Unresolved("NoSecret", f"StreamUser {spec.user} has no Secret {name} (yet): see its conditions")
         return name
@@ -182,7 +180,7 @@ class Jobs:
             except ApiError as error:
                 if error.status == HTTPStatus.NOT_FOUND and manifest["apiVersion"] == SPARK_API:
                     raise Unresolved("NoSparkOperator", "engine kubeflow needs the Spark operator's CRDs") from error
-                if error.status not in _REFUSALS:
+                if error.status not in REFUSALS:
                     raise
                 what = f"{manifest['kind']} {manifest['metadata']['name']}"
                 raise Unresolved("Refused", f"{what} cannot be so: {error}") from error

@@ -74,7 +74,7 @@ def check_oldest(cache: Cache, index: Index, body: Body) -> None:
     mine = _claim(body)
     for key in index.alike(key_of(body)):
         other = cache.get(key)
-        if other is not None and _claim(other) < mine and _may(cache, other):
+        if other is not None and _claim(other) < mine and is_allowed(cache, other):
             raise Unresolved(
                 "Clash", f"{key.kind} {key.namespace}/{key.name}, which is older, is about the same: delete one of them"
             )
@@ -86,7 +86,7 @@ def _claim(body: Body) -> tuple[str, bool, str, str]:
     return meta["creationTimestamp"], not figures_of(body.get("status") or {}), meta["namespace"], meta["name"]
 
 
-def _may(cache: Cache, body: Body) -> bool:
+def is_allowed(cache: Cache, body: Body) -> bool:
     """Whether a resource's cluster is there for it."""
     ref = body["spec"]["clusterRef"]
     try:

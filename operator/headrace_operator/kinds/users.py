@@ -6,15 +6,17 @@ from typing import Final
 
 import msgspec
 
+from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, labels, owner
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.references import Unresolved, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kube import Kube
+from headrace_operator.kube import REFUSALS, Kube
 from headrace_operator.specs import UserSpec
 from headrace_operator.status import Condition
 
 AGAIN_S: Final = 15.0
+REFUSED_AGAIN_S: Final = 60.0
 PASSWORD_BYTES: Final = 24
 
 
@@ -51,6 +53,12 @@ class Users:
         except Unresolved as error:
             await self._reporter.report(body, [error.condition], {})
             return AGAIN_S
+        except ApiError as error:
+            if error.status not in REFUSALS:
+                raise
+            why = f"Secret {name} cannot be so: {error}: change what it names"
+            await self._reporter.report(body, [Condition("Reconciled", False, "Refused", why)], {})
+            return REFUSED_AGAIN_S
         await self._reporter.report(body, [Condition("Reconciled", True, "AsAsked")], {"secret": name, "user": user})
         return None
 

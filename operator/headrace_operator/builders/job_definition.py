@@ -29,6 +29,8 @@ LEAST_BESIDE_DRIVER: Final = 640 * 2**20
 
 _SECRET: Final = re.compile(r"secret|passw(or)?d|token|access[._]?key|credential", re.IGNORECASE)
 """As Spark's own `spark.redaction.regex`, and a little more."""
+_WITH_PASSWORD: Final = re.compile(r"[^/]*//[^/@]*:[^/]*@")
+"""A URL; some have a container's name before the `@`, which is no secret."""
 _OURS: Final = frozenset(
     {
         "spark.app.name",
@@ -82,6 +84,12 @@ def fault(spec: JobSpec) -> str | None:
     for name in spec.parameters:
         if _SECRET.search(name):
             return f"parameters hold {name} by value: give it by reference, as env with valueFrom.secretKeyRef"
+    for options in (*(each.options for each in spec.all_inputs), {} if spec.output is None else spec.output.options):
+        for name in options:
+            if _SECRET.search(name):
+                return f"options hold {name} by value, where anybody may read it: leave it out"
+    if _WITH_PASSWORD.match(spec.checkpoint.url or ""):
+        return "checkpoint.url holds a password: give it by reference, as env with valueFrom.secretKeyRef"
     for each in spec.env:
         if _SECRET.search(str(each.get("name", ""))) and "value" in each:
             return f"env holds {each['name']} by value: give it by reference, with valueFrom.secretKeyRef"

@@ -45,8 +45,10 @@ class FakeKube:
     async def apply(self, manifest: dict[str, Any]) -> dict[str, Any]:
         if (error := self.refuses.get(manifest["kind"])) is not None:
             raise error
-        self.objects[manifest["kind"], manifest["metadata"]["name"]] = manifest
-        return manifest
+        at = manifest["kind"], manifest["metadata"]["name"]
+        known = self.objects.get(at, {})
+        self.objects[at] = manifest | ({"status": known["status"]} if "status" in known else {})
+        return self.objects[at]
 
     async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         self.statuses.append(dict(status))
@@ -282,6 +284,59 @@ async def test_a_job_whose_definition_changes_is_run_anew_after_the_former_run(w
     assert world.kube.deleted == [("Job", "copy-job", "Foreground")]
     _, status = await world.reconcile(**now, parameters={"a": "b"})
     assert status["state"] == "Starting"
+
+
+@pytest.mark.parametrize(
+    ("trigger", "kind", "left"),
+    [
+        ({"availableNow": True}, "Job", "copy-job-x7k2p"),
+        ({"availableNow": True}, "Job", "copy-job-0"),
+        ({"availableNow": True, "schedule": "@daily"}, "CronJob", "copy-job-0"),
+        ({}, "StatefulSet", "copy-job-x7k2p"),
+    ],
+)
+async def test_a_driver_that_is_left_of_a_former_job_is_waited_for(
+    world: World, trigger: dict[str, Any], kind: str, left: str
+) -> None:
+    """A StreamJob that is deleted and made again goes on from the same claim: there would be two writers of it."""
+    world.pod("done", phase="Succeeded")
+    world.pod(left, phase="Running")
+    again, status = await world.reconcile(trigger=trigger)
+    assert (again, status["state"]) == (job_kind.AGAIN_S, "Replacing")
+    assert left in status["conditions"][0]["message"]
+    assert kind not in world.kube.kinds()
+    del world.kube.objects["Pod", left]
+    await world.reconcile(trigger=trigger)
+    assert kind in world.kube.kinds()
+
+
+async def test_a_job_that_is_deleted_by_hand_runs_again_once_its_driver_has_ended(world: World) -> None:
+    body_of = {"trigger": {"availableNow": True}}
+    await world.reconcile(**body_of)
+    world.generation -= 1  # nothing is asked for that was not
+    del world.kube.objects["Job", "copy-job"]
+    world.pod("copy-job-x7k2p", phase="Running")
+    _, status = await world.reconcile(**body_of)
+    assert status["state"] == "Replacing"
+    assert "Job" not in world.kube.kinds()
+
+
+async def test_a_stateful_set_takes_its_driver_over(world: World) -> None:
+    world.pod("copy-job-0", phase="Running")
+    await world.reconcile()
+    assert "StatefulSet" in world.kube.kinds()
+
+
+async def test_a_run_of_a_schedule_that_is_suspended_ends(world: World) -> None:
+    trigger = {"availableNow": True, "schedule": "@daily"}
+    await world.reconcile(trigger=trigger)
+    run = {"name": "copy-job-29", "uid": "run"}
+    world.kube.objects["CronJob", "copy-job"]["status"] = {"active": [run]}
+    await world.reconcile(trigger=trigger)
+    assert world.kube.deleted == []
+    _, status = await world.reconcile(trigger=trigger, suspend=True)
+    assert status["state"] == "Suspended"
+    assert world.kube.deleted == [("Job", "copy-job-29", "Background")]
 
 
 async def test_what_is_somebody_elses_is_left_alone(world: World) -> None:

@@ -18,7 +18,7 @@ from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
 from headrace_operator.builders.job_definition import Placed, fault
-from headrace_operator.builders.job_pods import DEFINITION, PROGRESS_PORT
+from headrace_operator.builders.job_pods import DEFINITION, PROGRESS_PORT, driver_selector
 from headrace_operator.builders.names import JOB_LABEL, Manifest
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.job_status import (
@@ -84,6 +84,8 @@ class Jobs:
         seen = await self._see(objects)
         state, conditions = judge(spec, seen)
         await self._clear_away(seen)
+        if spec.suspend:
+            await self._end_runs(seen)
         await self._tell(key, objects, seen)
         shown = figures(spec, state, seen, name=key.name, namespace=key.namespace)
         await self._reporter.report(body, conditions, shown, types=TYPES)
@@ -155,6 +157,7 @@ class Jobs:
         if self._formed.get(key) == (meta["uid"], meta["generation"]):
             return
         left = []
+        is_there = False
         for api_version, kind in FORMS:
             present = await self._kube.get(api_version, kind, objects.placed.namespace, objects.placed.base)
             if present is None:
@@ -163,12 +166,26 @@ class Jobs:
                 raise Unresolved(
                     "NameTaken", f"{kind} {objects.placed.base} is somebody else's: name this job otherwise"
                 )
+            is_there = is_there or (api_version, kind) == objects.form
             if (api_version, kind) != objects.form:
                 await self._gone(api_version, kind, objects)
                 left.append(kind)
         if left:
             raise Unresolved("Replacing", f"waits until the {', '.join(left)} that it was has ended")
+        if not is_there:
+            await self._await_former_drivers(objects)
         self._formed[key] = (meta["uid"], meta["generation"])
+
+    async def _await_former_drivers(self, objects: JobObjects) -> None:
+        """A workload that is gone may leave a driver for a while, of a StreamJob of the same name too, whose claim this
+        one goes on from. Raises Unresolved as long as there is one that a new driver would not wait for by itself.
+        """
+        placed = objects.placed
+        pods = await self._kube.list("v1", "Pod", placed.namespace, labels=driver_selector(placed.name))
+        takes_over = f"{placed.base}-0" if objects.form[1] == "StatefulSet" else None
+        names = [str(pod["metadata"]["name"]) for pod in pods if not is_over(pod)]
+        if others := sorted(name for name in names if name != takes_over):
+            raise Unresolved("Replacing", f"waits until {', '.join(others)} has ended, a driver of a former job")
 
     async def _apply(self, objects: JobObjects) -> None:
         """Raises Unresolved where the API server refuses what was asked for."""
@@ -189,10 +206,10 @@ class Jobs:
         """A Job of another definition goes first: what a Job runs cannot change. Raises Unresolved until it is gone."""
         meta = manifest["metadata"]
         present = await self._kube.get("batch/v1", "Job", meta["namespace"], meta["name"])
-        if (
-            present is None
-            or present["metadata"].get("annotations", {}).get(DEFINITION) == meta["annotations"][DEFINITION]
-        ):
+        if present is None:
+            await self._await_former_drivers(objects)
+            return
+        if present["metadata"].get("annotations", {}).get(DEFINITION) == meta["annotations"][DEFINITION]:
             return
         await self._gone("batch/v1", "Job", objects)
         raise Unresolved("Replacing", "waits until the Job of the former definition has ended")
@@ -233,6 +250,16 @@ class Jobs:
             if is_over(pod):
                 meta = pod["metadata"]
                 await self._kube.delete("v1", "Pod", meta["namespace"], meta["name"], uid=meta["uid"])
+
+    async def _end_runs(self, seen: Seen) -> None:
+        """Those of a schedule that is suspended, which only keeps further ones from beginning."""
+        if seen.workload is None or seen.workload["kind"] != "CronJob":
+            return
+        for run in seen.workload.get("status", {}).get("active") or []:
+            namespace = seen.workload["metadata"]["namespace"]
+            await self._kube.delete(
+                "batch/v1", "Job", namespace, run["name"], uid=run.get("uid"), propagation="Background"
+            )
 
     async def _tell(self, key: Key, objects: JobObjects, seen: Seen) -> None:
         """Events of what is new: the driver began again, executors were asked for or given back."""

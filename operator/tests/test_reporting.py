@@ -43,3 +43,19 @@ async def test_a_condition_does_not_put_off_the_figures(monkeypatch: pytest.Monk
     now += FIGURES_S - 1
     assert await report(True, 91) == 90
     assert len(kube.written) == 3
+
+
+async def test_resources_that_are_gone_take_no_room_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with Retain go without a word."""
+    monkeypatch.setattr(reporting, "ROOM", 10)
+    kube, now = Kube(), 1000.0
+    reporter = Reporter(kube)  # type: ignore[arg-type]
+    monkeypatch.setattr(reporting.time, "monotonic", lambda: now)
+    for number in range(100):
+        kube.body = {"metadata": {"uid": f"u-{number}", "generation": 1}}
+        await reporter.report(kube.body, [], {"records": 1})
+        now += FIGURES_S / 5
+    assert len(reporter._figures_at) <= 10
+    now -= FIGURES_S / 5
+    await reporter.report(kube.body, [], {"records": 2})
+    assert kube.written[-1]["records"] == 1, "one of those that matter still knows its time"

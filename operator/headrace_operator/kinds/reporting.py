@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from headrace_operator.builders.names import Manifest
 from headrace_operator.engine import Body, Cache, key_of
 from headrace_operator.kube import Kube
 from headrace_operator.status import FIGURES_S, Condition, complete, differs, figures_of, instant, ready, status
+
+ROOM: Final = 1000
+"""Resources whose time of figures is kept without a look at which of them still matter."""
 
 
 class Named(Protocol):
@@ -26,6 +29,7 @@ class Reporter:
         self._cache = cache
         self._figures_at: dict[str, float] = {}
         """When the figures of a resource were written last because it was their time, by uid."""
+        self._room = ROOM
         self.statuses = 0
 
     async def report(
@@ -57,9 +61,16 @@ class Reporter:
                 self._cache.gone(key_of(body), uid=meta["uid"])
             return
         if due:
-            self._figures_at[meta["uid"]] = time.monotonic()
+            self._note_figures(meta["uid"], time.monotonic())
         if self._cache is not None:
             self._cache.learn({"apiVersion": body["apiVersion"], "kind": body["kind"], **after})
+
+    def _note_figures(self, uid: str, now: float) -> None:
+        """Most resources go without a word: what says nothing any more is dropped now and then."""
+        if len(self._figures_at) >= self._room:
+            self._figures_at = {each: at for each, at in self._figures_at.items() if now - at < FIGURES_S}
+            self._room = max(ROOM, 2 * len(self._figures_at))
+        self._figures_at[uid] = now
 
     async def tell(self, of: Named, reason: str, message: str, *, warning: bool = False, mark: str = "") -> bool:
         """An event. See Kube.tell."""

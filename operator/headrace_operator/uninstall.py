@@ -8,6 +8,7 @@ HEADRACE_DEPLOYMENT, the operator's own.
 import asyncio
 import os
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 import structlog
@@ -46,11 +47,24 @@ async def strip(kube: Kube, *, namespaces: Sequence[str]) -> int:
     everywhere: Sequence[str | None] = namespaces or [None]
     for kind in KINDS:
         for namespace in everywhere:
-            async for body in kube.pages(API, kind, namespace):
-                meta = body["metadata"]
-                if FINALIZER in (meta.get("finalizers") or []):
-                    await _strip_one(kube, kind, str(meta["namespace"]), str(meta["name"]))
-                    stripped += 1
+            try:
+                stripped += await _strip_all(kube, kind, namespace)
+            except ApiError as error:
+                # Its CRD has been deleted; or the namespace has, with the operator's rights in it.
+                gone = error.status == HTTPStatus.NOT_FOUND
+                if not gone and (namespace is None or error.status != HTTPStatus.FORBIDDEN):
+                    raise
+                log.info("there is nothing to look at", kind=kind, namespace=namespace, error=str(error))
+    return stripped
+
+
+async def _strip_all(kube: Kube, kind: str, namespace: str | None) -> int:
+    stripped = 0
+    async for body in kube.pages(API, kind, namespace):
+        meta = body["metadata"]
+        if FINALIZER in (meta.get("finalizers") or []):
+            await _strip_one(kube, kind, str(meta["namespace"]), str(meta["name"]))
+            stripped += 1
     return stripped
 
 

@@ -2,6 +2,7 @@ import pytest
 
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace_operator.kube import APPLIED, Kube, covers
+from headrace_operator.specs import API, FINALIZER
 from headrace_operator.uninstall import strip
 
 from .fake_api import FakeApi, Object
@@ -42,6 +43,24 @@ async def test_a_name_that_a_resource_gives_leads_nowhere_else(api: FakeApi) -> 
     assert wanted == [f"/api/v1/namespaces/{NS}/configmaps/..%2F..%2Ffar%2Fsecrets%2Fs%3Fx"]
     with pytest.raises(ApiError, match="no name"):
         await Kube(api).get("v1", "ConfigMap", NS, "..")
+
+
+@pytest.mark.parametrize(
+    ("status", "namespaces", "fails"),
+    [(404, [], False), (404, [NS], False), (403, [NS], False), (403, [], True), (409, [NS], True)],
+)
+async def test_what_is_gone_already_does_not_stop_an_uninstall(
+    api: FakeApi, status: int, namespaces: list[str], fails: bool
+) -> None:
+    meta = {"name": "s", "namespace": NS, "finalizers": [FINALIZER]}
+    api.put({"apiVersion": API, "kind": "Stream", "metadata": meta, "spec": {}})
+    api.refuse = lambda _method, path: ApiError(status, "page not found") if "/volumes" in path else None
+    if fails:
+        with pytest.raises(ApiError):
+            await strip(Kube(api), namespaces=namespaces)
+        return
+    assert await strip(Kube(api), namespaces=namespaces) == 1
+    assert api.one("Stream", "s")["metadata"]["finalizers"] == []
 
 
 async def test_what_is_so_already_is_not_written(api: FakeApi) -> None:

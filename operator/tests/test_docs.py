@@ -97,7 +97,7 @@ def test_every_event_is_explained() -> None:
         if name == "tell":
             told |= texts(arguments[1] if len(arguments) > 1 else named.get("reason"))
     told = {each for each in told if isinstance(each, str) and re.fullmatch(r"[A-Z]\w+", each)}
-    told |= {event_reason(kind) for kind in ("anything", *re.findall(r"`(\w+)`", kinds_of_the_controller()))}
+    told |= {event_reason(kind) for kind in ("anything", "lost", "whole", *re.findall(r"`(\w+)`", kinds_of_the_controller()))}
     assert names(KUBERNETES, "event") == told
 
 

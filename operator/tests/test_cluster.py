@@ -643,6 +643,7 @@ async def test_what_nodes_tell_of_is_passed_on_once_also_by_the_next_operator() 
         "container 7: to node 3",
         "redundancy is whole",
     ]
+    assert {"PrimaryMoved", "LoadMoved", "RedundancyChanged"} <= set(world.events())
     world.start_operator()
     world.cluster.happened["c-0:9092"].append({**seen, "at_ms": seen["at_ms"] + 1})
     await world.once(KEY)

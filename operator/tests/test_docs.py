@@ -11,7 +11,7 @@ import pytest
 
 from headrace.control import events
 from headrace_operator.kinds import cluster, data, job
-from headrace_operator.kinds.cluster import event_reason
+from headrace_operator.kinds.cluster import SEEN_BY_ALL, event_reason
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = (ROOT / "docs" / "kubernetes.md").read_text()
@@ -97,7 +97,8 @@ def test_every_event_is_explained() -> None:
         if name == "tell":
             told |= texts(arguments[1] if len(arguments) > 1 else named.get("reason"))
     told = {each for each in told if isinstance(each, str) and re.fullmatch(r"[A-Z]\w+", each)}
-    told |= {event_reason(kind) for kind in ("anything", *re.findall(r"`(\w+)`", kinds_of_the_controller()))}
+    kinds = ("anything", *SEEN_BY_ALL, *re.findall(r"`(\w+)`", kinds_of_the_controller()))
+    told |= {event_reason(kind) for kind in kinds}
     assert names(KUBERNETES, "event") == told
 
 

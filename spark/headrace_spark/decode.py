@@ -123,10 +123,10 @@ def _visible_batches(
         base, _, _, _, crc, attributes, delta, base_time, max_time, producer, _, _, count = HEADER.unpack_from(view)
         if base >= end:
             break
+        if crc32c(view[CRC_START:]) != crc & 0xFFFFFFFF:  # of where it ends, too
+            raise CorruptRecords(f"the record batch at offset {base} fails its checksum")
         if base + delta < first:
             continue
-        if crc32c(view[CRC_START:]) != crc & 0xFFFFFFFF:
-            raise CorruptRecords(f"the record batch at offset {base} fails its checksum")
         following = base + delta + 1
         while waiting and waiting[-1].first_offset <= base + delta:
             dropped.add(waiting.pop().producer_id)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -129,6 +129,7 @@ def test_append_time_is_the_batchs() -> None:
 
 
 @given(st.integers(min_value=21, max_value=200), st.integers(min_value=1, max_value=255))
+@example(place=23, flip=0x80)  # in where the batch ends: it would lie below what is asked for
 def test_a_flipped_byte_is_found(place: int, flip: int) -> None:
     batch = bytearray(simple(30, base=0))
     batch[place] ^= flip

@@ -16,6 +16,7 @@ import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.errors import HeadraceError
 
 BATCH: Final = 10_000
@@ -68,18 +69,18 @@ def bench(
     from headrace.cli.connect import find_bootstrap
     from headrace.cli.kafka_client import client_config, client_errors
 
-    address = find_bootstrap(bootstrap, data)
+    address, interrupts = find_bootstrap(bootstrap, data), Interrupts()
     run = f"bench-{uuid.uuid4().hex[:8]}"
     names = [f"{stream}:{run}-{number}" if stream else f"{run}-{number}" for number in range(topics)]
-    with client_errors("bench"):
+    with client_errors("bench"), interrupts.caught():
         admin = AdminClient(client_config(address, {}))
         _create(admin, names, partitions)
         try:
             throughput = [
-                _produce(address, names, records=records, size=size, compression=compression),
-                _consume(address, names, records=records, size=size),
+                _produce(address, names, interrupts, records=records, size=size, compression=compression),
+                _consume(address, names, interrupts, records=records, size=size),
             ]
-            latency = _paced(address, names[0], rate=rate, seconds=seconds, size=size) if seconds else []
+            latency = _paced(address, names[0], interrupts, rate=rate, seconds=seconds, size=size) if seconds else []
         finally:
             _delete(admin, names)
     if output is OutputFormat.JSON:
@@ -119,7 +120,9 @@ def _delete(admin: Any, names: Sequence[str]) -> None:
             note(f"could not delete {name}: {error.args[0]}")
 
 
-def _produce(address: str, names: Sequence[str], *, records: int, size: int, compression: str) -> Throughput:
+def _produce(
+    address: str, names: Sequence[str], interrupts: Interrupts, *, records: int, size: int, compression: str
+) -> Throughput:
     from confluent_kafka import Producer
 
     from headrace.cli.kafka_client import client_config
@@ -131,7 +134,7 @@ def _produce(address: str, names: Sequence[str], *, records: int, size: int, com
         "compression.codec": compression,
         "queue.buffering.max.messages": 500_000,
     }
-    sender = Sender(Producer(client_config(address, settings)))
+    sender = Sender(Uninterrupted(Producer(client_config(address, settings)), interrupts))
     value = bytes(size)
     began = time.monotonic()
     for number in range(records):
@@ -140,10 +143,10 @@ def _produce(address: str, names: Sequence[str], *, records: int, size: int, com
     return _throughput("produce", records, size, time.monotonic() - began)
 
 
-def _consume(address: str, names: Sequence[str], *, records: int, size: int) -> Throughput:
+def _consume(address: str, names: Sequence[str], interrupts: Interrupts, *, records: int, size: int) -> Throughput:
     from headrace.cli.kafka_client import describe
 
-    consumer = _assigned_consumer(address, names)
+    consumer = _assigned_consumer(address, names, interrupts)
     try:
         left, began, heard = records, time.monotonic(), time.monotonic()
         while left > 0:
@@ -161,7 +164,7 @@ def _consume(address: str, names: Sequence[str], *, records: int, size: int) -> 
         consumer.close()
 
 
-def _paced(address: str, name: str, *, rate: int, seconds: float, size: int) -> list[Latency]:
+def _paced(address: str, name: str, interrupts: Interrupts, *, rate: int, seconds: float, size: int) -> list[Latency]:
     """Sends at a fixed rate and times each record to its acknowledgement and to its arrival at a consumer."""
     from confluent_kafka import Producer
 
@@ -171,8 +174,8 @@ def _paced(address: str, name: str, *, rate: int, seconds: float, size: int) -> 
     acknowledged: list[float] = []
     arrived: list[float] = []
     failures: list[Any] = []
-    producer = Producer(client_config(address, {"acks": "all", "linger.ms": 0}))
-    consumer = _assigned_consumer(address, [name], at_end=True)
+    producer = Uninterrupted(Producer(client_config(address, {"acks": "all", "linger.ms": 0})), interrupts)
+    consumer = _assigned_consumer(address, [name], interrupts, at_end=True)
     padding = bytes(max(0, size - 8))
 
     def receive(timeout_s: float) -> None:
@@ -213,13 +216,13 @@ def _paced(address: str, name: str, *, rate: int, seconds: float, size: int) -> 
     return [_latency("send to acknowledgement", acknowledged), _latency("send to consumer", arrived)]
 
 
-def _assigned_consumer(address: str, names: Sequence[str], *, at_end: bool = False) -> Any:
+def _assigned_consumer(address: str, names: Sequence[str], interrupts: Interrupts, *, at_end: bool = False) -> Any:
     from confluent_kafka import Consumer, TopicPartition
 
     from headrace.cli.kafka_client import client_config, partitions_of
 
     settings = {"group.id": "headrace-bench", "enable.auto.commit": False, "fetch.wait.max.ms": 100}
-    consumer = Consumer(client_config(address, settings))
+    consumer = Uninterrupted(Consumer(client_config(address, settings)), interrupts)
     places = []
     for name in names:
         for partition in partitions_of(consumer, name):

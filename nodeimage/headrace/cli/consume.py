@@ -4,19 +4,16 @@ With a group, cursors are committed only up to what was printed: every few secon
 """
 
 import base64
-import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
 from headrace.cli.output import OutputFormat
-from headrace.cli.signals import handled
+from headrace.cli.signals import Interrupts, Uninterrupted
 
 BATCH = 500
 POLL_S = 0.2
@@ -59,7 +56,7 @@ def consume(
     }
     interrupts = Interrupts()
     with client_errors(topic), interrupts.caught():
-        consumer = Consumer(client_config(find_bootstrap(bootstrap, data), settings))
+        consumer = Uninterrupted(Consumer(client_config(find_bootstrap(bootstrap, data), settings)), interrupts)
         as_json = output is OutputFormat.JSON
         reading = _Reading(consumer, topic, interrupts, in_group=group is not None, as_json=as_json, with_key=with_key)
         try:
@@ -69,37 +66,6 @@ def consume(
             pass
         finally:
             reading.close()
-
-
-class Interrupts:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, so that cursors are committed."""
-
-    def __init__(self) -> None:
-        self._held = False
-        self._came = False
-
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        """While this lasts."""
-        with handled(self._come, signal.SIGINT, signal.SIGTERM):
-            yield
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """The first one waits until this is done. The next does not: what is done may wait for a reader of a pipe."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-        if self._came:
-            raise KeyboardInterrupt
-
-    def _come(self, *_: object) -> None:
-        if self._held and not self._came:
-            self._came = True
-            return
-        raise KeyboardInterrupt
 
 
 class _Reading:
@@ -138,7 +104,7 @@ class _Reading:
         while left != 0 and not (to_the_end and self._unread is not None and not self._unread):
             messages = self._consumer.consume(BATCH if left is None else min(BATCH, left), POLL_S)
             lines = [self._line(message) for message in messages if self._is_record(message)]
-            with self._interrupts.held():  # what is printed is behind the cursors
+            with self._interrupts:  # what is printed is behind the cursors
                 sys.stdout.buffer.writelines(lines)
                 sys.stdout.buffer.flush()
                 if self._in_group:

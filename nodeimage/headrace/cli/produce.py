@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
 from headrace.cli.output import OutputFormat, note, print_json
+from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.errors import HeadraceError
 
 INTERRUPTED_FLUSH_S = 10.0
@@ -47,8 +48,9 @@ def produce(
 
     headers = [(name, text.encode()) for name, text in parse_settings(header or []).items()]
     settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": compression}
+    interrupts = Interrupts()
     with client_errors(topic):
-        producer = Producer(client_config(find_bootstrap(bootstrap, data), settings))
+        producer = Uninterrupted(Producer(client_config(find_bootstrap(bootstrap, data), settings)), interrupts)
     partitions = partitions_of(producer, topic)
     if partition not in (-1, *partitions):
         raise HeadraceError(f"{topic} has no partition {partition}: it has {len(partitions)}")
@@ -56,14 +58,15 @@ def produce(
     sender = Sender(producer)
     interrupted = False
     began = time.monotonic()
-    try:
-        for record_key, record in _records(value, key=key, key_separator=key_separator):
-            sender.send(topic, record, key=record_key, headers=headers, partition=partition)
-            sender.poll()
-        sender.finish()
-    except KeyboardInterrupt:
-        interrupted = True
-        sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
+    with interrupts.caught():
+        try:
+            for record_key, record in _records(value, key=key, key_separator=key_separator):
+                sender.send(topic, record, key=record_key, headers=headers, partition=partition)
+                sender.poll()
+            sender.finish()
+        except KeyboardInterrupt:
+            interrupted = True
+            sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
     seconds = time.monotonic() - began
     if output is OutputFormat.JSON:
         print_json({"topic": topic, "records": sender.acknowledged, "seconds": round(seconds, 3)})

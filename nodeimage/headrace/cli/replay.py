@@ -21,6 +21,7 @@ from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json
 from headrace.cli.pacing import Pace
 from headrace.cli.readings import Asked, Reading, ReadingsFile
+from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.cli.topic_names import in_stream
 from headrace.cli.units import parse_speed, show_duration
 
@@ -100,7 +101,8 @@ def replay(
     with connected(bootstrap, data) as cluster, client_errors(stream):
         _warn_of_expiry(cluster.admin("stream.show", {"path": stream}), readings, timestamps)
         settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": "lz4"}
-        sender = Sender(Producer(client_config(cluster.address, settings)))
+        interrupts = Interrupts()
+        sender = Sender(Uninterrupted(Producer(client_config(cluster.address, settings)), interrupts))
         replaying = Replaying(
             sender=sender,
             pace=pace,
@@ -109,13 +111,14 @@ def replay(
             now=timestamps is Timestamps.NOW,
         )
         interrupted = False
-        try:
-            with _progress() as report:
-                replaying.run(itertools.islice(readings, limit), report)
-            sender.finish()
-        except KeyboardInterrupt:
-            interrupted = True
-            sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
+        with interrupts.caught():
+            try:
+                with _progress() as report:
+                    replaying.run(itertools.islice(readings, limit), report)
+                sender.finish()
+            except KeyboardInterrupt:
+                interrupted = True
+                sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
     _print_summary(replaying, readings, output)
     if interrupted:
         raise typer.Exit(130)

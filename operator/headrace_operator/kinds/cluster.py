@@ -395,6 +395,8 @@ def event_reason(kind: str) -> str:
             return "NodeChanged"
         case "office":
             return "ControllerChanged"
+        case "lost" | "whole":
+            return "RedundancyChanged"
         case _:
             return "ClusterEvent"
 

@@ -346,6 +346,22 @@ async def test_a_secret_of_somebody_else_is_not_taken(world: World) -> None:
     assert world.api.one("Secret", "alice")["data"] == {}
 
 
+async def test_a_secret_of_another_name_takes_the_place_of_the_former(world: World) -> None:
+    key = world.declare("StreamUser", "alice", REF)
+    await world.run(key)
+    world.declare("StreamUser", "alice", {**REF, "secretName": "alice-kafka"})
+    await world.run(key)
+    assert [each["metadata"]["name"] for each in world.api.find("Secret") if "alice" in each["metadata"]["name"]] == [
+        "alice-kafka"
+    ]
+    world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bobs", "namespace": NS}, "data": {}})
+    world.api.one("StreamUser", "alice")["status"]["secret"] = "bobs"  # whoever says so
+    world.watch()
+    world.start_operator()
+    await world.run(key)
+    assert world.api.find("Secret", "bobs")
+
+
 async def test_a_secret_that_cannot_be_is_a_condition_and_no_failure(world: World) -> None:
     def refuse(method: str, path: str) -> ApiError | None:
         refused = method == "PATCH" and "/secrets/" in path

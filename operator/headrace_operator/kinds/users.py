@@ -50,6 +50,7 @@ class Users:
             if present is not None and not _is_ours(present, body):
                 raise Unresolved("SecretTaken", f"Secret {name} is somebody else's: name another with secretName")
             await self._kube.apply(secret(dict(body), name=name, user=user, bootstrap=bootstrap, present=present))
+            await self._drop_former(body, name)
         except Unresolved as error:
             await self._reporter.report(body, [error.condition], {})
             return AGAIN_S
@@ -61,6 +62,16 @@ class Users:
             return REFUSED_AGAIN_S
         await self._reporter.report(body, [Condition("Reconciled", True, "AsAsked")], {"secret": name, "user": user})
         return None
+
+    async def _drop_former(self, body: Body, name: str) -> None:
+        """The Secret of another name that this user had: nobody would look for its password there."""
+        former = (body.get("status") or {}).get("secret")
+        if not former or former == name:
+            return
+        namespace = str(body["metadata"]["namespace"])
+        present = await self._kube.get("v1", "Secret", namespace, str(former))
+        if present is not None and _is_ours(present, body):
+            await self._kube.delete("v1", "Secret", namespace, str(former), uid=present["metadata"].get("uid"))
 
 
 def _is_ours(present: Manifest, body: Body) -> bool:

@@ -53,8 +53,8 @@ class DataFolder:
             raise FolderRefused(
                 f"{path} is in use by process {holder}; stop it with `headrace down`, or choose another folder"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        # In this order it takes no new room, which a full disk has not.
+        os.ftruncate(lock, os.pwrite(lock, str(os.getpid()).encode(), 0))
         return cls(path, lock)
 
     def identity(self) -> Identity | None:

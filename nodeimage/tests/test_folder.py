@@ -1,6 +1,7 @@
 """Whose folder it is."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,13 @@ def test_containers_without_an_identity_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FolderRefused, match=r"no node\.json"):
         folder.identity()
     folder.close()
+
+
+def test_a_folder_on_a_full_disk_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock is written in the room that it has."""
+    DataFolder.open(tmp_path).close()
+    held = (tmp_path / "lock").stat().st_size
+    monkeypatch.setattr(os, "ftruncate", lambda fd, length: grown.append(length) if length < held else None)
+    grown: list[int] = []
+    DataFolder.open(tmp_path).close()
+    assert grown == []

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from msgspec import structs
@@ -38,6 +39,9 @@ class FoundReplica:
     history: History = ()
     folder: Path = Path()
 
+
+AS_IT_LIES: Final = LogOptions(chunk_bytes=0)
+"""To open a log that nobody is about to write to: none of its files is made larger, as the disk may be full."""
 
 _records = msgspec.json.Decoder(ContainerRecord)
 _replicas = msgspec.msgpack.Decoder(list[FoundReplica], dec_hook=lambda _type, text: Path(text))
@@ -68,7 +72,7 @@ def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> Foun
     if record.state == "deleted":
         return None
     if end is None:
-        with closing(ContainerLog.open(folder, LogOptions())) as log:
+        with closing(ContainerLog.open(folder, AS_IT_LIES)) as log:
             end = log.end
     return FoundReplica(
         node=node,

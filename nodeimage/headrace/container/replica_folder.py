@@ -5,7 +5,8 @@
 `format` is made with the folder (invariant 5): a folder that was lost and made again is another replica. `seen` is the
 highest epoch that the replica has heard of, written before it answers in that epoch (invariant 4). `led` is the last
 epoch in which it was primary: no later run of the process writes in that epoch again. `history` is written before the
-first frame of an epoch. Everything here blocks.
+first frame of an epoch. `replica.json.room` is where the file is written the next time: a replica on a full disk must
+go on following whoever leads. Everything here blocks.
 """
 
 import os
@@ -18,7 +19,7 @@ import msgspec
 from headrace.container.history import History
 from headrace.errors import CorruptLog
 from headrace.ids import ContainerId, Epoch
-from headrace.log.files import replace_file, sync_folder
+from headrace.log.files import rewrite_file, sync_folder
 
 _NAME = "replica.json"
 _REMOVED = ".removed"
@@ -93,8 +94,8 @@ def read(folder: Path) -> ReplicaFile | None:
 
 
 def write(folder: Path, state: ReplicaFile) -> None:
-    """Durably, all or nothing. Raises StorageFull."""
-    replace_file(folder / _NAME, [msgspec.json.encode(state)])
+    """Durably, all or nothing. On a full disk too, but for the first time: raises StorageFull."""
+    rewrite_file(folder / _NAME, msgspec.json.encode(state))
 
 
 def remove(folder: Path) -> None:

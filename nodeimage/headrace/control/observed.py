@@ -41,6 +41,8 @@ class Settings:
     """A node that has been dead for so long has its replicas rebuilt elsewhere."""
     idle_s: float = 10.0
     """A primary that answers but does not lead for so long is replaced."""
+    apart_s: float = 1.0
+    """So long the catalog's primary may fail to hear a node that lives; who hears more nodes leads then."""
     openless_s: float = 3.0
     """So long a node that leads closed containers has to make its next open one itself."""
     back_s: float = 12.0
@@ -191,6 +193,14 @@ class Observed:
         """The nodes that it hears, as it told last."""
         sight = self.probes.get(node)
         return frozenset(sight.answer.heard) if sight is not None and sight.answer is not None else frozenset()
+
+    def unheard_by(self, node: NodeId, now: float) -> frozenset[NodeId]:
+        """The other nodes that are not dead, and that it does not hear: the way between the two is cut."""
+        return frozenset(
+            other
+            for other in self.nodes.keys() - self.heard_by(node) - {node}
+            if self.life(other, now) is not Life.DEAD and self.probes[other].heard_at is not None
+        )
 
     def loads(self) -> dict[NodeId, NodeLoad]:
         """What each node said it carries."""

@@ -35,6 +35,8 @@ def conditions(observed: Observed, now: float) -> set[Condition]:
             replica = observed.replica(record.primary, record.container_id)
             if replica is None or replica.role != "primary":
                 found.add(_idle(record))
+            if record.kind == CATALOG and observed.unheard_by(record.primary, now):
+                found.add(_apart(record))
     leads = {(each.primary, each.volume) for each in observed.containers.values() if _is_open_data(each)}
     able = [node for node in observed.nodes if observed.takes_roles(node, now)]
     found.update(map(up, able))
@@ -125,7 +127,7 @@ class _Plan:
         began = observed.since.get(_idle(record))
         if willing and began is not None and now - began >= self._settings.idle_s:
             return self._hand_over(record, willing[0], f"node {primary} does not lead it")
-        return None
+        return self._reconcile(record, willing)
 
     def _relieve(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over a container that cannot commit, to a member that sees more of its followers."""
@@ -139,6 +141,22 @@ class _Plan:
         reason = (
             f"node {record.primary} stalls: it hears {sees(record.primary)} followers, node {best} hears {sees(best)}"
         )
+        return self._hand_over(record, best, reason)
+
+    def _reconcile(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
+        """Hand over the catalog, whose primary does not hear some living node, to a member that hears more.
+
+        That node could submit nothing, and would learn nothing of what others submit, for as long as the cut lasts.
+        """
+        began = self._observed.since.get(_apart(record))
+        if began is None or self._now - began < self._settings.apart_s:
+            return None
+        unheard = {node: self._observed.unheard_by(node, self._now) for node in (record.primary, *willing)}
+        best = min(willing, key=lambda node: len(unheard[node]), default=None)
+        if best is None or len(unheard[best]) >= len(unheard[record.primary]):
+            return None
+        names = ", ".join(map(str, sorted(unheard[record.primary])))
+        reason = f"node {record.primary} does not hear nodes {names}, and node {best} hears more"
         return self._hand_over(record, best, reason)
 
     def _hand_over(self, record: ContainerRecord, heir: NodeId, reason: str) -> PutContainer:
@@ -257,6 +275,10 @@ def _is_open_data(record: ContainerRecord) -> bool:
 
 def _idle(record: ContainerRecord) -> Condition:
     return "idle", record.container_id, str(record.epoch)
+
+
+def _apart(record: ContainerRecord) -> Condition:
+    return "apart", record.container_id, str(record.epoch)
 
 
 def _openless(node: NodeId, volume: VolumeRecord) -> Condition:

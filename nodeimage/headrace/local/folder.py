@@ -4,6 +4,7 @@
     DIR/cluster.sqlite    the cluster store
     DIR/node-1/           one node's data; the number is the node's id
     DIR/logs/node-1.log   what the node prints
+    DIR/room              keeps room on the disk for a cluster store that is built anew (local/store_recovery.py)
     DIR/start.lock        held by flock while nodes are being started, added or removed
 
 The file is written before a node is ready, so that a start that is killed halfway leaves nothing that `down` cannot
@@ -24,6 +25,8 @@ from headrace.errors import FolderRefused, HeadraceError
 
 FILE_VERSION = 1
 DATA_VARIABLE = "HEADRACE_DATA"
+ROOM_BYTES = 4 << 20
+"""More than a store of a thousand containers takes, with SQLite's own files beside it."""
 
 
 class ClusterNotRunning(HeadraceError):
@@ -147,6 +150,23 @@ def open_folder(folder: Path) -> Path:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise FolderRefused(f"{folder} may not be written by this user: name another with --data")
     return folder
+
+
+def room_file(folder: Path) -> Path:
+    """Holds nothing: it goes when a new cluster store is written, on a disk that may be full."""
+    return folder / "room"
+
+
+def keep_room(folder: Path) -> None:
+    """Makes the room file where it is missing and there is room for it."""
+    path = room_file(folder)
+    if path.exists():
+        return
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+    except OSError:  # the next start makes it
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.folder import DataFolder
 from headrace.ids import NodeId
-from headrace.local.folder import node_folders, node_name
+from headrace.local.folder import keep_room, node_folders, node_name
 from headrace.store import container_records, records
 from headrace.store.records import VolumeRecord
 from headrace.store.sqlite import SqliteStore
@@ -74,6 +74,7 @@ def ensure_nodes(folder: Path, wanted: int | None) -> list[str]:
     """
     present = node_folders(folder)
     with opened_store(folder) as store:
+        keep_room(folder)
         if present and (container_records.containers(store) or wanted in (None, len(present))):
             if wanted not in (None, len(present)):
                 raise OtherNodes(_other_number(folder, present, wanted or 0))

@@ -8,7 +8,8 @@ What only the store knew is lost: zones, labels, limits and spread of volumes, d
 handed out. The new store gets other random bits for these, so no id comes twice. Ids of nodes and containers skip
 ahead. An old store that can be read gives its volumes and its secret. It is kept beside the new one.
 
-Everything here blocks. Nothing is changed before all folders have been read.
+Needs no room on the disk but what `headrace up` has kept for it. Everything here blocks. Nothing is changed before all
+folders have been read.
 """
 
 import re
@@ -22,15 +23,15 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.container.found import FoundReplica, ahead, found_replica, recovered_record, volumes_told
+from headrace.container.found import AS_IT_LIES, FoundReplica, ahead, found_replica, recovered_record, volumes_told
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.folder import DataFolder, Identity
 from headrace.ids import ContainerId, NodeId
 from headrace.local.cluster import running_cluster
-from headrace.local.folder import node_folders, start_lock
+from headrace.local.folder import node_folders, room_file, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
 from headrace.local.parting import parts
-from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log.container_log import ContainerLog
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import skip_ids
 from headrace.store.protocol import StoreUnavailable
@@ -93,8 +94,8 @@ def _parted(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundRep
             continue
         try:
             with (
-                closing(ContainerLog.open(each.folder, LogOptions())) as log,
-                closing(ContainerLog.open(best.folder, LogOptions())) as leading,
+                closing(ContainerLog.open(each.folder, AS_IT_LIES)) as log,
+                closing(ContainerLog.open(best.folder, AS_IT_LIES)) as leading,
             ):
                 if parts(log, each.history, leading, best.history):
                     parted.append(each)
@@ -141,6 +142,7 @@ def _write(
     containers = tuple(recovered_record(found) for _, found in sorted(replicas.items()))
     if not any(each.kind == "catalog" for each in containers):
         raise NotRecovered(f"no node in {folder} has a whole replica of the catalog: restore one from a copy")
+    room_file(folder).unlink(missing_ok=True)
     old = _old_store(folder, clusters[0], warnings)
     volumes = _volumes(containers, old, len(identities))
     cluster = ClusterRecord(

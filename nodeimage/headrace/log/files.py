@@ -41,6 +41,9 @@ _JOIN_BYTES: Final = 4 << 20
 _ONE_CALL_BYTES: Final = 16 << 20
 """Linux writes at most 2 GiB in one call; far below that a short write is rare enough to do all of it again."""
 
+_ROOM_BYTES: Final = 4096
+"""Files that are written over grow in such steps."""
+
 _KEEP_SIZE: Final = 1
 _PUNCH_HOLE: Final = 2
 _ZERO_RANGE: Final = 16
@@ -188,6 +191,47 @@ def replace_file(path: Path, content: Sequence[bytes | memoryview]) -> None:
             raise
     temporary.rename(path)
     sync_folder(path.parent)
+
+
+def rewrite_file(path: Path, content: bytes) -> None:
+    """As `replace_file`, for a small file that must be written on a full disk too: two files take turns, and the one
+    that held the content before the last is written over, as `path` with `.room` behind it.
+
+    `content` is filled up with blanks. Raises `StorageFull` where it needs more room than ever before, and there is
+    none; then nothing changed.
+    """
+    room = path.with_name(path.name + ".room")
+    former = path.with_name(path.name + ".tmp")
+    _write_over(room, content)
+    former.unlink(missing_ok=True)
+    known = path.exists()
+    if known:
+        os.link(path, former)
+    room.rename(path)
+    if known:
+        former.rename(room)
+    else:
+        try:
+            _write_over(room, b"")
+        except StorageFull:
+            pass  # the next time needs room, then
+    sync_folder(path.parent)
+
+
+def _write_over(room: Path, content: bytes) -> None:
+    if room.exists() and room.stat().st_nlink > 1:
+        room.unlink()  # after a crash both names may mean the file that counts; and a copy may be made of links
+    with full_disk_as_storage_full(room):
+        file = OpenFile.open(room, os.O_RDWR | os.O_CREAT)
+        had = os.fstat(file.fd).st_size
+        try:
+            size = max(had, -(-len(content) // _ROOM_BYTES) * _ROOM_BYTES, _ROOM_BYTES)
+            write_all(file.fd, 0, [content.ljust(size)])
+            os.fsync(file.fd)
+        except OSError:
+            if not had:
+                room.unlink()
+            raise
 
 
 def zero_range(fd: int, start: int, end: int) -> None:

@@ -426,6 +426,10 @@ class Load:
         self.topics = [f"{self.name}-{number}" for number in range(topics)]
         make_topics(cluster, self.topics, partitions, {"max.message.bytes": str(TOPIC_TAKES_BYTES)})
         self.places = [Where(topic, number) for number in range(partitions) for topic in self.topics]
+        until(  # who subscribes through a node that has not is told that there are no such topics
+            "every node has heard of the topics",
+            lambda: all(listing.keys() >= set(self.topics) for listing in listings(cluster, self.topics).values()),
+        )
         to = cluster.bootstrap
         self.writers = [
             Writer(f"w{number}", self.history, to, self.places, filling=filling) for number in range(writers)

@@ -14,6 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,22 +115,27 @@ class Node:
 
     def lose_unsynced(self) -> int:
         """Files are as they were at their last sync; how many writes are gone."""
-        by_inode = {path.stat().st_ino: path for path in self.data.rglob("*") if path.is_file()}
-        kept = sorted(self.unsynced.iterdir(), reverse=True)
-        for before in kept:
+        by_inode = {path.stat().st_ino: path for path in (self.data / "containers").rglob("*") if path.is_file()}
+        gone = 0
+        for before in sorted(self.unsynced.iterdir(), reverse=True):
             head, _, content = before.read_bytes().partition(b"\n")
             path = by_inode.get(int(before.name.partition("-")[2]))
+            before.unlink()
             if path is not None and head:  # it may have been written when the process ended: then its write was not
                 place = json.loads(head)
                 with path.open("r+b") as file:
                     file.seek(place["offset"])
+                    written = zlib.crc32(file.read(place["length"]))
+                    if (written, path.stat().st_size) != (place["crc"], place["end"]):
+                        continue  # it never was written; or another file has this inode now
+                    file.seek(place["offset"])
                     file.write(content)
                     file.truncate(place["size"])
-            before.unlink()
+                gone += 1
         for path in (self.data / "catalog").glob("*-wal"):
             path.unlink()
             path.with_name(path.name.removesuffix("-wal") + "-shm").unlink(missing_ok=True)
-        return len(kept)
+        return gone
 
     @contextlib.contextmanager
     def fault(self, name: str) -> Iterator[None]:
@@ -286,7 +292,11 @@ class Cluster:
 
     def wipe(self, number: int) -> None:
         """All that a node that is down has kept is gone."""
-        shutil.rmtree(self.nodes[number].data)
+        node = self.nodes[number]
+        shutil.rmtree(node.data)
+        if node.unsynced.exists():  # of files that are gone
+            shutil.rmtree(node.unsynced)
+            node.unsynced.mkdir()
 
     def close(self) -> None:
         """End what runs, by force."""
@@ -338,6 +348,7 @@ class Cluster:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         self.put_store(whole / STORE_FILE)
+        shutil.rmtree(whole)  # links to folders, that is
         return done.stdout + done.stderr
 
     # --- what holds
@@ -358,7 +369,9 @@ class Cluster:
     def controller(self) -> int | None:
         """The node that holds the lease."""
         lease = self.lease()
-        return None if lease is None or lease.node == records.NOBODY else self.number_of(lease.node)
+        return (
+            None if lease is None else next((n for n, node in self.nodes.items() if node.node_id == lease.node), None)
+        )
 
     def is_full(self, number: int) -> bool:
         """Whether the node has told all that its disk is full."""

@@ -27,6 +27,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,24 +48,30 @@ AWAY_S = 0.05
 class Unsynced:
     """What the files of the log were at their last sync, kept outside of this process.
 
-    One file for each write, `serial-inode`: a line of JSON with the place and the size that the file had, and the bytes
-    that were there.
+    One file for each write, `serial-inode`: a line of JSON with the place and the size that the file had, its size
+    afterwards and a checksum of what is written; then the bytes that were there.
     """
 
     def __init__(self) -> None:
         self._folder = FAULTS / "unsynced"
-        self._serial = itertools.count()
         self._lock = threading.Lock()
         self._kept: dict[int, list[Path]] = defaultdict(list)
         self._on = self._folder.is_dir()
+        before = sorted(self._folder.iterdir()) if self._on else []
+        for path in before:  # a process that was killed left them in the page cache
+            self._kept[int(path.name.partition("-")[2])].append(path)
+        self._serial = itertools.count(int(before[-1].name.partition("-")[0]) + 1 if before else 0)
 
-    def write(self, fd: int, offset: int, length: int) -> None:
-        """Bytes of a file are about to change, or its size is."""
+    def write(self, fd: int, offset: int, content: bytes, *, size: int | None = None) -> None:
+        """Bytes of a file are about to change, or its size is: to `size`, if it does not just hold them then."""
         if self._on:
             found = os.fstat(fd)
-            head = json.dumps({"offset": offset, "size": found.st_size}).encode() + b"\n"
+            end = max(found.st_size, offset + len(content)) if size is None else size
+            place = {"offset": offset, "size": found.st_size, "end": end, "length": len(content)}
+            head = json.dumps({**place, "crc": zlib.crc32(content)}).encode() + b"\n"
             path = self._folder / f"{next(self._serial):08}-{found.st_ino}"
-            path.write_bytes(head + (os.pread(fd, length, offset) if length else b""))
+            there = os.pread(fd, max(len(content), found.st_size - end), offset)
+            path.write_bytes(head + there)
             with self._lock:
                 self._kept[found.st_ino].append(path)
 
@@ -112,16 +119,16 @@ class FailingOs:
 
     def posix_fallocate(self, fd: int, offset: int, length: int) -> None:
         self._take(fd, offset + length)
-        self._unsynced.write(fd, offset, 0)
+        self._unsynced.write(fd, offset, b"", size=max(os.fstat(fd).st_size, offset + length))
         os.posix_fallocate(fd, offset, length)
 
     def ftruncate(self, fd: int, length: int) -> None:
-        self._unsynced.write(fd, length, max(os.fstat(fd).st_size - length, 0))
+        self._unsynced.write(fd, length, b"", size=length)
         os.ftruncate(fd, length)
 
     def pwrite(self, fd: int, content: Any, offset: int) -> int:
         self._take(fd, offset + len(content))
-        self._unsynced.write(fd, offset, len(content))
+        self._unsynced.write(fd, offset, bytes(content))
         return os.pwrite(fd, content, offset)
 
     def fsync(self, fd: int) -> None:
@@ -134,9 +141,8 @@ class FailingOs:
             os.fdatasync(fd)
 
     def pwritev(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
-        length = sum(map(len, buffers))
-        self._take(fd, offset + length)
-        self._unsynced.write(fd, offset, length)
+        self._take(fd, offset + sum(map(len, buffers)))
+        self._unsynced.write(fd, offset, b"".join(buffers))
         if not flags:
             return os.pwritev(fd, buffers, offset)
         self._sync()

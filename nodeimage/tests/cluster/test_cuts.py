@@ -75,6 +75,22 @@ def test_two_followers_that_are_cut_from_each_other_change_nothing(three: Cluste
     load.finish()
 
 
+def test_a_node_that_the_catalogs_primary_does_not_hear_takes_changes_and_learns_of_them(three: Cluster) -> None:
+    """The two live, and the third hears both: it leads the catalog then."""
+    load = Load(three)
+    for turn in range(2):  # one of the two may be the controller, or neither
+        led = three.catalog().primary
+        victim = three.number_of(led)
+        three.ways.cut_both(victim, others(three, victim)[turn])
+        until("another node leads the catalog", lambda led=led: three.catalog().primary != led)
+        for number in three.nodes:
+            three.admin("stream.create", {"path": f"/made-{turn}-by-{number}"}, node=number)
+        load.await_writes(time.monotonic())
+        three.ways.heal()
+        three.await_whole()
+    load.finish()
+
+
 def test_slow_and_broken_connections_cost_time_alone(three: Cluster) -> None:
     load = Load(three)
     victim = busiest_primary(three, load)

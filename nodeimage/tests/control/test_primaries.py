@@ -184,6 +184,61 @@ def test_a_stalled_primary_is_relieved_by_a_member_that_sees_more(three: World) 
     assert three.put()[3].primary == 3
 
 
+def hear(world: World, cut: tuple[int, int] | None) -> None:
+    """All nodes hear each other, but for two."""
+    for number in world.nodes:
+        world.says(
+            number, heard=[other for other in world.nodes if other != number and {number, other} != {*(cut or ())}]
+        )
+
+
+@pytest.mark.parametrize("own", [1, 3])
+def test_the_catalog_goes_to_a_member_that_hears_more_where_its_primary_and_a_living_node_are_apart(
+    three: World, own: int
+) -> None:
+    """Whoever decides: the primary itself, or the one between the two."""
+    three.own = NodeId(own)
+    hear(three, (1, 2))
+    if own == 1:
+        three.silent(2, for_s=3)
+        assert three.observed().life(NodeId(2), three.now) is Life.DOUBT, "node 3 hears it"
+    assert three.plan() == []
+    three.pass_time(0.9)
+    assert three.plan() == []
+    three.pass_time(0.2)
+    assert {container: record.primary for container, record in three.put().items()} == {1: 3}
+    assert {node for node, _ in three.put()[1].in_sync} == {1, 2, 3}
+
+
+def test_a_cut_that_does_not_last_leaves_the_catalog_where_it_is(three: World) -> None:
+    for cut in ((1, 2), None, (1, 3), None):
+        hear(three, cut)
+        assert three.plan() == []
+        three.pass_time(0.9)
+        assert three.plan() == []
+
+
+def test_the_catalog_stays_where_nobody_in_sync_hears_more(three: World) -> None:
+    hear(three, (2, 3))
+    three.plan()
+    three.pass_time(5)
+    assert three.plan() == []
+    hear(three, (1, 2))
+    three.container(1, (1, 2, 3), in_sync=(1, 2), kind="catalog")
+    three.plan()
+    three.pass_time(5)
+    assert three.plan() == [], "node 3 hears all, and lacks what is committed"
+
+
+def test_the_catalog_does_not_leave_its_primary_for_a_node_that_is_dead(three: World) -> None:
+    three.refused(2)
+    three.says(1, heard=[NodeId(3)])
+    three.says(3, heard=[NodeId(1)])
+    three.apply(three.plan())
+    three.pass_time(5)
+    assert 1 not in three.put()
+
+
 def test_a_primary_that_lost_its_replica_is_replaced_and_leaves_the_in_sync_set(three: World) -> None:
     three.replica(2, 3, format=str(uuid.uuid4()), role="none")
     record = three.put()[3]

@@ -174,7 +174,9 @@ def test_a_store_that_is_lost_or_old_is_built_anew_from_the_nodes(
         killed(again, "node-1")
         again.stop()
         store.write_bytes(copy)
+    taken = occupied(three.folder)
     done = recover_store(three.folder)
+    assert occupied(three.folder) <= taken, "it needs room that a full disk has not"
     assert (done.kept_as is None) == lost
     assert [each.kind for each in done.containers].count("catalog") == 1
     assert {(each.name, each.replicas, each.min_in_sync) for each in done.volumes} == {("default", 3, 2)}
@@ -184,6 +186,11 @@ def test_a_store_that_is_lost_or_old_is_built_anew_from_the_nodes(
     with BrokerConnection("127.0.0.1", port) as connection:
         assert admin_call(connection, "topic.show", {"topic": topic})["result"]["topic"] == topic
     again.stop()
+
+
+def occupied(folder: Path) -> int:
+    """Bytes that it takes of the disk."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.log.files import OpenFile, write_and_sync
+from headrace.errors import StorageFull
+from headrace.log.files import OpenFile, rewrite_file, write_and_sync
 
 PIECES = [b"a" * 5000, bytearray(b"b" * 7000), memoryview(b"c" * 6000)]
 WHOLE = b"".join(PIECES)
@@ -65,3 +67,80 @@ def test_a_write_that_fails_is_not_tried_again(file: OpenFile, monkeypatch: pyte
     with pytest.raises(OSError, match="Input/output"):
         write_and_sync(file.fd, 0, PIECES)
     assert len(calls) == 1
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called, no file gets longer."""
+    write = os.pwritev
+
+    def bounded(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if offset + sum(map(len, buffers)) > os.fstat(fd).st_size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, buffers, offset, flags)
+
+    return lambda: monkeypatch.setattr(os, "pwritev", bounded)
+
+
+def test_a_file_is_rewritten_on_a_full_disk_again_and_again(tmp_path: Path, full: Callable[[], None]) -> None:
+    path = tmp_path / "file"
+    rewrite_file(path, b"first")
+    full()
+    for number in range(5):
+        rewrite_file(path, b"%d" % number * 4000)
+        assert path.read_bytes().rstrip() == b"%d" % number * 4000
+    with pytest.raises(StorageFull):
+        rewrite_file(path, b"x" * 4097)
+    assert path.read_bytes().rstrip() == b"4" * 4000
+    rewrite_file(path, b"last")
+    assert path.read_bytes().rstrip() == b"last"
+
+
+def test_a_file_that_never_had_room_is_not_there_on_a_full_disk(tmp_path: Path, full: Callable[[], None]) -> None:
+    full()
+    with pytest.raises(StorageFull):
+        rewrite_file(tmp_path / "file", b"first")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["link", "rename", "second rename"])
+def test_a_crash_while_a_file_is_rewritten_leaves_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Whichever name was on the disk by then; and the room is never the file that counts."""
+    path = tmp_path / "file"
+    rewrite_file(path, b"old")
+    renames = 0
+
+    def crashing(source: Path, target: Path) -> Path:
+        nonlocal renames
+        renames += 1
+        if (step, renames) in (("rename", 1), ("second rename", 2)):
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    rename = Path.rename
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", crashing)
+        if step == "link":
+            patched.setattr(os, "link", crash)
+        with pytest.raises(KeyboardInterrupt):
+            rewrite_file(path, b"new")
+    assert path.read_bytes().rstrip() == (b"new" if step == "second rename" else b"old")
+    for content in (b"newer", b"newest"):
+        rewrite_file(path, content)
+        assert path.read_bytes().rstrip() == content
+    assert not path.samefile(tmp_path / "file.room")
+
+
+def test_a_copy_by_links_is_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for number in range(2):
+        rewrite_file(path, b"%d" % number)
+    os.link(path, tmp_path / "copy")
+    for number in range(2, 5):
+        rewrite_file(path, b"%d" % number)
+    assert (tmp_path / "copy").read_bytes().rstrip() == b"1"

@@ -54,7 +54,9 @@ HEARD_S = 10.0
 """Every node knows of a topic so soon after it is made."""
 METADATA_VERSION = 12
 TOPIC_TAKES_BYTES = 250_000
-"""The largest batch for topics of a load: more than a writer gathers while a node is replaced."""
+"""The largest batch for topics of a load."""
+BATCH_BYTES = 200_000
+"""The largest batch of a writer, which gathers more than a topic takes while it waits for seconds."""
 CALL_S = 10.0
 GO_ON_S = 10.0
 """Writes to every partition go on so soon after a fault."""
@@ -142,7 +144,7 @@ class Writer(Client):
         """Errors that are not faults, where `forgives` says so."""
         self.forgives: Callable[[KafkaError], bool] = lambda _: False
         self._filling = b"." * filling
-        config = {"enable.idempotence": idempotent, "acks": "all", "linger.ms": 5}
+        config = {"enable.idempotence": idempotent, "acks": "all", "linger.ms": 5, "batch.size": BATCH_BYTES}
         self._producer = Producer({**at(bootstrap), **config, **DEBUG})
 
     def step(self) -> None:

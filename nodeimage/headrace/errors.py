@@ -132,5 +132,9 @@ class CorruptLog(HeadraceError):
     code = Code.KAFKA_STORAGE_ERROR
 
 
+class TrimmedLog(CorruptLog):
+    """What is asked for has been trimmed: nothing is wrong with what is there."""
+
+
 class FolderRefused(HeadraceError):
     """A data folder that this process must not use: another cluster's, a newer format's, or in use."""

@@ -24,7 +24,7 @@ from headrace.catalog.commands import Command, decode
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.rows import Decided
 from headrace.catalog.tables import apply_all
-from headrace.errors import HeadraceError, StorageFull
+from headrace.errors import CorruptLog, HeadraceError, StorageFull, TrimmedLog
 from headrace.ids import Position
 
 log = structlog.get_logger(__name__)
@@ -35,6 +35,8 @@ _FULL_DISK_RETRY_S = 1.0
 _READ_RETRY_S = 0.2
 _READ_RETRIES: Final = 10
 """Of the log: it is closed for a moment while it is cut or begins anew."""
+_DAMAGED_RETRY_S = 5.0
+"""At most between two tries of a log that is damaged: it is fetched anew as soon as others have what it holds."""
 
 
 class AppliedCommand(NamedTuple):
@@ -210,10 +212,12 @@ class Applier:
             read = await self._in_thread(lambda: next_batch(self._log.commands(after, until)))
         except Exception as error:
             self._read_failures += 1
-            if self._read_failures > _READ_RETRIES:
+            is_damage = isinstance(error, CorruptLog) and not isinstance(error, TrimmedLog)
+            if self._read_failures > _READ_RETRIES and not is_damage:
                 raise
             log.warning("catalog_log_unread", after=after, until=until, error=repr(error))
-            self._loop.call_later(_READ_RETRY_S, self._wake.set)
+            retry_s = min(_READ_RETRY_S * self._read_failures, _DAMAGED_RETRY_S) if is_damage else _READ_RETRY_S
+            self._loop.call_later(retry_s, self._wake.set)
             return None
         self._read_failures = 0
         return read

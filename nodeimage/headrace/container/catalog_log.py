@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 import structlog
 
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import Code, CorruptLog, KafkaError
+from headrace.errors import Code, CorruptLog, KafkaError, TrimmedLog
 from headrace.ids import Position
 from headrace.log.container_log import ContainerLog
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType
@@ -72,8 +72,19 @@ class CatalogLog:
         return self._tail.read(after, self._replica.committed)
 
     def commands(self, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
-        """[blocking] See CommandLog."""
-        return commands_in(self._replica.log, after, until)
+        """[blocking] See CommandLog. A log that cannot be read is told to its replica, which fetches it anew."""
+        read = self._replica.log
+        try:
+            yield from commands_in(read, after, until)
+        except TrimmedLog:
+            raise
+        except CorruptLog:
+            self._loop.call_soon_threadsafe(self._damaged, read)
+            raise
+
+    def _damaged(self, read: ContainerLog) -> None:
+        if self._replica.log is read:
+            self._replica.on_damaged()
 
     def on_committed(self, callback: Callable[[], None]) -> None:
         """See CommandLog."""
@@ -88,10 +99,10 @@ class CatalogLog:
 def commands_in(container_log: ContainerLog, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
     """[blocking] The catalog commands behind `after` that end at or below `until`: (position after the frame, payload).
 
-    Raises `CorruptLog` where commands from there on have been trimmed: going on would leave some out.
+    Raises `CorruptLog`, and `TrimmedLog` where commands from there on have been trimmed: going on would leave some out.
     """
     if after < container_log.start:
-        raise CorruptLog(
+        raise TrimmedLog(
             f"{container_log.folder} starts at {container_log.start}; what was at {after} has been trimmed"
         )
     frames: Iterator[Frame] = container_log.control_frames(after, until)

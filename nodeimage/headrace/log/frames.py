@@ -154,6 +154,13 @@ def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
     return None
 
 
+def summed_bytes(type: int, length: int) -> int:
+    """How much of a frame of that type and length, from its start, a check must have: what its own CRC covers."""
+    if type == _DATA:
+        return min(length, _SUMMED_END)
+    return HEADER_BYTES if type == _GAP else length
+
+
 def frame_at(view: memoryview, at: int) -> Frame:
     """The frame at `at`, unchecked."""
     _, length, type, epoch, position, partitionlet, first, last, max_timestamp = HEADER.unpack_from(view, at)

@@ -19,7 +19,7 @@ from headrace.errors import CorruptLog
 from headrace.ids import Position
 from headrace.log.chunk import Body, Chunk
 from headrace.log.files import FILE_HEAD_BYTES, read_exactly
-from headrace.log.frames import HEADER, HEADER_BYTES, FrameType, frame_fault, gap_frames
+from headrace.log.frames import HEADER, HEADER_BYTES, FrameType, frame_fault, gap_frames, summed_bytes
 from headrace.log.gaps import stretches
 
 _GAP: Final = int(FrameType.GAP)
@@ -224,7 +224,7 @@ def _stretches_layout(body: Body) -> Layout:
 
 
 def _frames_layout(chunk: Chunk, body: Body) -> Layout:
-    """Reads all headers of a regrouped chunk: its index does not know positions."""
+    """Reads and checks all headers of a regrouped chunk: its index does not know positions."""
     rows: list[int] = []  # position, place, length in one number, so that they sort without an object each
     for place, end in stretches(body, live=True):
         window, base = memoryview(b""), place
@@ -232,11 +232,17 @@ def _frames_layout(chunk: Chunk, body: Body) -> Layout:
             at = place - base
             if at + HEADER_BYTES > len(window):
                 window, base, at = _bytes_at(body, place, min(_READ_BYTES, end - place)), place, 0
-            length = position = -1
+            length = position = type = -1
             if at + HEADER_BYTES <= len(window):
-                _, length, _, _, position, *_ = HEADER.unpack_from(window, at)
+                _, length, type, _, position, *_ = HEADER.unpack_from(window, at)
             if length < HEADER_BYTES or place + length > end or position < chunk.start:
                 raise CorruptLog(f"{chunk.path}, place {place}: no frame where one must be. Refetch this chunk.")
+            summed = summed_bytes(type, length)
+            if at + summed > len(window):
+                window, base, at = _bytes_at(body, place, min(max(_READ_BYTES, summed), end - place)), place, 0
+            fault = frame_fault(window, at, whole=False) if summed <= len(window) - at else "the file ends within it"
+            if fault:  # a wrong position would leave a gap where it was
+                raise CorruptLog(f"{chunk.path}, place {place}: {fault}. Refetch or restore this chunk.")
             rows.append((position - chunk.start) << 64 | place << 32 | length)
             place += length
     rows.sort()

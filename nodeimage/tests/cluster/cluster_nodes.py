@@ -165,6 +165,8 @@ class Cluster:
         self.on_close: list[Callable[[], None]] = []
         """What lets go of the nodes before they end."""
         self.nodes = {number: Node(number, folder / f"node-{number}") for number in range(1, count + 1)}
+        self._last = count
+        """The greatest number ever given: that of a node that left never comes again, as its folder is there still."""
         self.ways = Ways({node.number: node.peer_port for node in self.nodes.values()})
 
     @property
@@ -220,7 +222,8 @@ class Cluster:
 
     def add(self) -> Node:
         """One more node, not started."""
-        number = max(self.nodes) + 1
+        self._last += 1
+        number = self._last
         node = self.nodes[number] = Node(number, self.folder / f"node-{number}")
         self.ways.add(number, node.peer_port)
         self._write_routes()

@@ -23,6 +23,8 @@ FOUND = {
     20782: "a follower could not be cut, for a damaged frame before: it tried for ever, and was not fetched anew",
     21733: "a leader that was being rolled away gave a latest offset after the next one had acknowledged more",
     21880: "all nodes drained for a moment: a producer was refused for good, as its partition could go on nowhere",
+    100703: "the catalog's log could not be read where it was to be applied: the process ended, and again, for ever",
+    100848: "the header of a frame in a regrouped chunk was damaged: the frame was sent on as a gap",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

@@ -114,6 +114,7 @@ class Pair:
         replicas = other.broker.cluster.replicas
         replica = replicas.replica(container)
         assert replica is not None
+        await until(lambda: replica.follower is not None)  # else it would follow after it was stopped
         follow = replicas._follow
 
         async def follow_others(record: ContainerRecord, replica: LocalReplica) -> None:

@@ -1,6 +1,6 @@
 """The numbers that name things (DESIGN section 1), each a type of its own so that none passes for another."""
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 NodeId = NewType("NodeId", int)
 """A storage node, and its Kafka broker id. Handed out by compare and set, never reused."""
@@ -19,6 +19,14 @@ Offset = NewType("Offset", int)
 """Of a record in a partition, as in Kafka."""
 Millis = NewType("Millis", int)
 """Milliseconds since 1970, UTC."""
+
+
+class Home(NamedTuple):
+    """The home epoch of a topic: which cluster accepts writes, and how often that was moved. The highest wins."""
+
+    counter: int
+    cluster: str
+
 
 PARTITIONLET_BITS = 40
 

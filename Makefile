@@ -1,11 +1,11 @@
-# make demo | make test | make e2e | make install | make bench | make simulate | make docs; each does all of its own
-# set-up, but for what `make e2e` needs of a machine: Docker, kind, kubectl and helm, or KIT=1.
+# make demo | make test | make e2e | make install | make bench | make simulate | make charts | make docs; each does all of
+# its own set-up, but for what `make e2e` needs of a machine: Docker, kind, kubectl and helm, or KIT=1; and `make charts`: Go.
 SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test e2e e2e-ci install java bench simulate lint docs clean
+.PHONY: demo test e2e e2e-ci install java bench simulate lint charts docs clean
 
 demo: $(VENV)/.demo java
 	$(BIN)/python -m headrace_spark.demo
@@ -38,6 +38,10 @@ simulate: $(VENV)/.dev
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# Charts and CRDs as helm and Kubernetes' own code see them; needs Go.
+charts: $(VENV)/.dev
+	@.ci/charts $(BIN)
 
 # docs/resources.md, from crds/.
 docs: $(VENV)/.dev

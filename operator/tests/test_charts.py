@@ -141,7 +141,15 @@ def test_before_uninstall_the_operator_is_stopped_and_finalizers_go() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ['namespaces="all"', "sweepSeconds=0", 'image={"repository":""}', "colour=1", 'namespaces=["A_b"]']
+    "value",
+    [
+        'namespaces="all"',
+        "sweepSeconds=0",
+        'image={"repository":""}',
+        "colour=1",
+        'namespaces=["A_b"]',
+        'nodeImage={"pullPolicy":"Always"}',  # a resource says that: the chart's would be read by nobody
+    ],
 )
 def test_wrong_values_are_refused(value: str) -> None:
     done = helm("template", "x", str(CHARTS / "headrace"), "--kube-version", "1.31.0", "--set-json", value)

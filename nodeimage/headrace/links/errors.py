@@ -16,6 +16,10 @@ class SourceUnreachable(HeadraceError):
         self.timed_out = timed_out
         """There was silence until the deadline; else something said that nobody answers."""
 
+    def again(self) -> "SourceUnreachable":
+        """The same, for another caller to raise."""
+        return SourceUnreachable(str(self), timed_out=self.timed_out)
+
 
 class SourceRefuses(HeadraceError):
     """The source is there and refuses the credentials, or offers no security that both accept.
@@ -24,3 +28,7 @@ class SourceRefuses(HeadraceError):
     """
 
     code = Code.CLUSTER_AUTHORIZATION_FAILED
+
+    def again(self) -> "SourceRefuses":
+        """The same, for another caller to raise."""
+        return SourceRefuses(str(self))

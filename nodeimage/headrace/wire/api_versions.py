@@ -4,11 +4,15 @@ Its response header is never flexible. A version that the server does not know i
 and the ranges, so that the client can ask again.
 """
 
+import struct
 from functools import cache
 
 from headrace.errors import Code
 from headrace.wire import cold
 from headrace.wire.api_keys import ADVERTISED, SUPPORTED, ApiKey
+from headrace.wire.primitives import INT16, Buffer, check_end, malformed, read_count
+
+_RANGE = struct.Struct(">hhh")  # key, lowest version, highest version
 
 
 def is_known(version: int) -> bool:
@@ -37,3 +41,19 @@ def encode_response(version: int) -> bytes:
     if is_known(version):
         return _encoded(version, Code.NONE)
     return _encoded(0, Code.UNSUPPORTED_VERSION)
+
+
+@malformed
+def decode_v0_response(buf: Buffer) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Error code and versions by API key, of a response of version 0, which every server gives. The request's body is
+    empty. Raises `MalformedRequest`.
+    """
+    (error,) = INT16.unpack_from(buf)
+    count, pos = read_count(buf, INT16.size, False)
+    ranges: dict[int, tuple[int, int]] = {}
+    for _ in range(count):
+        key, lowest, highest = _RANGE.unpack_from(buf, pos)
+        ranges[key] = (lowest, highest)
+        pos += _RANGE.size
+    check_end(buf, pos)
+    return error, ranges

@@ -1,8 +1,9 @@
 import pytest
 
+from headrace.errors import MalformedRequest
 from headrace.wire import cold
 from headrace.wire.api_keys import ADVERTISED, ApiKey
-from headrace.wire.api_versions import encode_response, is_known
+from headrace.wire.api_versions import decode_v0_response, encode_response, is_known
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -25,3 +26,12 @@ def test_an_unknown_version_is_answered_in_version_0_with_the_ranges(version: in
     answer = cold.decode_response(ApiKey.API_VERSIONS, 0, encode_response(version))
     assert answer.error_code == 35
     assert len(answer.api_keys) == len(ADVERTISED)
+
+
+def test_version_0_is_read_back_and_bytes_that_are_none_of_it_are_refused() -> None:
+    raw = encode_response(0)
+    assert decode_v0_response(raw) == (0, {int(key): span for key, span in ADVERTISED.items()})
+    assert decode_v0_response(encode_response(99))[0] == 35
+    for broken in (raw[:-1], raw + b"x", b"", b"\x00\x00\x7f\xff\xff\xff"):
+        with pytest.raises(MalformedRequest):
+            decode_v0_response(broken)

@@ -1,0 +1,90 @@
+"""Client properties of a link's credentials: what is taken, what is refused, and that no secret is told."""
+
+import pytest
+
+from headrace.errors import Code, KafkaError
+from headrace.links.security import Security, security_of
+
+
+def test_no_properties_are_plaintext() -> None:
+    assert security_of({}) == Security()
+    assert security_of({}).protocol == "PLAINTEXT"
+    assert security_of({}).context() is None
+
+
+def test_librdkafkas_names_are_taken() -> None:
+    security = security_of(
+        {
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanisms": "SCRAM-SHA-512",
+            "sasl.username": "alice",
+            "sasl.password": "s3cret",
+            "ssl.endpoint.identification.algorithm": "none",
+        }
+    )
+    assert (security.protocol, security.mechanism, security.username) == ("SASL_SSL", "SCRAM-SHA-512", "alice")
+    assert security.password == "s3cret"
+    assert not security.check_host
+
+
+@pytest.mark.parametrize(
+    "jaas",
+    [
+        (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            'username="alice" password="a \\"quoted\\" \\\\ secret";'
+        ),
+        (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required\n"
+            "  username = 'alice'\n  password='a \"quoted\" \\\\ secret' ;"
+        ),
+    ],
+)
+def test_user_and_password_are_read_from_javas_login_line(jaas: str) -> None:
+    security = security_of(
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": jaas}
+    )
+    assert (security.username, security.password) == ("alice", 'a "quoted" \\ secret')
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"security.protocol": "TLS"}, "security.protocol is one of"),
+        ({"sasl.user": "alice"}, "sasl.user is no property"),
+        ({"sasl.username": "alice"}, "sasl.username cannot count with security.protocol PLAINTEXT"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is one of"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is one of"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "PLAIN needs sasl.username"),
+        ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism cannot count"),
+        ({"ssl.ca.pem": "x"}, "ssl.ca.pem, ssl.truststore.certificates cannot count"),
+        ({"security.protocol": "SSL", "ssl.ca.pem": "a", "ssl.ca.location": "b"}, "give one of them"),
+        ({"security.protocol": "SSL", "ssl.ca.pem": "a", "ssl.truststore.certificates": "b"}, "given twice"),
+        ({"security.protocol": "SSL", "ssl.certificate.pem": "a"}, "needs ssl.key.pem"),
+        ({"security.protocol": "SSL", "ssl.key.pem": "a"}, "a key needs its certificate"),
+        ({"security.protocol": "SSL", "ssl.truststore.location": "/x.jks"}, "Java's key stores are not read"),
+        ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "only be PEM"),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "dns"}, "is https, or empty"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "x"}, "is read for"),
+    ],
+)
+def test_properties_that_make_no_sense_are_refused_with_their_names(properties: dict[str, str], why: str) -> None:
+    with pytest.raises(KafkaError, match=why) as refused:
+        security_of(properties)
+    assert refused.value.code is Code.INVALID_CONFIG
+
+
+def test_a_certificate_that_is_none_is_refused_without_its_text() -> None:
+    security = security_of({"security.protocol": "SSL", "ssl.certificate.pem": "s3cret", "ssl.key.pem": "s3cret"})
+    with pytest.raises(KafkaError, match=r"ssl\.certificate\.pem and ssl\.key\.pem cannot be used") as refused:
+        security.context()
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(KafkaError, match=r"ssl\.ca\.pem cannot be used"):
+        security_of({"security.protocol": "SSL", "ssl.ca.pem": "no certificate"}).context()
+    with pytest.raises(KafkaError, match=r"ssl\.ca\.location cannot be used: No such file"):
+        security_of({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}).context()
+
+
+def test_no_secret_is_in_the_repr() -> None:
+    security = Security(password="s3cret", key_pem="s3cret", key_password="s3cret", certificate_pem="s3cret")
+    assert "s3cret" not in repr(security)

@@ -171,7 +171,7 @@ class Client:
         lane: Lane = Lane.CALLS,
         wait_ms: int = 0,
     ) -> T:
-        """A call of Headrace's own; the answer's result as `result` decodes it, or KafkaError with its code and message.
+        """A call of Headrace's own; the result as `result` decodes it, or KafkaError with its code and message.
 
         `wait_ms`: how long the server was asked to wait.
         """

@@ -22,10 +22,11 @@ from headrace.catalog.commands import (
     Shortened,
     SkipNumbers,
 )
+from headrace.catalog.homes import settle
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, LogStartOutcome, PartitionletRow, RollOutcome, TopicRow
 from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_retired, select_topics_by_id, taken_out
 from headrace.errors import Code
-from headrace.ids import Epoch, LeaderEpoch, Offset, PartitionletId, partitionlet_id
+from headrace.ids import Epoch, Home, LeaderEpoch, Offset, PartitionletId, partitionlet_id
 
 ROLL_GAP = 256
 """Leader epochs left free at a roll (invariant 10), so that nothing which the sealed partitionlet's container still
@@ -116,16 +117,18 @@ def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled
         return RollOutcome(Code.INVALID_REQUEST, "this roll was not intended, or is over", open_one)
     if item.end < open_one.first:
         return RollOutcome(Code.INVALID_REQUEST, f"a partitionlet from {open_one.first} cannot end at {item.end}")
-    epochs = tuple((epoch, first) for epoch, first in item.epochs)
+    first = item.end if item.resume < 0 else item.resume
+    end = min(item.end, first)
+    epochs = tuple((epoch, since) for epoch, since in item.epochs)
     connection.execute(
         'UPDATE partitionlets SET state = ?, "end" = ?, epochs = ? WHERE id = ?',
-        (SEALED, item.end, msgspec.msgpack.encode(epochs), open_one.id),
+        (SEALED, end, msgspec.msgpack.encode(epochs), open_one.id),
     )
     lost_rolls = intended.id >> SKIPPED_BITS != open_one.id >> SKIPPED_BITS
     highest = max([open_one.leader_epoch, *(epoch for epoch, _ in epochs)])
     opened = intended._replace(
         state=OPEN,
-        first=item.end,
+        first=first,
         leader_epoch=LeaderEpoch(highest + (LOST_ROLLS_GAP if lost_rolls else ROLL_GAP)),
         container_epoch=item.container_epoch,
     )
@@ -133,10 +136,40 @@ def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled
         "UPDATE partitionlets SET state = ?, first = ?, leader_epoch = ?, container_epoch = ? WHERE id = ?",
         (OPEN, opened.first, opened.leader_epoch, opened.container_epoch, opened.id),
     )
+    present = _log_start(connection, topic.number, item.partition)
+    if first < item.end:
+        _cut_from(connection, topic.number, item.partition, first, present)
     # An empty one, or one whose records are all gone, would lengthen the chain of an idle topic at every roll.
-    if item.end == open_one.first or item.end <= _log_start(connection, topic.number, item.partition):
+    if end <= open_one.first or end <= present:
         _delete(connection, [open_one.id])
-    return RollOutcome(Code.NONE, "", opened)
+    start = Offset(-1)
+    if first > item.end and not _has_sealed(connection, topic.number, item.partition):
+        start = _put_log_start(connection, topic.number, item.partition, max(first, present))
+    settled = None
+    if item.home is not None:
+        settled = settle(connection, topic, item.partition, Home(*item.home), first)
+    return RollOutcome(Code.NONE, "", opened, start, settled)
+
+
+def _cut_from(connection: sqlite3.Connection, topic: int, partition: int, offset: Offset, log_start: Offset) -> None:
+    """Sealed partitionlets end at `offset`; those of which nothing is left go, and their bytes expire."""
+    of_partition = "topic = ? AND state = ? AND partition = ?"
+    connection.execute(
+        f'UPDATE partitionlets SET "end" = ? WHERE {of_partition} AND "end" > ?',
+        (offset, topic, SEALED, partition, offset),
+    )
+    connection.execute(
+        f'DELETE FROM partitionlets WHERE {of_partition} AND "end" <= max(first, ?)',
+        (topic, SEALED, partition, log_start),
+    )
+
+
+def _has_sealed(connection: sqlite3.Connection, topic: int, partition: int) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM partitionlets WHERE topic = ? AND state = ? AND partition = ? LIMIT 1",
+        (topic, SEALED, partition),
+    ).fetchone()
+    return found is not None
 
 
 def _raise_start(connection: sqlite3.Connection, topic: TopicRow | None, item: LogStart) -> LogStartOutcome:

@@ -8,8 +8,16 @@ import sqlite3
 
 import msgspec
 
-from headrace.catalog.commands import CommitCursors, DeleteCursors, DeleteGroups, ExpireCursors, PutGroup
-from headrace.catalog.rows import Expired, GroupRow
+from headrace.catalog.commands import (
+    CommitCursors,
+    CopyCursors,
+    Cursor,
+    DeleteCursors,
+    DeleteGroups,
+    ExpireCursors,
+    PutGroup,
+)
+from headrace.catalog.rows import Expired, GroupRow, TopicRow
 from headrace.catalog.selects import GROUP, group_row, select_topics_by_id
 from headrace.errors import Code, KafkaError
 from headrace.ids import Millis
@@ -24,17 +32,52 @@ def commit_cursors(connection: sqlite3.Connection, command: CommitCursors) -> li
     """Store the offsets of those partitions that exist."""
     group = _select(connection, command.group)
     _fence(group, command)
-    if group is None:
-        _store(connection, GroupRow(command.group, 0, "", "", "", (), b"", EMPTY, command.now))
     topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
-    codes, rows = [], []
+    codes, items = [], []
     for item in command.items:
         topic = topics.get(item.topic_id)
         if topic is None or not 0 <= item.partition < topic.partitions:
             codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         codes.append(Code.NONE)
-        rows.append(
+        items.append((topic, item))
+    _put(connection, group, command, items)
+    return codes
+
+
+def copy_cursors(connection: sqlite3.Connection, command: CopyCursors) -> list[Code]:
+    """Store the offsets that the home of their topics has, unless the group is at work here."""
+    group = _select(connection, command.group)
+    if group is not None and group.member_ids:
+        return [Code.NON_EMPTY_GROUP] * len(command.items)
+    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
+    codes, items = [], []
+    for item in command.items:
+        topic = topics.get(item.topic_id)
+        if topic is None or not 0 <= item.partition < topic.partitions:
+            codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        elif topic.home is None or topic.home.cluster == command.cluster:
+            codes.append(Code.POLICY_VIOLATION)
+        else:
+            codes.append(Code.NONE)
+            items.append((topic, item))
+    if items:
+        _put(connection, group, command, items)
+    return codes
+
+
+def _put(
+    connection: sqlite3.Connection,
+    group: GroupRow | None,
+    command: CommitCursors | CopyCursors,
+    items: list[tuple[TopicRow, Cursor]],
+) -> None:
+    if group is None:
+        _store(connection, GroupRow(command.group, 0, "", "", "", (), b"", EMPTY, command.now))
+    connection.executemany(
+        'INSERT INTO cursors VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset", '
+        "leader_epoch = excluded.leader_epoch, metadata = excluded.metadata, committed_at = excluded.committed_at",
+        [
             (
                 command.group,
                 topic.number,
@@ -44,13 +87,9 @@ def commit_cursors(connection: sqlite3.Connection, command: CommitCursors) -> li
                 item.metadata,
                 command.now,
             )
-        )
-    connection.executemany(
-        'INSERT INTO cursors VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset", '
-        "leader_epoch = excluded.leader_epoch, metadata = excluded.metadata, committed_at = excluded.committed_at",
-        rows,
+            for topic, item in items
+        ],
     )
-    return codes
 
 
 def delete_cursors(connection: sqlite3.Connection, command: DeleteCursors) -> list[Code]:

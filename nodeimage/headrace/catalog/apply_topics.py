@@ -16,6 +16,7 @@ from headrace.catalog.commands import (
     DeleteTopics,
     NewTopic,
 )
+from headrace.catalog.homes import settle_new
 from headrace.catalog.names import MAX_LENGTH, check_stream
 from headrace.catalog.retention import overrides_retention
 from headrace.catalog.rows import OPEN, PartitionletRow, StreamOutcome, StreamRow, TopicOutcome, TopicRow
@@ -31,7 +32,7 @@ from headrace.catalog.selects import (
     taken_out,
 )
 from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, LeaderEpoch, Offset, StreamNumber, partitionlet_id
+from headrace.ids import ContainerId, Epoch, Home, LeaderEpoch, Offset, StreamNumber, partitionlet_id
 
 MAX_STREAM_NUMBER = 2**23 - 1
 
@@ -73,6 +74,13 @@ def delete_stream(connection: sqlite3.Connection, command: DeleteStream) -> Stre
             Code.POLICY_VIOLATION,
             f"stream {stream.path} holds {stream.topics} topics; delete them first, or delete all with --force",
         )
+    links = [name for (name,) in connection.execute("SELECT name FROM links WHERE stream = ?", (stream.number,))]
+    if links and not command.force:
+        raise KafkaError(
+            Code.POLICY_VIOLATION,
+            f"stream {stream.path} has the links {', '.join(sorted(links))}; delete them first, or all with --force",
+        )
+    connection.execute("DELETE FROM links WHERE stream = ?", (stream.number,))
     numbers = [row[0] for row in connection.execute("SELECT number FROM topics WHERE stream = ?", (stream.number,))]
     _forget_topics(connection, numbers)
     connection.execute("DELETE FROM streams WHERE number = ?", (stream.number,))
@@ -99,6 +107,7 @@ def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list
     repeated = [each.topic.number for each in refused if each is not None and each.topic and each.code is Code.NONE]
     open_of = _open_of(connection, repeated)
     topic_rows, partitionlet_rows, outcomes = [], [], []
+    copies: list[tuple[TopicRow, Sequence[tuple[int, int, str, Offset]]]] = []
     for item, refusal in zip(command.items, refused, strict=True):
         if refusal is not None:
             if refusal.topic is not None and refusal.code is Code.NONE:
@@ -107,8 +116,19 @@ def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list
             continue
         stream = streams[item.stream]
         topic = TopicRow(
-            number, item.topic_id, stream.number, stream.path, item.name, item.partitions, item.configs, command.now
+            number,
+            item.topic_id,
+            stream.number,
+            stream.path,
+            item.name,
+            item.partitions,
+            item.configs,
+            command.now,
+            None if item.home is None else Home(*item.home),
+            item.origin,
         )
+        if topic.home is not None:
+            copies.append((topic, item.histories))
         opened = _open_partitionlets(
             topic, first=0, containers=item.container_ids, epochs=item.container_epochs, serial=serials[item.stream]
         )
@@ -117,8 +137,10 @@ def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list
         topic_rows.append(_topic_columns(topic))
         partitionlet_rows += [row[:9] for row in opened]
         outcomes.append(TopicOutcome(Code.NONE, "", topic, opened))
-    connection.executemany("INSERT INTO topics VALUES (?,?,?,?,?,?,?,?)", topic_rows)
+    connection.executemany("INSERT INTO topics VALUES (?,?,?,?,?,?,?,?,?,?,?)", topic_rows)
     connection.executemany(_INSERT_PARTITIONLET, partitionlet_rows)
+    for topic, histories in copies:
+        settle_new(connection, topic, range(topic.partitions), histories)
     return outcomes
 
 
@@ -207,6 +229,7 @@ def create_partitions(connection: sqlite3.Connection, command: CreatePartitions)
     )
     connection.executemany(_INSERT_PARTITIONLET, [row[:9] for row in opened])
     connection.execute("UPDATE topics SET partitions = ? WHERE number = ?", (command.count, topic.number))
+    settle_new(connection, topic, range(topic.partitions, command.count), command.histories)
     return TopicOutcome(Code.NONE, "", topic._replace(partitions=command.count), opened)
 
 
@@ -301,6 +324,8 @@ def _shape_fault(item: NewTopic, known_ids: set[bytes]) -> TopicOutcome | None:
         return TopicOutcome(Code.INVALID_PARTITIONS, "a topic has one partition at least, each with its container")
     if len(item.topic_id) != 16 or item.topic_id in known_ids:
         return TopicOutcome(Code.INVALID_REQUEST, "a topic id is 16 bytes that no other topic has; try again")
+    if item.home is None and (item.histories or item.origin):
+        return TopicOutcome(Code.INVALID_REQUEST, "only a copy has a home, an origin and histories")
     return None
 
 
@@ -320,6 +345,7 @@ def _topic_columns(topic: TopicRow) -> tuple[object, ...]:
         encode_configs(topic.configs),
         topic.created,
         overrides_retention(topic.configs),
+        *((None, None, None) if topic.home is None else (*topic.home, topic.origin)),
     )
 
 
@@ -329,6 +355,9 @@ def _forget_topics(connection: sqlite3.Connection, numbers: Iterable[int]) -> No
     for table, column in (
         ("partitionlets", "topic"),
         ("log_starts", "topic"),
+        ("home_starts", "topic"),
+        ("settled_homes", "topic"),
+        ("pending_homes", "topic"),
         ("cursors", "topic"),
         ("topics", "number"),
     ):

@@ -11,8 +11,12 @@ tells how a repeat is known.
 
 import msgspec
 
+from headrace.catalog.command_base import CatalogCommand, Item
+from headrace.catalog.link_commands import DeleteLink, HomeChange, LinkConfig, PutLink, SetHome, SetLinkState, Start
 from headrace.errors import FolderRefused
 from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
+
+__all__ = ["DeleteLink", "HomeChange", "LinkConfig", "PutLink", "SetHome", "SetLinkState", "Start"]
 
 
 class StreamPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,15 +51,7 @@ class PolicyChanges(msgspec.Struct, frozen=True, omit_defaults=True):
     volume: str | None = None
 
 
-class _Item(msgspec.Struct, frozen=True, array_like=True):
-    """An element of a command's list."""
-
-
-class _Command(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """A change of the catalog."""
-
-
-class CreateStream(_Command, frozen=True):
+class CreateStream(CatalogCommand, frozen=True):
     """Outcome: StreamOutcome; an existing stream is left as it is, with `changed` false."""
 
     path: str
@@ -63,23 +59,27 @@ class CreateStream(_Command, frozen=True):
     now: Millis
 
 
-class AlterStream(_Command, frozen=True):
+class AlterStream(CatalogCommand, frozen=True):
     """Outcome: StreamOutcome."""
 
     path: str
     changes: PolicyChanges
 
 
-class DeleteStream(_Command, frozen=True):
-    """Outcome: StreamOutcome. Refused with POLICY_VIOLATION while the stream has topics, unless `force`."""
+class DeleteStream(CatalogCommand, frozen=True):
+    """Outcome: StreamOutcome. Refused with POLICY_VIOLATION while the stream has topics or links, unless `force`."""
 
     path: str
     now: Millis
     force: bool = False
 
 
-class NewTopic(_Item, frozen=True):
-    """A topic to make. `stream` is a path; one container id per partition, in order."""
+class NewTopic(Item, frozen=True):
+    """A topic to make. `stream` is a path; one container id per partition, in order.
+
+    With `home` it is a copy, settled for that home: `origin` is the cluster that counter 0 stands for, `histories` are
+    (partition, counter, cluster, start). The home is the source's, the records come later.
+    """
 
     stream: str
     name: str
@@ -88,9 +88,12 @@ class NewTopic(_Item, frozen=True):
     configs: dict[str, str]
     container_ids: list[ContainerId]
     container_epochs: list[Epoch]
+    home: tuple[int, str] | None = None
+    origin: str = ""
+    histories: list[tuple[int, int, str, Offset]] = msgspec.field(default_factory=list)
 
 
-class CreateTopics(_Command, frozen=True):
+class CreateTopics(CatalogCommand, frozen=True):
     """Outcome: list[TopicOutcome], one per item; TOPIC_ALREADY_EXISTS carries the topic that exists.
 
     A topic of that name that has the item's topic id was made by an earlier copy: that is a success, with its rows.
@@ -100,7 +103,7 @@ class CreateTopics(_Command, frozen=True):
     now: Millis
 
 
-class DeleteTopics(_Command, frozen=True):
+class DeleteTopics(CatalogCommand, frozen=True):
     """Outcome: list[TopicOutcome], one per id, with the rows that are gone.
 
     A repeat finds UNKNOWN_TOPIC_ID; its submitter gets what the first copy came to.
@@ -110,11 +113,13 @@ class DeleteTopics(_Command, frozen=True):
     now: Millis
 
 
-class CreatePartitions(_Command, frozen=True):
+class CreatePartitions(CatalogCommand, frozen=True):
     """Outcome: TopicOutcome with the new partitionlets. `count` is the topic's partitions afterwards.
 
     Where the topic has `count` partitions, and the last are open in these containers, an earlier copy made them: that
     is a success, with their rows.
+
+    The new ones are settled for the topic's home: their `histories` are as in NewTopic, or begin with that home (None).
     """
 
     topic_id: bytes
@@ -122,9 +127,10 @@ class CreatePartitions(_Command, frozen=True):
     container_ids: list[ContainerId]
     container_epochs: list[Epoch]
     now: Millis
+    histories: list[tuple[int, int, str, Offset]] | None = None
 
 
-class AlterTopic(_Command, frozen=True):
+class AlterTopic(CatalogCommand, frozen=True):
     """Sets and removes a topic's configs. Outcome: TopicOutcome.
 
     Refused with OPERATION_NOT_ATTEMPTED where they are not `expected`, what the change was made from; None: whatever.
@@ -136,7 +142,7 @@ class AlterTopic(_Command, frozen=True):
     expected: dict[str, str] | None = None
 
 
-class RetireContainer(_Command, frozen=True):
+class RetireContainer(CatalogCommand, frozen=True):
     """No partitionlet is placed in a container any more: it is about to be deleted. Outcome: list[Code].
 
     Topics, partitions and rolls that a node places there all the same, as it has not heard, are refused with
@@ -146,7 +152,7 @@ class RetireContainer(_Command, frozen=True):
     container: ContainerId
 
 
-class RollTarget(_Item, frozen=True):
+class RollTarget(Item, frozen=True):
     """A partition to go on in `container`. `expected_open` fences: it must be the open partitionlet still.
 
     `abandoned` is the partitionlet that an earlier intent chose and whose container is deleted since; 0 if there was
@@ -161,17 +167,21 @@ class RollTarget(_Item, frozen=True):
     abandoned: PartitionletId = PartitionletId(0)
 
 
-class RollIntent(_Command, frozen=True):
+class RollIntent(CatalogCommand, frozen=True):
     """Outcome: list[RollOutcome] with the intended partitionlet. Repeating an intent gives the same partitionlet."""
 
     items: list[RollTarget]
     now: Millis
 
 
-class Rolled(_Item, frozen=True):
+class Rolled(Item, frozen=True):
     """The open partitionlet `sealed` has ended before `end`; `opened` goes on in its container at that epoch.
 
     `epochs`: the (leader epoch, first offset of that epoch) of the sealed partitionlet, in order.
+
+    `resume`: where the opened one begins; -1 = `end`. Lower: the partition's records from there on leave the chain
+    (they are not lost in the containers before their partitionlets expire). Higher: a gap; the log start goes there
+    where nothing lies before it. `home`: the partition is settled for it, and its history goes on with it.
     """
 
     topic_id: bytes
@@ -181,16 +191,18 @@ class Rolled(_Item, frozen=True):
     epochs: list[tuple[LeaderEpoch, Offset]]
     opened: PartitionletId
     container_epoch: Epoch
+    resume: Offset = Offset(-1)
+    home: tuple[int, str] | None = None
 
 
-class RollDone(_Command, frozen=True):
+class RollDone(CatalogCommand, frozen=True):
     """Outcome: list[RollOutcome] with the partitionlet that is open now. Idempotent."""
 
     items: list[Rolled]
     now: Millis
 
 
-class LogStart(_Item, frozen=True):
+class LogStart(Item, frozen=True):
     """Records of the partition below `offset` are gone."""
 
     topic_id: bytes
@@ -198,13 +210,13 @@ class LogStart(_Item, frozen=True):
     offset: Offset
 
 
-class SetLogStart(_Command, frozen=True):
+class SetLogStart(CatalogCommand, frozen=True):
     """Outcome: list[LogStartOutcome]. A log start never falls; sealed partitionlets wholly below it leave the chain."""
 
     items: list[LogStart]
 
 
-class Cursor(_Item, frozen=True):
+class Cursor(Item, frozen=True):
     """A committed offset; `leader_epoch` -1 if the client gave none."""
 
     topic_id: bytes
@@ -214,7 +226,7 @@ class Cursor(_Item, frozen=True):
     metadata: str = ""
 
 
-class CommitCursors(_Command, frozen=True):
+class CommitCursors(CatalogCommand, frozen=True):
     """Outcome: list[Code], one per item.
 
     Fenced by the group as stored: a generation >= 0 must be the group's (ILLEGAL_GENERATION) and the member one of its
@@ -228,14 +240,27 @@ class CommitCursors(_Command, frozen=True):
     now: Millis
 
 
-class DeleteCursors(_Command, frozen=True):
+class CopyCursors(CatalogCommand, frozen=True):
+    """Cursors as the home of their topics has them. Outcome: list[Code], one per item.
+
+    For topics whose home is another cluster than `cluster`, which is this one (else POLICY_VIOLATION: the home's
+    commits win). Makes the group where there is none; NON_EMPTY_GROUP for all items where it has members here.
+    """
+
+    group: str
+    items: list[Cursor]
+    now: Millis
+    cluster: str
+
+
+class DeleteCursors(CatalogCommand, frozen=True):
     """Outcome: list[Code], one per (topic id, partition). GROUP_ID_NOT_FOUND for an unknown group."""
 
     group: str
     items: list[tuple[bytes, int]]
 
 
-class PutGroup(_Command, frozen=True):
+class PutGroup(CatalogCommand, frozen=True):
     """Stores a group as its coordinator has it. Outcome: GroupRow. A lower generation is refused.
 
     `member_ids` fences commits; `members` is the coordinator's own bytes. An empty `member_ids` is an empty group.
@@ -252,19 +277,19 @@ class PutGroup(_Command, frozen=True):
     now: Millis
 
 
-class DeleteGroups(_Command, frozen=True):
+class DeleteGroups(CatalogCommand, frozen=True):
     """Outcome: list[Code], one per group: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NONE."""
 
     groups: list[str]
 
 
-class ExpireCursors(_Command, frozen=True):
+class ExpireCursors(CatalogCommand, frozen=True):
     """Forgets cursors, of groups empty since before `before`, that were committed before then. Outcome: Expired."""
 
     before: Millis
 
 
-class Shortened(_Item, frozen=True):
+class Shortened(Item, frozen=True):
     """A sealed partitionlet of which nothing is left from `end` on."""
 
     topic_id: bytes
@@ -273,7 +298,7 @@ class Shortened(_Item, frozen=True):
     end: Offset
 
 
-class ShortenChains(_Command, frozen=True):
+class ShortenChains(CatalogCommand, frozen=True):
     """Records of sealed partitionlets were lost (invariant 15). Outcome: list[LogStartOutcome].
 
     An end never rises. A log start that lay where nothing is left goes on to the first that is.
@@ -282,7 +307,7 @@ class ShortenChains(_Command, frozen=True):
     items: list[Shortened]
 
 
-class SkipNumbers(_Command, frozen=True):
+class SkipNumbers(CatalogCommand, frozen=True):
     """The catalog was recovered for the `recovered`-th time, and may have lost commands (invariant 15): numbers that
     they gave away are not given again. Outcome: list[Code]. Once for each `recovered`."""
 
@@ -308,6 +333,11 @@ Command = (
     | ExpireCursors
     | ShortenChains
     | SkipNumbers
+    | PutLink
+    | SetLinkState
+    | DeleteLink
+    | SetHome
+    | CopyCursors
 )
 
 _encoder = msgspec.msgpack.Encoder()

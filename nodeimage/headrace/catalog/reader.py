@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headrace.catalog.apply_topics import check_new_topics
 from headrace.catalog.commands import NewTopic
+from headrace.catalog.homes import decode_lists
 from headrace.catalog.retention import retention
 from headrace.catalog.rows import (
     INTENDED,
@@ -17,6 +18,8 @@ from headrace.catalog.rows import (
     SEALED,
     CursorRow,
     GroupRow,
+    HomeStart,
+    LinkRow,
     Owner,
     PartitionletRow,
     Retention,
@@ -27,12 +30,15 @@ from headrace.catalog.rows import (
 )
 from headrace.catalog.selects import (
     GROUP,
+    LINK,
     PARTITIONLET,
     STREAM,
     TOPIC,
     group_row,
     json_list,
+    link_row,
     partitionlet_row,
+    select_link,
     select_open,
     select_stream,
     select_topics_by_id,
@@ -43,6 +49,7 @@ from headrace.catalog.selects import (
 from headrace.catalog.tables import applied
 from headrace.ids import (
     ContainerId,
+    Home,
     Offset,
     PartitionletId,
     Position,
@@ -260,6 +267,69 @@ class Reader:
             number: StreamRetention(Retention(row.policy.ttl_ms, row.policy.retention_bytes), overrides[number])
             for number, row in held.items()
         }
+
+    # Links and homes
+
+    def links(self, stream: str | None = None) -> list[LinkRow]:
+        """Links in order of name: all, or those of the stream at a path."""
+        where, parameters = ("", ()) if stream is None else ("WHERE s.path = ? ", (stream,))
+        return list(map(link_row, self._connection.execute(f"{LINK} {where}ORDER BY l.name", parameters)))
+
+    def link(self, name: str) -> LinkRow | None:
+        """The link of that name."""
+        return select_link(self._connection, name)
+
+    def copies(self, stream: str, own_cluster: str, *, after: str = "", limit: int = _PAGE) -> list[TopicRow]:
+        """A page of a stream's topics whose home is another cluster than `own_cluster`, in order of name."""
+        found = self.stream(stream)
+        if found is None:
+            return []
+        rows = self._connection.execute(
+            f"{TOPIC} WHERE t.stream = ? AND t.home_cluster IS NOT NULL AND t.home_cluster <> ? AND t.name > ? "
+            "ORDER BY t.name LIMIT ?",
+            (found.number, own_cluster, after, limit),
+        )
+        return list(map(topic_row, rows))
+
+    def histories(self, topics: Iterable[int]) -> dict[tuple[int, int], list[HomeStart]]:
+        """(topic number, partition) -> where each home begins, in rising order; those missing know only the first."""
+        found: dict[tuple[int, int], list[HomeStart]] = {}
+        rows = self._connection.execute(
+            'SELECT topic, partition, counter, cluster, "offset" FROM home_starts '
+            "WHERE topic IN (SELECT value FROM json_each(?)) ORDER BY topic, partition, counter, cluster",
+            (json_list(topics),),
+        )
+        for topic, partition, *start in rows:
+            found.setdefault((topic, partition), []).append(HomeStart(*start))
+        return found
+
+    def settled(self, topics: Iterable[int]) -> dict[tuple[int, int], Home]:
+        """(topic number, partition) -> the home that it was last rolled for; those missing: their topic's first."""
+        rows = self._connection.execute(
+            "SELECT topic, partition, counter, cluster FROM settled_homes "
+            "WHERE topic IN (SELECT value FROM json_each(?))",
+            (json_list(topics),),
+        )
+        return {(topic, partition): Home(counter, cluster) for topic, partition, counter, cluster in rows}
+
+    def pending(self, topics: Iterable[int]) -> dict[int, dict[int, list[HomeStart]]]:
+        """Topic number -> partition -> the history that it gets when it is settled for its topic's home."""
+        rows = self._connection.execute(
+            "SELECT topic, lists FROM pending_homes WHERE topic IN (SELECT value FROM json_each(?))",
+            (json_list(topics),),
+        )
+        return {topic: decode_lists(lists) for topic, lists in rows}
+
+    def unsettled(self, *, after: int = 0, limit: int = _PAGE) -> list[TopicRow]:
+        """A page of the topics that have partitions still to be rolled for their home, by number; scans those moved."""
+        rows = self._connection.execute(
+            f"{TOPIC} WHERE t.number > ? AND t.home_cluster IS NOT NULL AND t.home_counter > 0 AND t.partitions > "
+            "(SELECT count(*) FROM settled_homes h "
+            "WHERE h.topic = t.number AND h.counter = t.home_counter AND h.cluster = t.home_cluster) "
+            "ORDER BY t.number LIMIT ?",
+            (after, limit),
+        )
+        return list(map(topic_row, rows))
 
     # Groups
 

@@ -6,11 +6,12 @@ Rows are named tuples: a listing makes a hundred thousand of them.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headrace.catalog.commands import StreamPolicy
+from headrace.catalog.commands import LinkConfig, StreamPolicy
 from headrace.errors import Code, KafkaError
 from headrace.ids import (
     ContainerId,
     Epoch,
+    Home,
     LeaderEpoch,
     Millis,
     Offset,
@@ -35,7 +36,11 @@ class StreamRow(NamedTuple):
 
 
 class TopicRow(NamedTuple):
-    """A topic. `configs` are its own, over the stream's policy; read it only."""
+    """A topic. `configs` are its own, over the stream's policy; read it only.
+
+    `home` None: this cluster since it was made. `origin` is the cluster that counter 0 of its homes stands for; empty
+    for this one.
+    """
 
     number: int
     topic_id: bytes
@@ -45,6 +50,8 @@ class TopicRow(NamedTuple):
     partitions: int
     configs: Mapping[str, str]
     created: Millis
+    home: Home | None = None
+    origin: str = ""
 
     @property
     def full_name(self) -> str:
@@ -90,6 +97,29 @@ class Owner(NamedTuple):
     first: Offset
     end: Offset
     log_start: Offset
+
+
+class HomeStart(NamedTuple):
+    """From which offset on a partition's records are those of a home, for homes with a counter above 0."""
+
+    counter: int
+    cluster: str
+    offset: Offset
+
+
+RUNNING, PAUSED = "Running", "Paused"
+"""What a link is told to do."""
+
+
+class LinkRow(NamedTuple):
+    """A link, which pulls into `stream`. `id` is never given again."""
+
+    id: int
+    name: str
+    stream: str
+    config: LinkConfig
+    state: str
+    created: Millis
 
 
 class CursorRow(NamedTuple):
@@ -150,11 +180,17 @@ class TopicOutcome(NamedTuple):
 
 
 class RollOutcome(NamedTuple):
-    """Of one roll: the partitionlet intended, or open now. With INVALID_REQUEST: the one that stood in the way."""
+    """Of one roll: the partitionlet intended, or open now. With INVALID_REQUEST: the one that stood in the way.
+
+    Of a RollDone that gave a home or a resume, the first time: `log_start` where it moved, else -1; `settled` the home
+    that the partition is settled for now, and the offset at which that home begins there.
+    """
 
     code: Code
     message: str = ""
     partitionlet: PartitionletRow | None = None
+    log_start: Offset = Offset(-1)
+    settled: HomeStart | None = None
 
 
 class LogStartOutcome(NamedTuple):
@@ -163,6 +199,13 @@ class LogStartOutcome(NamedTuple):
     code: Code
     offset: Offset = Offset(-1)
     dropped: tuple[PartitionletId, ...] = ()
+
+
+class LinkOutcome(NamedTuple):
+    """`changed` is false if there was nothing to do. Of a deleted link: the row as it was."""
+
+    link: LinkRow
+    changed: bool
 
 
 class Expired(NamedTuple):
@@ -185,6 +228,7 @@ Outcome = (
     StreamOutcome
     | TopicOutcome
     | GroupRow
+    | LinkOutcome
     | Expired
     | list[TopicOutcome]
     | list[RollOutcome]

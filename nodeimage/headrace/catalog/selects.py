@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.catalog.commands import StreamPolicy
-from headrace.catalog.rows import OPEN, GroupRow, PartitionletRow, StreamRow, TopicRow
-from headrace.ids import ContainerId, Millis, StreamNumber
+from headrace.catalog.commands import LinkConfig, StreamPolicy
+from headrace.catalog.rows import OPEN, GroupRow, LinkRow, PartitionletRow, StreamRow, TopicRow
+from headrace.ids import ContainerId, Home, Millis, StreamNumber
 
 STREAM = "SELECT number, path, policy, created, topics, partitions FROM streams"
 TOPIC = (
-    "SELECT t.number, t.topic_id, t.stream, s.path, t.name, t.partitions, t.configs, t.created "
+    "SELECT t.number, t.topic_id, t.stream, s.path, t.name, t.partitions, t.configs, t.created, "
+    "t.home_counter, t.home_cluster, t.home_origin "
     "FROM topics t JOIN streams s ON s.number = t.stream"
 )
 _PARTITIONLET_COLUMNS = (
@@ -26,10 +27,12 @@ _PARTITIONLET_COLUMNS = (
 )
 PARTITIONLET = f"SELECT {_PARTITIONLET_COLUMNS} FROM partitionlets p"
 GROUP = "SELECT name, generation, protocol_type, protocol, leader, member_ids, members, state, changed FROM groups"
+LINK = "SELECT l.id, l.name, s.path, l.config, l.state, l.created FROM links l JOIN streams s ON s.number = l.stream"
 _TOPIC_IDS_AT_ONCE = 500
 
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 _policies = msgspec.json.Decoder(StreamPolicy)
+_link_configs = msgspec.msgpack.Decoder(LinkConfig)
 _configs = msgspec.json.Decoder(dict[str, str])
 _epochs = msgspec.msgpack.Decoder(tuple[tuple[int, int], ...])
 _strings = msgspec.msgpack.Decoder(tuple[str, ...])
@@ -45,6 +48,23 @@ def encode_configs(configs: Mapping[str, str]) -> bytes | None:
     return msgspec.json.encode(dict(configs), order="deterministic") if configs else None
 
 
+def encode_link(config: LinkConfig) -> bytes:
+    """A link's config, for the `config` column."""
+    return msgspec.msgpack.encode(config)
+
+
+def link_row(row: tuple[Any, ...]) -> LinkRow:
+    """From a row of LINK."""
+    id_, name, stream, config, state, created = row
+    return LinkRow(id_, name, stream, _link_configs.decode(config), state, created)
+
+
+def select_link(connection: sqlite3.Connection, name: str) -> LinkRow | None:
+    """The link of that name."""
+    row = connection.execute(f"{LINK} WHERE l.name = ?", (name,)).fetchone()
+    return None if row is None else link_row(row)
+
+
 def stream_row(row: tuple[Any, ...]) -> StreamRow:
     """From a row of STREAM."""
     number, path, policy, created, topics, partitions = row
@@ -53,9 +73,12 @@ def stream_row(row: tuple[Any, ...]) -> StreamRow:
 
 def topic_row(row: tuple[Any, ...]) -> TopicRow:
     """From a row of TOPIC."""
-    number, topic_id, stream, path, name, partitions, configs, created = row
+    number, topic_id, stream, path, name, partitions, configs, created, counter, cluster, origin = row
     held = _NO_CONFIGS if configs is None else _configs.decode(configs)
-    return TopicRow(number, topic_id, stream, path, name, partitions, held, created)
+    if counter is None:
+        return TopicRow(number, topic_id, stream, path, name, partitions, held, created)
+    home = Home(counter, cluster)
+    return TopicRow(number, topic_id, stream, path, name, partitions, held, created, home, origin or "")
 
 
 def partitionlet_row(row: tuple[Any, ...]) -> PartitionletRow:

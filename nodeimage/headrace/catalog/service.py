@@ -32,18 +32,23 @@ from headrace.catalog.commands import (
     AlterTopic,
     Command,
     CommitCursors,
+    CopyCursors,
     CreatePartitions,
     CreateStream,
     CreateTopics,
     DeleteCursors,
     DeleteGroups,
+    DeleteLink,
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
     PutGroup,
+    PutLink,
     RetireContainer,
     RollDone,
     RollIntent,
+    SetHome,
+    SetLinkState,
     SetLogStart,
     ShortenChains,
     SkipNumbers,
@@ -55,6 +60,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import (
     Expired,
     GroupRow,
+    LinkOutcome,
     LogStartOutcome,
     Outcome,
     Replaced,
@@ -181,10 +187,13 @@ class Catalog:
     @overload
     async def submit(
         self,
-        command: CommitCursors | DeleteCursors | DeleteGroups | RetireContainer | SkipNumbers,
+        command: CommitCursors | CopyCursors | DeleteCursors | DeleteGroups | RetireContainer | SkipNumbers | SetHome,
         *,
         here: bool = ...,
     ) -> list[Code]: ...
+
+    @overload
+    async def submit(self, command: PutLink | SetLinkState | DeleteLink, *, here: bool = ...) -> LinkOutcome: ...
 
     @overload
     async def submit(self, command: PutGroup, *, here: bool = ...) -> GroupRow: ...

@@ -7,6 +7,10 @@
     log_starts     only where above 0
     groups, cursors
     retired        containers that take no partitionlets any more
+    links          id, name, stream, config, state
+    home_starts    the history of each partition: where each home with a counter above 0 begins
+    settled_homes  the home that a partition was last rolled for; none: the topic's first
+    pending_homes  per topic the histories that its partitions get when they are settled for its home
 
 A deleted topic's partitionlets leave the table: one is alive while its row exists and its log start lies below its
 end. `apply` is deterministic: the same commands in the same order give the same rows and outcomes everywhere. The
@@ -20,24 +24,29 @@ from pathlib import Path
 
 import structlog
 
-from headrace.catalog import apply_chains, apply_groups, apply_topics
+from headrace.catalog import apply_chains, apply_groups, apply_links, apply_topics
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
     Command,
     CommitCursors,
+    CopyCursors,
     CreatePartitions,
     CreateStream,
     CreateTopics,
     DeleteCursors,
     DeleteGroups,
+    DeleteLink,
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
     PutGroup,
+    PutLink,
     RetireContainer,
     RollDone,
     RollIntent,
+    SetHome,
+    SetLinkState,
     SetLogStart,
     ShortenChains,
     SkipNumbers,
@@ -50,10 +59,28 @@ log = structlog.get_logger(__name__)
 
 APPLICATION_ID = 0x48524143
 """'HRAC' in the file's header, so that `file` and we know one."""
-FORMAT = 2
+FORMAT = 3
 """Of the schema, in user_version. A newer one is refused, an older one brought up to it."""
 
 _RETIRED = "CREATE TABLE retired(container INTEGER PRIMARY KEY);"
+_LINKS = """
+ALTER TABLE topics ADD COLUMN home_counter INTEGER;
+ALTER TABLE topics ADD COLUMN home_cluster TEXT;
+ALTER TABLE topics ADD COLUMN home_origin TEXT;
+CREATE INDEX topics_with_home ON topics(stream, name) WHERE home_cluster IS NOT NULL;
+CREATE TABLE links(
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, stream INTEGER NOT NULL, config BLOB NOT NULL,
+  state TEXT NOT NULL, created INTEGER NOT NULL);
+CREATE INDEX links_by_stream ON links(stream);
+CREATE TABLE home_starts(
+  topic INTEGER NOT NULL, partition INTEGER NOT NULL, counter INTEGER NOT NULL, cluster TEXT NOT NULL,
+  "offset" INTEGER NOT NULL, PRIMARY KEY(topic, partition, counter, cluster)) WITHOUT ROWID;
+CREATE TABLE settled_homes(
+  topic INTEGER NOT NULL, partition INTEGER NOT NULL, counter INTEGER NOT NULL, cluster TEXT NOT NULL,
+  PRIMARY KEY(topic, partition)) WITHOUT ROWID;
+CREATE TABLE pending_homes(topic INTEGER PRIMARY KEY, lists BLOB NOT NULL);
+INSERT INTO counters VALUES ('next_link', 1);
+"""
 _SCHEMA = f"""
 CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 INSERT INTO counters VALUES ('applied', 0), ('next_stream', 1), ('next_topic', 1);
@@ -83,9 +110,10 @@ CREATE TABLE cursors(
   PRIMARY KEY("group", topic, partition)) WITHOUT ROWID;
 CREATE INDEX cursors_by_topic ON cursors(topic);
 {_RETIRED}
+{_LINKS}
 """
 
-_UPGRADES = {1: _RETIRED}
+_UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
 
@@ -220,3 +248,13 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_groups.delete_groups(connection, command)
         case ExpireCursors():
             return apply_groups.expire_cursors(connection, command)
+        case CopyCursors():
+            return apply_groups.copy_cursors(connection, command)
+        case SetHome():
+            return apply_links.set_home(connection, command)
+        case PutLink():
+            return apply_links.put_link(connection, command)
+        case SetLinkState():
+            return apply_links.set_link_state(connection, command)
+        case DeleteLink():
+            return apply_links.delete_link(connection, command)

@@ -3,10 +3,13 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.commands import Command, CreateStream, CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.service import Catalog
+from headrace.catalog.tables import apply_all, open_tables
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, Epoch, Millis, Position
 
@@ -143,3 +146,23 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # the conditions are of other threads
             await asyncio.sleep(0.001)
+
+
+class Tables:
+    """A catalog's tables, with a position that counts up."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = open_tables(path)
+        self.reader = Reader(path)
+        self.position = 0
+
+    def apply(self, command: Command) -> Any:
+        self.position += 100
+        (decided,) = apply_all(self.connection, [(Position(self.position), command)])
+        if isinstance(decided, KafkaError):
+            raise decided
+        return decided
+
+    def close(self) -> None:
+        self.reader.close()
+        self.connection.close()

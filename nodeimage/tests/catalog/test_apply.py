@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from catalog_kit import Tables
 
 from headrace.catalog.apply_chains import LOST_ROLLS_GAP, ROLL_GAP, SKIPPED_BITS, SKIPPED_STREAMS
 from headrace.catalog.commands import (
@@ -39,7 +40,6 @@ from headrace.catalog.commands import (
     SkipNumbers,
     StreamPolicy,
 )
-from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, Expired, Retention
 from headrace.catalog.tables import applied, apply_all, open_tables
 from headrace.errors import Code, FolderRefused, KafkaError
@@ -51,7 +51,6 @@ from headrace.ids import (
     Millis,
     Offset,
     PartitionletId,
-    Position,
     StreamNumber,
     partitionlet_id,
     serial_of,
@@ -59,26 +58,6 @@ from headrace.ids import (
 )
 
 NOW = Millis(1_700_000_000_000)
-
-
-class Tables:
-    """A catalog's tables, with a position that counts up."""
-
-    def __init__(self, path: Path) -> None:
-        self.connection = open_tables(path)
-        self.reader = Reader(path)
-        self.position = 0
-
-    def apply(self, command: Command) -> Any:
-        self.position += 100
-        (decided,) = apply_all(self.connection, [(Position(self.position), command)])
-        if isinstance(decided, KafkaError):
-            raise decided
-        return decided
-
-    def close(self) -> None:
-        self.reader.close()
-        self.connection.close()
 
 
 @pytest.fixture
@@ -649,13 +628,31 @@ def test_nothing_is_placed_in_a_container_that_is_about_to_be_deleted(tables: Ta
 def test_an_older_format_is_brought_up(tmp_path: Path) -> None:
     open_tables(tmp_path / "c.sqlite").close()
     older = sqlite3.connect(tmp_path / "c.sqlite")
-    older.executescript("DROP TABLE retired; PRAGMA user_version=1;")
+    older.executescript(
+        "DROP TABLE retired; DROP TABLE links; DROP TABLE home_starts; DROP TABLE settled_homes;"
+        "DROP TABLE pending_homes; DROP INDEX topics_with_home; DELETE FROM counters WHERE name = 'next_link';"
+        "ALTER TABLE topics DROP COLUMN home_counter; ALTER TABLE topics DROP COLUMN home_cluster;"
+        "ALTER TABLE topics DROP COLUMN home_origin;"
+        "INSERT INTO streams VALUES (1, '/s', CAST('{}' AS BLOB), 1, 3, 1, 2);"
+        "INSERT INTO topics VALUES (1, zeroblob(16), 1, 't', 2, NULL, 1, 0); PRAGMA user_version=1;"
+    )
     older.close()
     for _ in range(2):
         tables = Tables(tmp_path / "c.sqlite")
-        assert tables.connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert tables.connection.execute("PRAGMA user_version").fetchone() == (3,)
         tables.connection.execute("SELECT * FROM retired")
+        topic = tables.reader.topic("/s", "t")
+        assert topic is not None
+        assert (topic.home, topic.origin, tables.reader.links()) == (None, "", [])
         tables.close()
+    fresh = open_tables(tmp_path / "fresh.sqlite")
+    brought_up = open_tables(tmp_path / "c.sqlite")
+    schema = "SELECT type, name, tbl_name FROM sqlite_schema ORDER BY 1, 2"
+    assert brought_up.execute(schema).fetchall() == fresh.execute(schema).fetchall()
+    columns = "SELECT name, type FROM pragma_table_info('topics')"
+    assert brought_up.execute(columns).fetchall() == fresh.execute(columns).fetchall()
+    for connection in (fresh, brought_up):
+        connection.close()
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from headrace.catalog.apply_chains import ROLL_GAP
 from headrace.catalog.commands import (
     Command,
     CommitCursors,
+    CopyCursors,
     CreatePartitions,
     CreateStream,
     CreateTopics,
@@ -28,6 +29,7 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
+    HomeChange,
     LogStart,
     NewTopic,
     PutGroup,
@@ -35,6 +37,7 @@ from headrace.catalog.commands import (
     Rolled,
     RollIntent,
     RollTarget,
+    SetHome,
     SetLogStart,
     StreamPolicy,
     decode,
@@ -61,6 +64,13 @@ NAMES = st.sampled_from(["t", "u", "v.w"])
 IDS = st.integers(0, 3).map(lambda number: bytes([number]) * 16)
 PARTITIONS = st.integers(0, 3)
 OFFSETS = st.integers(0, 40)
+HOMES = st.tuples(st.integers(0, 4), st.sampled_from(["a", "b"]))
+LISTS = st.dictionaries(
+    PARTITIONS,
+    st.dictionaries(st.tuples(st.integers(1, 4), st.sampled_from(["a", "b"])), OFFSETS, max_size=3).map(
+        lambda starts: [(*home, Offset(start)) for home, start in starts.items()]
+    ),
+)
 GROUPS = st.sampled_from(["g", "h"])
 TIMES = st.integers(0, 30).map(Millis)
 
@@ -79,13 +89,32 @@ class Piece:
     epochs: tuple[tuple[int, int], ...] = ()
 
 
+Starts = list[tuple[int, str, int]]
+
+
 @dataclass
 class Topic:
     number: int
     stream: str
     name: str
     chains: list[list[Piece]]
+    home: tuple[int, str] | None = None
     starts: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, Starts] | None = None
+    settled: dict[int, tuple[int, str]] = field(default_factory=dict)
+    histories: dict[int, Starts] = field(default_factory=dict)
+
+    def settle(self, partition: int, home: tuple[int, str], first: int) -> None:
+        before = self.settled.get(partition)
+        if before is None or before < home:
+            self.settled[partition] = home
+            if home == self.home and self.pending is not None:
+                self.histories[partition] = sorted(self.pending.get(partition, []))
+            elif home == self.home and home[0]:
+                kept = [start for start in self.histories.get(partition, []) if start[2] <= first]
+                self.histories[partition] = [*kept, (*home, first)]
+        if all(self.settled.get(each) == self.home for each in range(len(self.chains))):
+            self.pending = None
 
 
 @dataclass
@@ -127,7 +156,24 @@ class Model:
         if item.topic_id in self.topics:
             return Code.INVALID_REQUEST
         chains = self.opened(item.stream, item.container_ids)
-        self.topics[item.topic_id] = Topic(next(self.topic_numbers), item.stream, item.name, chains)
+        topic = Topic(next(self.topic_numbers), item.stream, item.name, chains, item.home)
+        if item.home is not None and item.home[0]:
+            topic.settled = dict.fromkeys(range(item.partitions), item.home)
+            for partition, counter, cluster, start in item.histories:
+                topic.histories.setdefault(partition, []).append((counter, cluster, start))
+        self.topics[item.topic_id] = topic
+        return Code.NONE
+
+    def set_home(self, item: HomeChange) -> Code:
+        topic = self.topics.get(item.topic_id)
+        if topic is None:
+            return Code.UNKNOWN_TOPIC_ID
+        home = (item.counter, item.cluster)
+        if home == topic.home:
+            return Code.NONE
+        if not item.counter or (topic.home is not None and home < topic.home):
+            return Code.FENCED_LEADER_EPOCH
+        topic.home, topic.pending = home, None if item.lists is None else dict(item.lists)
         return Code.NONE
 
     def delete_topic(self, topic_id: bytes) -> Code:
@@ -166,20 +212,30 @@ class Model:
         last = chain[-1]
         if open_one.id != item.sealed or (last.id, last.state) != (item.opened, INTENDED) or item.end < open_one.first:
             return Code.INVALID_REQUEST
+        topic = self.topics[item.topic_id]
+        first = item.end if item.resume < 0 else item.resume
         open_one.state, open_one.end, open_one.epochs = SEALED, item.end, tuple(item.epochs)
-        last.state, last.first, last.container_epoch = OPEN, item.end, item.container_epoch
+        last.state, last.first, last.container_epoch = OPEN, first, item.container_epoch
         last.leader_epoch = max([open_one.leader_epoch, *(epoch for epoch, _ in item.epochs)]) + ROLL_GAP
-        if item.end == open_one.first:
-            chain.remove(open_one)
-        self.drop_below(self.topics[item.topic_id], item.partition)
+        for piece in chain[:-1]:
+            piece.end = min(piece.end, first)
+        chain[:] = [piece for piece in chain if piece is last or piece.first < piece.end]
+        self.drop_below(topic, item.partition)
+        if first > item.end and chain == [last]:
+            topic.starts[item.partition] = max(first, topic.starts.get(item.partition, 0))
+        if item.home is not None:
+            topic.settle(item.partition, item.home, first)
         return Code.NONE
 
     def set_start(self, item: LogStart) -> Code:
         if self.chain(item.topic_id, item.partition) is None:
             return Code.UNKNOWN_TOPIC_OR_PARTITION
         topic = self.topics[item.topic_id]
-        topic.starts[item.partition] = max(item.offset, topic.starts.get(item.partition, 0))
-        self.drop_below(topic, item.partition)
+        if item.offset > topic.starts.get(item.partition, 0):
+            topic.starts[item.partition] = item.offset
+            self.drop_below(topic, item.partition)
+            first = next(piece for piece in topic.chains[item.partition] if piece.state != INTENDED).first
+            topic.starts[item.partition] = max(first, item.offset)  # nothing lies in a gap
         return Code.NONE
 
     def drop_below(self, topic: Topic, partition: int) -> None:
@@ -205,6 +261,23 @@ class Model:
                 group.cursors[item.topic_id, item.partition] = (item.offset, command.now)
         return codes
 
+    def copy(self, command: CopyCursors) -> list[Code]:
+        group = self.groups.get(command.group)
+        if group is not None and group.members:
+            return [Code.NON_EMPTY_GROUP] * len(command.items)
+        codes = []
+        for item in command.items:
+            topic = self.topics.get(item.topic_id)
+            if topic is None or item.partition >= len(topic.chains):
+                codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
+            elif topic.home is None or topic.home[1] == command.cluster:
+                codes.append(Code.POLICY_VIOLATION)
+            else:
+                codes.append(Code.NONE)
+                group = self.groups.setdefault(command.group, Group(0, (), command.now))
+                group.cursors[item.topic_id, item.partition] = (item.offset, command.now)
+        return codes
+
     def expire(self, before: int) -> tuple[int, int]:
         cursors = groups = 0
         for name, group in list(self.groups.items()):
@@ -217,6 +290,13 @@ class Model:
                 groups += 1
                 del self.groups[name]
         return cursors, groups
+
+
+def copied(count: int, home: tuple[int, str] | None) -> tuple[Any, str, list[tuple[int, int, str, Offset]]]:
+    """Of a new topic: home, origin, histories."""
+    if home is None:
+        return None, "", []
+    return home, "b", [(each, *home, Offset(3)) for each in range(count)] if home[0] else []
 
 
 class CatalogAgainstModel(RuleBasedStateMachine):
@@ -260,11 +340,18 @@ class CatalogAgainstModel(RuleBasedStateMachine):
                 self.model.delete_topic(topic_id)
             del self.model.streams[path]
 
-    @rule(wanted=st.lists(st.tuples(PATHS, NAMES, IDS, PARTITIONS), max_size=4), now=TIMES)
-    def create_topics(self, wanted: list[tuple[str, str, bytes, int]], now: Millis) -> None:
+    @rule(
+        wanted=st.lists(st.tuples(PATHS, NAMES, IDS, PARTITIONS), max_size=4),
+        now=TIMES,
+        copy=st.sampled_from([None, (0, "b"), (2, "b")]),
+    )
+    def create_topics(
+        self, wanted: list[tuple[str, str, bytes, int]], now: Millis, copy: tuple[int, str] | None = None
+    ) -> None:
         items = [
-            NewTopic(path, name, id_, count, {}, [ContainerId(9)] * count, [Epoch(1)] * count)
+            NewTopic(path, name, id_, count, {}, [ContainerId(9)] * count, [Epoch(1)] * count, home, origin, histories)
             for path, name, id_, count in wanted
+            for home, origin, histories in [copied(count, copy)]
         ]
         foreseen = self.reader.check_new_topics(items)
         codes = [outcome.code for outcome in self.apply(CreateTopics(items, now))]
@@ -290,6 +377,10 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             assert outcome is Code.INVALID_PARTITIONS
         else:
             assert len(outcome.partitionlets) == added
+            if topic.home is not None and topic.home[0]:
+                for partition in range(len(topic.chains), count):
+                    topic.settled[partition] = topic.home
+                    topic.histories[partition] = [(*topic.home, 0)]
             topic.chains += self.model.opened(topic.stream, containers)
             assert self.apply(command) == outcome
 
@@ -305,14 +396,44 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             assert chain is not None
             assert outcome.partitionlet.id == chain[-1].id
 
+    @rule(id_=IDS, home=HOMES, lists=st.none() | LISTS)
+    def set_home(self, id_: bytes, home: tuple[int, str], lists: dict[int, list[tuple[int, str, Offset]]]) -> None:
+        item = HomeChange(id_, *home, lists)
+        assert self.apply(SetHome([item])) == [self.model.set_home(item)]
+
+    @rule(data=st.data(), group=GROUPS, count=st.integers(0, 2), now=TIMES)
+    def copy_cursors(self, data: st.DataObject, group: str, count: int, now: Millis) -> None:
+        cursors = []
+        for _ in range(count):
+            id_, partition = self.draw_partition(data)
+            cursors.append(Cursor(id_, partition, Offset(data.draw(OFFSETS)), LeaderEpoch(-1)))
+        command = CopyCursors(group, cursors, now, "a")
+        assert self.apply(command) == self.model.copy(command)
+
     @rule(data=st.data(), end=OFFSETS, failovers=st.integers(0, 300), now=TIMES)
     def roll_done(self, data: st.DataObject, end: int, failovers: int, now: Millis) -> None:
         id_, partition = self.draw_partition(data)
         sealed, opened = self.draw_pieces(data, id_, partition)
         self.finish_roll(id_, partition, sealed, opened, end=end, failovers=failovers, now=now)
 
+    @rule(data=st.data(), resume=OFFSETS, home=st.none() | HOMES, now=TIMES)
+    def settling_roll(self, data: st.DataObject, resume: int, home: tuple[int, str] | None, now: Millis) -> None:
+        there = data.draw(st.integers(0, 3))
+        topics = [topic.home for topic in self.model.topics.values() if topic.home is not None]
+        if there and topics:
+            home = data.draw(st.sampled_from(topics))
+        self.whole_roll(data=data, records=3, failovers=0, now=now, resume=resume, home=home)
+
     @rule(data=st.data(), records=st.integers(0, 5), failovers=st.integers(0, 300), now=TIMES)
-    def whole_roll(self, data: st.DataObject, records: int, failovers: int, now: Millis) -> None:
+    def whole_roll(
+        self,
+        data: st.DataObject,
+        records: int,
+        failovers: int,
+        now: Millis,
+        resume: int = -1,
+        home: tuple[int, str] | None = None,
+    ) -> None:
         id_, partition = self.draw_partition(data)
         chain = self.model.chain(id_, partition)
         if chain is None:
@@ -324,7 +445,10 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         if chain[-1].state == INTENDED:
             new = PartitionletId(chain[-1].id)
             end = open_one.first + records
-            self.finish_roll(id_, partition, item.expected_open, new, end=end, failovers=failovers, now=now)
+            open_now = item.expected_open
+            self.finish_roll(
+                id_, partition, open_now, new, end=end, failovers=failovers, now=now, resume=resume, home=home
+            )
 
     def finish_roll(
         self,
@@ -336,11 +460,13 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         end: int,
         failovers: int,
         now: Millis,
+        resume: int = -1,
+        home: tuple[int, str] | None = None,
     ) -> None:
         chain = self.model.chain(id_, partition) or []
         base = next((piece.leader_epoch for piece in chain if piece.state == OPEN), 0)
         epochs = [(LeaderEpoch(base), Offset(0)), (LeaderEpoch(base + failovers), Offset(end))]
-        item = Rolled(id_, partition, sealed, Offset(end), epochs, opened, Epoch(3))
+        item = Rolled(id_, partition, sealed, Offset(end), epochs, opened, Epoch(3), Offset(resume), home)
         (outcome,) = self.apply(RollDone([item], now))
         assert outcome.code == self.model.finish(item)
 
@@ -432,6 +558,21 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             id_: (each.number, each.stream, each.name, len(each.chains)) for id_, each in model.topics.items()
         }
         numbers = [topic.number for topic in model.topics.values()]
+        for row in reader.all_topics():
+            topic = model.topics[row.topic_id]
+            assert row.home == topic.home
+            assert {key[1]: home for key, home in reader.settled([row.number]).items()} == topic.settled
+            assert {key[1]: starts for key, starts in reader.histories([row.number]).items()} == {
+                partition: sorted(starts) for partition, starts in topic.histories.items() if starts
+            }
+            assert reader.pending([row.number]) == ({} if topic.pending is None else {row.number: topic.pending})
+        assert {row.topic_id for row in reader.unsettled()} == {
+            id_
+            for id_, topic in model.topics.items()
+            if topic.home is not None
+            and topic.home[0]
+            and any(topic.settled.get(each) != topic.home for each in range(len(topic.chains)))
+        }
         assert reader.log_starts(numbers) == {
             (topic.number, partition): start
             for topic in model.topics.values()

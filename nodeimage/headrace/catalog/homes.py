@@ -1,0 +1,117 @@
+"""The homes of partitions in the tables: their histories, and which home each is settled for (DESIGN section 9).
+
+A partition's history says where each home with a counter above 0 begins in it, in rising order of homes, and so of
+offsets; what lies before is the origin's. It is settled for a home once it was rolled for it, or made under it; a
+partition without a row is settled for its topic's first home. Called inside a transaction.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from headrace.catalog.link_commands import Start
+from headrace.catalog.rows import HomeStart, TopicRow
+from headrace.errors import Code, KafkaError
+from headrace.ids import Home, Offset
+
+_lists = msgspec.msgpack.Decoder(dict[int, list[HomeStart]])
+
+
+def settle_new(
+    connection: sqlite3.Connection,
+    topic: TopicRow,
+    partitions: range,
+    histories: Sequence[tuple[int, int, str, Offset]] | None,
+) -> None:
+    """Settle new partitions for their topic's home, with these histories; None: they begin with that home."""
+    home = topic.home
+    if home is None or home.counter == 0:
+        if histories:
+            raise KafkaError(Code.INVALID_REQUEST, f"{topic.full_name} was never moved, and has no histories")
+        return
+    if histories is None:
+        histories = [(partition, *home, Offset(0)) for partition in partitions]
+    if any(partition not in partitions or counter <= 0 for partition, counter, _, _ in histories):
+        raise KafkaError(
+            Code.INVALID_REQUEST, f"a history of {topic.full_name} is of no new partition, or of counter 0"
+        )
+    _put_starts(connection, topic.number, histories)
+    connection.executemany(
+        "INSERT INTO settled_homes VALUES (?,?,?,?)", [(topic.number, partition, *home) for partition in partitions]
+    )
+
+
+def put_pending(connection: sqlite3.Connection, topic: int, lists: Mapping[int, Sequence[Start]] | None) -> None:
+    """Keep the histories that partitions get when they are settled for the home that their topic has now."""
+    connection.execute("DELETE FROM pending_homes WHERE topic = ?", (topic,))
+    if lists is not None:
+        connection.execute("INSERT INTO pending_homes VALUES (?,?)", (topic, msgspec.msgpack.encode(lists)))
+
+
+def decode_lists(lists: bytes) -> dict[int, list[HomeStart]]:
+    """From the `lists` column of pending_homes."""
+    return _lists.decode(lists)
+
+
+def settle(connection: sqlite3.Connection, topic: TopicRow, partition: int, home: Home, first: Offset) -> HomeStart:
+    """The partition was rolled for `home`, and goes on at `first`; where that home begins in it.
+
+    A home below the topic's has no records here, before or after: it leaves no trace in the history.
+    """
+    settled = connection.execute(
+        "SELECT counter, cluster FROM settled_homes WHERE topic = ? AND partition = ?", (topic.number, partition)
+    ).fetchone()
+    if settled is not None and Home(*settled) > home:
+        return _start_of(connection, topic.number, partition, Home(*settled), first)
+    connection.execute(
+        "INSERT INTO settled_homes VALUES (?,?,?,?) "
+        "ON CONFLICT DO UPDATE SET counter = excluded.counter, cluster = excluded.cluster",
+        (topic.number, partition, *home),
+    )
+    if home == topic.home and (settled is None or Home(*settled) != home):
+        _go_on(connection, topic.number, partition, home, first)
+    _drop_pending_if_over(connection, topic)
+    return _start_of(connection, topic.number, partition, home, first)
+
+
+def _go_on(connection: sqlite3.Connection, topic: int, partition: int, home: Home, first: Offset) -> None:
+    pending = connection.execute("SELECT lists FROM pending_homes WHERE topic = ?", (topic,)).fetchone()
+    of_partition = "topic = ? AND partition = ?"
+    if pending is not None:
+        connection.execute(f"DELETE FROM home_starts WHERE {of_partition}", (topic, partition))
+        starts: Iterable[Start] = decode_lists(pending[0]).get(partition, ())
+    else:
+        # What was adopted of homes whose records did not get here is no part of this history.
+        connection.execute(f'DELETE FROM home_starts WHERE {of_partition} AND "offset" > ?', (topic, partition, first))
+        starts = [(*home, first)] if home.counter else ()
+    _put_starts(connection, topic, [(partition, *start) for start in starts])
+
+
+def _drop_pending_if_over(connection: sqlite3.Connection, topic: TopicRow) -> None:
+    if (
+        topic.home is None
+        or not connection.execute("SELECT 1 FROM pending_homes WHERE topic = ?", (topic.number,)).fetchone()
+    ):
+        return
+    (settled,) = connection.execute(
+        "SELECT count(*) FROM settled_homes WHERE topic = ? AND counter = ? AND cluster = ?",
+        (topic.number, *topic.home),
+    ).fetchone()
+    if settled == topic.partitions:
+        connection.execute("DELETE FROM pending_homes WHERE topic = ?", (topic.number,))
+
+
+def _start_of(connection: sqlite3.Connection, topic: int, partition: int, home: Home, first: Offset) -> HomeStart:
+    found = connection.execute(
+        'SELECT "offset" FROM home_starts WHERE topic = ? AND partition = ? AND counter = ? AND cluster = ?',
+        (topic, partition, *home),
+    ).fetchone()
+    start = found[0] if found is not None else first if home.counter else 0
+    return HomeStart(*home, Offset(start))
+
+
+def _put_starts(connection: sqlite3.Connection, topic: int, starts: Iterable[tuple[int, int, str, Offset]]) -> None:
+    connection.executemany(
+        "INSERT OR REPLACE INTO home_starts VALUES (?,?,?,?,?)", [(topic, *start) for start in starts]
+    )

@@ -20,6 +20,7 @@ from headrace.cli import (
     consume,
     containers,
     groups,
+    links,
     nodes,
     produce,
     replay,
@@ -67,8 +68,11 @@ app.add_typer(nodes.app, name="node")
 app.command()(balancing.balance)
 app.add_typer(volumes.app, name="volume")
 app.command()(containers.containers)
+streams.app.command(name="move-home")(links.move_stream_home)
+topics.app.command(name="move-home")(links.move_topic_home)
 app.add_typer(streams.app, name="stream")
 app.add_typer(topics.app, name="topic")
+app.add_typer(links.app, name="link")
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.add_typer(groups.app, name="groups")

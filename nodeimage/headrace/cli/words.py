@@ -8,7 +8,7 @@ from headrace.cli.units import show_duration, show_size
 
 MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms", "oldest_ms")
 """Milliseconds since 1970; every other name that ends in `_ms` is a duration."""
-INSTANTS = ("at_ms",)
+INSTANTS = ("at_ms", "last_error_at_ms")
 """Moments of which the millisecond matters."""
 
 

@@ -1,0 +1,341 @@
+"""`headrace link`: streams that are copied from other clusters; and `move-home`, of topics and of whole streams."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.units import parse_size
+from headrace.cli.words import described, rows_of
+from headrace.errors import HeadraceError
+
+app = typer.Typer(help="Links: streams copied from other clusters, at the same offsets.", no_args_is_help=True)
+
+LIST_COLUMNS: Final = (
+    *("name", "stream", "source", "source_stream", "state"),
+    *("partitions", "lag_records", "lag_bytes", "lag", "problem"),
+)
+MOVED_COLUMNS: Final = ("topic", "home", "moved", "not_replicated", "error")
+MOVE_TIMEOUT_S: Final = 600.0
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the link: see `headrace link list`", show_default=False)]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topics", metavar="PATTERN", help="Names, with * and ?; may be repeated", show_default=False),
+]
+Direction = Annotated[
+    str | None,
+    typer.Option("--direction", help="pull, or both: the source gets a link that pulls from here", show_default=False),
+]
+Reach = Annotated[
+    str | None,
+    typer.Option("--reach", metavar="HOST:PORT,...", help="This cluster, as the source reaches it", show_default=False),
+]
+ForwardWrites = Annotated[
+    bool | None,
+    typer.Option("--forward-writes/--no-forward-writes", help="Pass on what is produced to copies", show_default=False),
+]
+Throttle = Annotated[
+    str | None, typer.Option("--throttle", help="A second and node: 5MB, unlimited", show_default=False)
+]
+Credentials = Annotated[
+    Path | None,
+    typer.Option(
+        "--credentials",
+        metavar="FILE",
+        help="Client properties, as Kafka's --command-config; an empty file for none",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def create(
+    source: Annotated[
+        str, typer.Option("--source", metavar="HOST:PORT,.../PATH", help="For example north:9092/factory/sensors")
+    ],
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="PATH", help="[default: the source's path]", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="[default: from the source]", show_default=False)] = None,
+    topics: Topics = None,
+    direction: Direction = None,
+    reach: Reach = None,
+    forward_writes: ForwardWrites = None,
+    throttle: Throttle = None,
+    credentials: Credentials = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="The same one is no error")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Copy a stream of another cluster: its topics, records at their offsets, cursors, and what follows."""
+    addresses, path = split_source(source)
+    fields = link_fields(topics, direction, reach, forward_writes, throttle, credentials)
+    fields |= {"source": addresses, "source_stream": path, "stream": target or path}
+    if name is not None:
+        fields["name"] = name
+    if if_not_exists:
+        fields["if_not_exists"] = True
+    shown = _call(bootstrap, data, "link.create", fields)
+    _show(shown, output)
+    note(f"made link {shown['name']}; `headrace link show {shown['name']}` tells how far it is")
+
+
+@app.command(name="list")
+def list_links(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """List all links of this cluster, and how far each is."""
+    links = _call(bootstrap, data, "link.list", {})
+    if output is OutputFormat.JSON:
+        print_json(links)
+        return
+    if not links:
+        note("no links; `headrace link create --source HOST:PORT/PATH` makes one")
+        return
+    columns, rows, numbers = rows_of([_in_line(each) for each in links], LIST_COLUMNS)
+    print_table(columns, rows, right=numbers)
+
+
+@app.command()
+def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show one link: how far it is, what it was refused, and what it set aside."""
+    _show(_call(bootstrap, data, "link.show", {"name": name}), output)
+
+
+@app.command()
+def alter(
+    name: Name,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="HOST:PORT,...", help="The same cluster", show_default=False)
+    ] = None,
+    topics: Topics = None,
+    direction: Direction = None,
+    reach: Reach = None,
+    forward_writes: ForwardWrites = None,
+    throttle: Throttle = None,
+    credentials: Credentials = None,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Change a link; what is not said stays. It goes on where it was."""
+    fields = link_fields(topics, direction, reach, forward_writes, throttle, credentials)
+    if source is not None:
+        fields["source"] = [each.strip() for each in source.split(",") if each.strip()]
+    if not fields:
+        raise typer.BadParameter("say what to change, for example --topics 'pump-*'")
+    _show(_call(bootstrap, data, "link.alter", {"name": name, **fields}), output)
+
+
+@app.command()
+def pause(
+    name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
+) -> None:
+    """Let a link rest: nothing is copied until it is resumed."""
+    _show(_call(bootstrap, data, "link.pause", {"name": name}), output)
+
+
+@app.command()
+def resume(
+    name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
+) -> None:
+    """Let a paused link go on where it was."""
+    _show(_call(bootstrap, data, "link.resume", {"name": name}), output)
+
+
+@app.command()
+def delete(
+    name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
+) -> None:
+    """Delete a link. What it has copied stays, as a copy: `headrace stream move-home` makes this cluster its home."""
+    _call(bootstrap, data, "link.delete", {"name": name})
+    if output is OutputFormat.JSON:
+        print_json({"deleted": name})
+    else:
+        note(f"deleted link {name}; its copies stay")
+
+
+@app.command()
+def adopt(
+    name: Name,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="[default: all that clash]", show_default=False)
+    ] = None,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """The source is home of topics that this cluster has too: ours are set aside into TOPIC.diverged, and followed."""
+    fields: dict[str, Any] = {"name": name}
+    if topics:
+        fields["topics"] = topics
+    adopted = _call(bootstrap, data, "link.adopt", fields, timeout_s=MOVE_TIMEOUT_S)
+    if output is OutputFormat.JSON:
+        print_json(adopted)
+        return
+    columns, rows, numbers = rows_of(adopted, ("topic", "records", "into", "error"))
+    print_table(columns, rows, right=numbers)
+    _fail_if_any(adopted)
+
+
+# --- moving home
+
+
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="CLUSTER", help="Its id [default: the cluster that is asked]", show_default=False),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Without the present home: what was not replicated stays behind there")
+]
+
+
+def move_home(
+    stream: str, topics: list[str] | None, to: str | None, force: bool, bootstrap: Bootstrap, data: DataFolder
+) -> list[dict[str, Any]]:
+    """What came of it for each topic."""
+    fields: dict[str, Any] = {"stream": stream}
+    if topics is not None:
+        fields["topics"] = topics
+    if to is not None:
+        fields["to"] = to
+    if force:
+        fields["force"] = True
+    moved: list[dict[str, Any]] = _call(bootstrap, data, "home.move", fields, timeout_s=MOVE_TIMEOUT_S)
+    return moved
+
+
+def move_topic_home(
+    topic: Annotated[str, typer.Argument(metavar="STREAM:TOPIC", show_default=False)],
+    to: To = None,
+    force: Force = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Move the home of a topic, where it accepts writes, to this cluster or to another."""
+    stream, colon, name = topic.rpartition(":")
+    if not colon or not name:
+        raise HeadraceError(f"{topic!r} names no topic: write STREAM:TOPIC")
+    _show_moved(move_home(stream or "/default", [name], to, force, bootstrap, data), output)
+
+
+def move_stream_home(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="For example /factory/sensors", show_default=False)],
+    to: To = None,
+    force: Force = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Move the home of all topics of a stream to this cluster or to another."""
+    _show_moved(move_home(path, None, to, force, bootstrap, data), output)
+
+
+def _show_moved(moved: list[dict[str, Any]], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(moved)
+        return
+    columns, rows, numbers = rows_of([told_move(each) for each in moved], MOVED_COLUMNS)
+    print_table(columns, rows, right=numbers)
+    count = sum(bool(each["moved"]) for each in moved)
+    note(f"moved {count} topic{'' if count == 1 else 's'}, {len(moved) - count} left as they were")
+    _fail_if_any(moved)
+
+
+def told_move(moved: dict[str, Any]) -> dict[str, Any]:
+    """A moved topic as a table shows it. Of a move by force it may not be known what was not replicated."""
+    missing = moved.get("not_replicated")
+    return {**moved, "not_replicated": "unknown" if missing is None and moved["moved"] else missing}
+
+
+def _fail_if_any(results: list[dict[str, Any]]) -> None:
+    failed = [each for each in results if each.get("error")]
+    if failed:
+        raise HeadraceError(f"{len(failed)} of {len(results)} failed: {failed[0]['topic']}: {failed[0]['error']}")
+
+
+# --- what is said, and shown
+
+
+def split_source(source: str) -> tuple[list[str], str]:
+    """`a:9092,b:9092/path/of/stream` in its addresses and its path. Raises HeadraceError."""
+    addresses, slash, path = source.partition("/")
+    if not slash or not path or not addresses.strip():
+        raise HeadraceError(f"{source!r} is no source: write HOST:PORT/PATH, for example north:9092/factory/sensors")
+    return [each.strip() for each in addresses.split(",") if each.strip()], f"/{path}"
+
+
+def link_fields(
+    topics: list[str] | None,
+    direction: str | None,
+    reach: str | None,
+    forward_writes: bool | None,
+    throttle: str | None,
+    credentials: Path | None,
+) -> dict[str, Any]:
+    """The fields that were said, in the cluster's words and units. Raises HeadraceError for what cannot be read."""
+    said = {
+        "topics": None if not topics else [part for each in topics for part in each.split(",") if part],
+        "direction": direction,
+        "bootstrap": None if reach is None else [each.strip() for each in reach.split(",") if each.strip()],
+        "forward_writes": forward_writes,
+        "throttle": None if throttle is None else max(0, parse_size(throttle.removesuffix("/s"))),
+        "credentials": None if credentials is None else parse_properties(credentials.read_text()),
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A file of Java's properties, as far as Kafka's clients write them. Raises HeadraceError for a line without `=`."""
+    found: dict[str, str] = {}
+    for line in text.replace("\\\n", "").splitlines():
+        if not line.strip() or line.lstrip().startswith(("#", "!")):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise HeadraceError("a line of the credentials is not NAME=VALUE")  # what it is may be a secret
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _call(
+    bootstrap: Bootstrap, data: DataFolder, method: str, params: dict[str, Any], *, timeout_s: float | None = None
+) -> Any:
+    from headrace.cli.connect import TIMEOUT_S, connected
+
+    with connected(bootstrap, data, timeout_s=timeout_s or TIMEOUT_S) as cluster:
+        return cluster.admin(method, params)
+
+
+def _show(link: dict[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(link)
+        return
+    inside = {"refused", "diverged"}
+    print_fields(described(told_link({name: value for name, value in link.items() if name not in inside})))
+    for title in ("refused", "diverged"):
+        if link.get(title):
+            columns, rows, numbers = rows_of(link[title])
+            print()
+            print_table(columns, rows, title=title, right=numbers)
+
+
+def told_link(link: dict[str, Any]) -> dict[str, Any]:
+    """A link as people are shown it."""
+    shown = dict(link)
+    seconds = shown.pop("lag_seconds", None)
+    throttle = shown.pop("throttle", 0)
+    return {
+        **shown,
+        "lag": None if seconds is None else f"{seconds:.1f} s",
+        "throttle_bytes": throttle or None,
+        "last_error_at_ms": shown.pop("last_error_ms", None),
+    }
+
+
+def _in_line(link: dict[str, Any]) -> dict[str, Any]:
+    problem = link.get("last_error") or (f"{len(link['refused'])} topics refused" if link.get("refused") else None)
+    return {**told_link(link), "source": ",".join(link["source"]), "problem": problem}

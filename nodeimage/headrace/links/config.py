@@ -1,0 +1,136 @@
+"""What a link may be told to do: checks of its configuration, with errors that say what to write instead.
+
+What can be seen without asking the source is checked here; whether it answers, and has the stream, is the link's to
+find out. Credentials are kept sealed with the cluster's secret, so that neither the catalog's log nor a copy of it
+tells them; which properties they have is told, their values never.
+"""
+
+import base64
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from headrace.catalog.link_commands import LinkConfig
+from headrace.catalog.names import MAX_LENGTH, check_stream
+from headrace.errors import Code, KafkaError
+from headrace.links.addresses import parse_addresses
+from headrace.links.security import security_of
+
+__all__ = ["BOTH", "PULL", "check_link_name", "checked", "credential_names", "matches", "seal", "unseal"]
+
+PULL, BOTH = "pull", "both"
+MOST_PATTERNS: Final = 100
+MOST_NAME: Final = 100
+LEAST_THROTTLE: Final = 1024
+"""Bytes a second: below this a link does not move one batch in a minute."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
+_NONCE_BYTES: Final = 12
+_SEALED: Final = b"\x01"
+"""Version 1: AES-256-GCM, nonce first."""
+
+
+def check_link_name(name: str) -> None:
+    """Raises KafkaError INVALID_CONFIG."""
+    if not _NAME.fullmatch(name) or len(name) > MOST_NAME:
+        raise _wrong(f"{name[:100]!r} names no link; it has up to {MOST_NAME} letters, digits, '.', '_' and '-'")
+
+
+def checked(config: LinkConfig, *, stream: str) -> LinkConfig:
+    """`config` as it is kept, of a link into `stream`. Raises KafkaError with a line that says what to write."""
+    check_stream(stream)
+    try:
+        check_stream(config.source_stream)
+    except KafkaError as error:
+        raise _wrong(f"the source's stream: {error}") from None
+    source = [str(each) for each in parse_addresses(config.source)]
+    if config.direction not in (PULL, BOTH):
+        raise _wrong(f"direction is {config.direction[:40]!r}; it can be {PULL} or {BOTH}")
+    bootstrap = [str(each) for each in parse_addresses(config.bootstrap)] if config.bootstrap else []
+    if config.direction == BOTH and not bootstrap:
+        raise _wrong(
+            "direction both makes a link at the source that pulls from here; say with --reach which addresses of this"
+            " cluster the source reaches"
+        )
+    if config.throttle < 0 or 0 < config.throttle < LEAST_THROTTLE:
+        raise _wrong(f"throttle is {config.throttle} bytes a second; 0 is none, else {LEAST_THROTTLE} at least")
+    return msgspec.structs.replace(config, source=source, bootstrap=bootstrap, topics=checked_patterns(config.topics))
+
+
+def checked_patterns(patterns: Sequence[str]) -> list[str]:
+    """Patterns of topic names, each once, in the order given. Raises KafkaError INVALID_CONFIG."""
+    if not 0 < len(patterns) <= MOST_PATTERNS:
+        raise _wrong(f"{len(patterns)} patterns of topics; give 1 to {MOST_PATTERNS}, '*' for all")
+    for pattern in patterns:
+        if not _PATTERN.fullmatch(pattern) or len(pattern) > MAX_LENGTH:
+            raise _wrong(f"{pattern[:100]!r} is no pattern of topics: write names, with * and ? for what may differ")
+    return list(dict.fromkeys(patterns))
+
+
+def matches(patterns: Sequence[str], name: str) -> bool:
+    """Whether a link with these patterns copies the topic of that name."""
+    return any(pattern == "*" or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# --- credentials
+
+
+def seal(credentials: Mapping[str, str], secret: str) -> bytes:
+    """Client properties as they are kept. Raises KafkaError INVALID_CONFIG for such as no link can use."""
+    if not credentials:
+        return b""
+    security_of(credentials)
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 8 MB that links without credentials do not need
+
+    nonce = os.urandom(_NONCE_BYTES)
+    clear = msgspec.msgpack.encode(dict(credentials))
+    return _SEALED + nonce + AESGCM(_key(secret)).encrypt(nonce, clear, _SEALED)
+
+
+def unseal(sealed: bytes, secret: str) -> dict[str, str]:
+    """The client properties that were sealed. Raises KafkaError where that was done with another secret."""
+    if not sealed:
+        return {}
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce, rest = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+    try:
+        if sealed[:1] != _SEALED:
+            raise InvalidTag
+        clear = AESGCM(_key(secret)).decrypt(nonce, rest, _SEALED)
+    except (InvalidTag, ValueError):
+        raise _wrong(
+            "the credentials were sealed with another secret than this cluster's; give them anew with"
+            " `headrace link alter --credentials`"
+        ) from None
+    return msgspec.msgpack.decode(clear, type=dict[str, str])
+
+
+def credential_names(sealed: bytes, secret: str) -> list[str]:
+    """Which properties the credentials have; nothing of what they say."""
+    try:
+        return sorted(unseal(sealed, secret))
+    except KafkaError:
+        return ["(sealed with another secret)"]
+
+
+def _key(secret: str) -> bytes:
+    return hashlib.sha256(b"headrace link credentials\0" + secret.encode()).digest()
+
+
+def short_name(source: Sequence[str], source_stream: str) -> str:
+    """A name for a link that was given none: of its source's first host and stream."""
+    host = source[0].rpartition(":")[0].strip("[]") if source else ""
+    digest = base64.b32encode(hashlib.sha256(repr((sorted(source), source_stream)).encode()).digest())[:4].decode()
+    words = re.sub(r"[^A-Za-z0-9-]+", "-", f"{host}{source_stream}").strip("-")[:60]
+    return f"{words or 'link'}-{digest.lower()}"
+
+
+def _wrong(message: str) -> KafkaError:
+    return KafkaError(Code.INVALID_CONFIG, message)

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.links import link_fields, parse_properties, split_source, told_link, told_move
+from headrace.errors import HeadraceError
+
+
+def test_a_source_is_addresses_and_a_path() -> None:
+    assert split_source("north:9092/factory/sensors") == (["north:9092"], "/factory/sensors")
+    assert split_source("a:1, b:2/x") == (["a:1", "b:2"], "/x")
+    for wrong in ("north:9092", "/factory", "north:9092/", ""):
+        with pytest.raises(HeadraceError, match="HOST:PORT/PATH"):
+            split_source(wrong)
+
+
+def test_what_is_not_said_is_not_sent(tmp_path: Path) -> None:
+    assert link_fields(None, None, None, None, None, None) == {}
+    properties = tmp_path / "client.properties"
+    properties.write_text('# of north\nsecurity.protocol=SASL_SSL\nsasl.jaas.config=x \\\n  y="=";\n')
+    assert link_fields(["pump-*,fan", "x"], "both", "h:1,h:2", False, "5MB/s", properties) == {
+        "topics": ["pump-*", "fan", "x"],
+        "direction": "both",
+        "bootstrap": ["h:1", "h:2"],
+        "forward_writes": False,
+        "throttle": 5_000_000,
+        "credentials": {"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x   y="=";'},
+    }
+    assert link_fields(None, None, None, None, "unlimited", None) == {"throttle": 0}
+
+
+def test_a_line_that_is_no_property_is_not_told() -> None:
+    with pytest.raises(HeadraceError) as caught:
+        parse_properties("pa55word")
+    assert "pa55word" not in str(caught.value)
+
+
+def test_what_was_not_replicated_may_be_unknown() -> None:
+    assert told_move({"topic": "t", "moved": True, "not_replicated": None})["not_replicated"] == "unknown"
+    assert told_move({"topic": "t", "moved": True, "not_replicated": 0})["not_replicated"] == 0
+    assert told_move({"topic": "t", "moved": False, "not_replicated": None})["not_replicated"] is None
+
+
+def test_a_lag_is_shown_with_its_unit() -> None:
+    shown = told_link({"name": "l", "lag_seconds": 1.25, "throttle": 0, "last_error_ms": None})
+    assert shown == {"name": "l", "lag": "1.2 s", "throttle_bytes": None, "last_error_at_ms": None}

@@ -289,7 +289,7 @@ def link_fields(
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A file of Java's properties, as far as Kafka's clients write them. Raises HeadraceError for a line without `=`."""
+    """Java's properties, as far as Kafka's clients write them. Raises HeadraceError for a line without `=`."""
     found: dict[str, str] = {}
     for line in text.replace("\\\n", "").splitlines():
         if not line.strip() or line.lstrip().startswith(("#", "!")):
@@ -328,11 +328,12 @@ def told_link(link: dict[str, Any]) -> dict[str, Any]:
     shown = dict(link)
     seconds = shown.pop("lag_seconds", None)
     throttle = shown.pop("throttle", 0)
+    failed_ms = shown.pop("last_error_ms", None)
     return {
         **shown,
         "lag": None if seconds is None else f"{seconds:.1f} s",
         "throttle_bytes": throttle or None,
-        "last_error_at_ms": shown.pop("last_error_ms", None),
+        "last_error_at_ms": failed_ms,
     }
 
 

@@ -1,6 +1,6 @@
 """What a link has to do for topics, given how they are at the source and here: pure.
 
-A topic is the same topic in all clusters by its id. Names ending in `.diverged` are each cluster's own and never copied.
+A topic is the same in all clusters by its id. Names ending in `.diverged` are each cluster's own and never copied.
 What is to be done is looked up anew after every change on either side, so a plan only has to be right for what it saw.
 """
 

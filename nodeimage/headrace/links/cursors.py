@@ -1,0 +1,210 @@
+"""Copies consumer groups' cursors of one link: each once the data below it are committed here, held back until then.
+
+A home's commits win over those made at a copy: what the source tells of as it happens is copied whatever stands here.
+When all cursors are looked at, one that was committed here later than at the source stays, so that a group that goes on
+at a copy while its home is away is not thrown back when that returns. Cursors of topics whose home is here are never
+touched, nor those of a group that has members here; the catalog decides both when it applies the command.
+
+Level-triggered as the keeper is: what is lost in a crash, or dropped when too many are held, is found by the next look.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from headrace.broker.admin_steps import now
+from headrace.broker.chains import ends
+from headrace.catalog.commands import CopyCursors, Cursor
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import CursorRow, TopicRow
+from headrace.errors import Code
+from headrace.ids import LeaderEpoch, Millis
+from headrace.links.keeping import home_of
+from headrace.links.source import CursorKey, Source, SourceCursor
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+__all__ = ["Cursors"]
+
+log = structlog.get_logger(__name__)
+
+PAGE: Final = 2_000
+SWEEP_S: Final = 600.0
+LOOK_S: Final = 0.5
+"""Cursors that are held back are looked at so often."""
+MOST_HELD: Final = 100_000
+MOST_CHANGED: Final = 100_000
+FORGOTTEN_S: Final = 120.0
+"""What could not be copied for so long, as its topic is not here, is left to the next look at all."""
+SWEPT_AGAIN_S: Final = 30.0
+GROUPS_AT_ONCE: Final = 64
+
+
+class _Held(NamedTuple):
+    cursor: SourceCursor
+    told: bool
+    """The source told of it as it was committed; else it was found by looking at all."""
+    since: float
+
+
+class Cursors:
+    """Of one link, on the node that keeps it."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        source: Source,
+        *,
+        stream: str,
+        own_cluster: str,
+        comes_from_here: Callable[[str], bool] = lambda _home: True,
+    ) -> None:
+        """`comes_from_here`: whether this link is the one that brings the cursors of topics with that home."""
+        self._broker = broker
+        self._source = source
+        self._stream = stream
+        self._own = own_cluster
+        self._comes_from_here = comes_from_here
+        self.source_cluster = ""
+        self._changed: dict[CursorKey, None] = {}
+        self._held: dict[CursorKey, _Held] = {}
+        self._sweep_at = 0.0
+        self._wake = asyncio.Event()
+
+    @property
+    def held(self) -> int:
+        """Cursors that wait for their data."""
+        return len(self._held)
+
+    def changed(self, keys: Iterable[CursorKey]) -> None:
+        """These were committed, or deleted, at the source."""
+        self._changed.update(dict.fromkeys(keys))
+        if len(self._changed) > MOST_CHANGED:
+            self._changed.clear()
+            self.look_at_all()
+        self._wake.set()
+
+    def look_at_all(self) -> None:
+        """Cursors may have changed without our hearing of it."""
+        self._sweep_at = 0.0
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Copy what changes, as long as that goes well. Raises HeadraceError."""
+        while True:
+            at = time.monotonic()
+            if at >= self._sweep_at:
+                await self._sweep()
+                self._sweep_at = time.monotonic() + SWEEP_S
+            while self._changed:
+                keys = list(self._changed)[:PAGE]
+                found = await self._source.cursors_of(keys)
+                for key in keys:
+                    self._changed.pop(key, None)
+                self._hold(found, told=True)
+            await self._release()
+            self._wake.clear()
+            wait_s = LOOK_S if self._held else max(0.0, self._sweep_at - time.monotonic())
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _sweep(self) -> None:
+        after: CursorKey | None = None
+        while True:
+            page = await self._source.cursors(after=after, limit=PAGE)
+            self._hold(page.cursors, told=False)
+            await self._release()
+            after = page.after
+            if after is None:
+                return
+
+    def _hold(self, cursors: Iterable[SourceCursor], *, told: bool) -> None:
+        at = time.monotonic()
+        for cursor in cursors:
+            known = self._held.get(cursor.key)
+            if known is None and len(self._held) >= MOST_HELD:
+                self._sweep_at = min(self._sweep_at, at + SWEPT_AGAIN_S)
+                return
+            self._held[cursor.key] = _Held(cursor, told or (known is not None and known.told), at)
+
+    # --- what may go
+
+    async def _release(self) -> None:
+        """Copy those whose data are here."""
+        keys = list(self._held)
+        for start in range(0, len(keys), PAGE):
+            await self._release_some([self._held[key] for key in keys[start : start + PAGE] if key in self._held])
+
+    async def _release_some(self, held: Sequence[_Held]) -> None:
+        ids = {each.cursor.key.topic_id for each in held}
+        groups = {each.cursor.key.group for each in held}
+        rows, here = await self._broker.catalog.query(lambda reader: _look(reader, ids, groups))
+        wanted: list[_Held] = []
+        for each in held:
+            row = rows.get(each.cursor.key.topic_id)
+            if row is None or row.partitions <= each.cursor.key.partition:
+                if time.monotonic() - each.since > FORGOTTEN_S:
+                    self._drop(each)
+            elif row.stream != self._stream or not self._is_due(each, row, here.get(each.cursor.key)):
+                self._drop(each)
+            else:
+                wanted.append(each)
+        end_of = await ends(self._broker, ((each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted))
+        by_group: dict[str, list[_Held]] = {}
+        for each in wanted:
+            end = end_of.get((each.cursor.key.topic_id, each.cursor.key.partition))
+            if end is not None and each.cursor.offset <= end:
+                by_group.setdefault(each.cursor.key.group, []).append(each)
+        names = list(by_group)
+        for start in range(0, len(names), GROUPS_AT_ONCE):
+            some = names[start : start + GROUPS_AT_ONCE]
+            await asyncio.gather(*(self._copy(group, by_group[group]) for group in some))
+
+    def _is_due(self, held: _Held, row: TopicRow, here: CursorRow | None) -> bool:
+        home = home_of(row, self._own)
+        if home.cluster == self._own or not self._comes_from_here(home.cluster):
+            return False
+        if here is None:
+            return True
+        if (here.offset, here.metadata) == (held.cursor.offset, held.cursor.metadata):
+            return False
+        return held.told or held.cursor.committed_ms < 0 or held.cursor.committed_ms > here.committed_at
+
+    async def _copy(self, group: str, held: Sequence[_Held]) -> None:
+        items = [
+            Cursor(
+                topic_id=each.cursor.key.topic_id,
+                partition=each.cursor.key.partition,
+                offset=each.cursor.offset,
+                leader_epoch=LeaderEpoch(-1),  # of another cluster's epochs nobody here can make anything
+                metadata=each.cursor.metadata,
+            )
+            for each in held
+        ]
+        times = [each.cursor.committed_ms for each in held if each.cursor.committed_ms >= 0]
+        codes = await self._broker.catalog.submit(
+            CopyCursors(group=group, items=items, now=Millis(min(times)) if times else now(), cluster=self._own)
+        )
+        for each, code in zip(held, codes, strict=True):
+            if code is not Code.LEADER_NOT_AVAILABLE:
+                self._drop(each)
+
+    def _drop(self, held: _Held) -> None:
+        """Done with it, unless a newer one came meanwhile."""
+        if self._held.get(held.cursor.key) is held:
+            del self._held[held.cursor.key]
+
+
+def _look(
+    reader: Reader, ids: set[bytes], groups: set[str]
+) -> tuple[Mapping[bytes, TopicRow], dict[CursorKey, CursorRow]]:
+    """[blocking] The topics, and the groups' cursors here."""
+    here = {CursorKey(group, row.topic_id, row.partition): row for group in groups for row in reader.cursors(group)}
+    return reader.topics_by_id(ids), here

@@ -1,0 +1,58 @@
+"""Lets the tests of this folder share the modules beside them, and starts whole nodes in the test's own loop."""
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fake_source import FakeSource
+from one_node import OneNode
+
+from headrace.broker.broker import NodeSettings
+from headrace.node import Node, Options
+
+StartCluster = Callable[[str], Awaitable[OneNode]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[StartCluster]:
+    """Starts clusters of one node each, by name; stopped at the end."""
+    running: list[Node] = []
+
+    async def started(name: str) -> OneNode:
+        folder = tmp_path / name
+        folder.mkdir()
+        node = Node(
+            Options(
+                data=folder / "node-1",
+                store=folder / "cluster.sqlite",
+                host="127.0.0.1",
+                port=0,
+                ready_file=None,
+                settings=NodeSettings(chunk_bytes=1 << 20, disk_reserve=0, fsync=False),
+            )
+        )
+        running.append(node)
+        await node.start()
+        return OneNode(node)
+
+    yield started
+    for node in running:
+        await node.stop()
+
+
+@pytest.fixture
+async def south(start: StartCluster) -> OneNode:
+    """A cluster of one node, with a stream /s."""
+    node = await start("south")
+    await node.admin("stream.create", path="/s")
+    return node
+
+
+@pytest.fixture
+def north(south: OneNode) -> FakeSource:
+    """A source that the test plays."""
+    return FakeSource("north")

@@ -1,0 +1,110 @@
+"""A cluster of one node in the test's loop, asked as its clients and its links would."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.broker.broker import Broker
+from headrace.broker.headrace_admin import handle
+from headrace.broker.listener import Connection
+from headrace.broker.partition import Partition
+from headrace.broker.topics import Topic
+from headrace.catalog.commands import CommitCursors, Cursor, DeleteLink
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import TopicRow
+from headrace.errors import KafkaError
+from headrace.ids import LeaderEpoch, Millis, Offset
+from headrace.node import Node
+from headrace.wire.batch import build_batch, read_batch
+from headrace.wire.client import encode_admin_request
+
+
+async def until(holds: Callable[[], bool] | Callable[[], Awaitable[bool]], timeout_s: float = 30) -> None:
+    """Return when it holds."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            answer = holds()
+            if await answer if not isinstance(answer, bool) else answer:
+                return
+            await asyncio.sleep(0.01)
+
+
+class Committed:
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def committed(self) -> None:
+        self.future.set_result(None)
+
+    def lost(self) -> None:
+        self.future.set_exception(AssertionError("the node ceased to lead"))
+
+
+class OneNode:
+    """A node, and what tests ask of it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.broker: Broker = node.broker
+
+    @property
+    def cluster_id(self) -> str:
+        return self.broker.node.cluster_id
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.broker.port}"
+
+    async def admin(self, method: str, **params: Any) -> Any:
+        """The result of one of Headrace's own calls. Raises KafkaError."""
+        body = encode_admin_request(method, params)
+        answer = msgspec.msgpack.decode(await handle(self.broker, body, Connection(self.broker)))
+        if answer["error"]:
+            raise KafkaError(answer["error"], answer["message"])
+        return answer["result"]
+
+    async def admin_delete_link(self, name: str) -> None:
+        await self.broker.catalog.submit(DeleteLink(name=name))
+
+    async def row(self, name: str, stream: str = "/s") -> TopicRow | None:
+        def look(reader: Reader) -> TopicRow | None:
+            return reader.topic(stream, name)
+
+        return await self.broker.catalog.query(look)
+
+    async def topic(self, name: str, stream: str = "/s", *, create: bool = False) -> Topic:
+        (found,) = await self.broker.topics.resolve([f"{stream}:{name}"], create=create)
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+    async def partition(self, name: str, index: int = 0, stream: str = "/s") -> Partition:
+        return await self.broker.partitions.leader(await self.topic(name, stream), index)
+
+    async def append(self, name: str, *values: bytes, partition: int = 0, stream: str = "/s") -> int:
+        """Append records as one batch, whoever is home; the high watermark once they are committed."""
+        await self.topic(name, stream, create=True)
+        leader = await self.partition(name, partition, stream)
+        batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values])
+        if not leader.container.has_room(len(batch)):
+            await leader.container.make_room()
+        waiting = Committed()
+        leader.append(memoryview(batch), read_batch(batch), append_time=None, now=0, request=waiting)
+        await waiting.future
+        return leader.high_watermark
+
+    async def commit(self, group: str, name: str, offset: int, *, partition: int = 0, now: int = 0) -> Sequence[Any]:
+        row = await self.row(name)
+        assert row is not None
+        cursor = Cursor(row.topic_id, partition, Offset(offset), LeaderEpoch(-1), "")
+        command = CommitCursors(
+            group=group, generation=-1, member_id="", items=[cursor], now=Millis(now or int(time.time() * 1000))
+        )
+        return await self.broker.catalog.submit(command)
+
+    async def cursor(self, group: str, name: str, partition: int = 0) -> int | None:
+        rows = await self.broker.catalog.query(lambda reader: reader.cursors(group))
+        return next((row.offset for row in rows if (row.name, row.partition) == (name, partition)), None)

@@ -1,0 +1,233 @@
+"""What a keeper makes of a source's topics, homes and cursors, in the catalog of a real node."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from fake_source import FakeSource
+from one_node import OneNode, until
+
+from headrace.catalog.commands import HomeChange, PutLink, SetHome
+from headrace.catalog.link_commands import LinkConfig
+from headrace.errors import Code
+from headrace.ids import Home, Millis
+from headrace.links.keeper import Keeper
+
+Keep = Callable[..., Awaitable[Keeper]]
+
+
+@asynccontextmanager
+async def kept(south: OneNode, north: FakeSource, **config: object) -> AsyncIterator[Keeper]:
+    """A keeper that runs."""
+    fields = {"source": ["north:9092"], "source_stream": "/s", **config}
+    command = PutLink(name="l", stream="/s", config=LinkConfig(**fields), now=Millis(1), create=True)  # type: ignore[arg-type]
+    outcome = await south.broker.catalog.submit(command)
+    keeper = Keeper(south.broker, outcome.link, north, bootstrap=lambda: ["south:9092"], randomness=random.Random(1))
+    running = asyncio.create_task(keeper.run())
+    try:
+        yield keeper
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_topics_are_made_as_copies_with_their_ids_and_follow(south: OneNode, north: FakeSource) -> None:
+    made = [north.put(f"t{index}", partitions=index + 1, configs={"retention.ms": "5"}) for index in range(5)]
+    async with kept(south, north):
+        await until(lambda: _exists(south, "t4"))
+        for topic in made:
+            row = await south.row(topic.name)
+            assert row is not None
+            assert (row.topic_id, row.partitions, row.home) == (topic.topic_id, topic.partitions, Home(0, "north"))
+            assert row.configs == {"retention.ms": "5"}
+        late = north.put("late")
+        north.put("t0", partitions=3, configs={"max.message.bytes": "9", "retention.ms": "7"})
+
+        async def followed() -> bool:
+            row, other = await south.row("t0"), await south.row("late")
+            return (
+                row is not None
+                and other is not None
+                and other.topic_id == late.topic_id
+                and row.partitions == 3
+                and row.configs == {"retention.ms": "5", "max.message.bytes": "9"}
+            )
+
+        await until(followed)
+
+
+async def test_only_what_a_pattern_matches_is_copied_and_one_that_matches_nothing_is_told(
+    south: OneNode, north: FakeSource
+) -> None:
+    for name in ("pump-1", "fan", "pump-1.diverged"):
+        north.put(name)
+    async with kept(south, north, topics=["pump-*", "press-*"]) as keeper:
+        await keeper.swept.wait()
+        assert await south.row("pump-1") is not None
+        assert await south.row("fan") is None
+        assert await south.row("pump-1.diverged") is None
+        assert keeper.refused == {"press-*": "no topic of the source matches it now"}
+
+
+async def test_a_clash_and_a_topic_that_is_gone_are_told_and_nothing_is_lost(south: OneNode, north: FakeSource) -> None:
+    await south.append("mine", b"a")
+    mine = await south.row("mine")
+    north.put("mine")
+    gone = north.put("gone")
+    async with kept(south, north) as keeper:
+        await keeper.swept.wait()
+        assert "headrace link adopt" in keeper.refused["mine"]
+        assert await south.row("mine") == mine
+        north.delete(gone)
+        await until(lambda: "gone at the source" in keeper.refused.get("gone", ""))
+        assert await south.row("gone") is not None
+        again = north.put("gone")
+        assert again.topic_id != gone.topic_id
+        await until(lambda: "made again" in keeper.refused.get("gone", ""))
+
+
+@pytest.mark.parametrize("call", ["hello", "topics", "meet", "topics_by_id", "changes", "cursors", "announce"])
+async def test_calls_that_fail_are_made_again_and_their_work_is_done(
+    south: OneNode, north: FakeSource, call: str
+) -> None:
+    north.put("moved", home=(2, "east"), history=[(2, "east", 0)])
+    topic = north.put("t")
+    north.fail_at[call] = 2
+    async with kept(south, north) as keeper:
+        await keeper.swept.wait()
+        await until(lambda: _exists(south, "moved"))
+        north.put("late")
+        await until(lambda: _exists(south, "late"))
+        north.commit("g", topic, 0)
+        await until(lambda: _is_at(south, 0))
+
+
+async def _exists(south: OneNode, name: str) -> bool:
+    return await south.row(name) is not None
+
+
+async def _is_at(south: OneNode, offset: int) -> bool:
+    return await south.cursor("g", "t") == offset
+
+
+async def test_a_source_that_is_this_cluster_or_another_than_before_is_refused(
+    south: OneNode, north: FakeSource
+) -> None:
+    north.cluster = south.cluster_id
+    async with kept(south, north) as keeper:
+        await until(lambda: "this cluster itself" in (keeper.last_error or ""))
+        assert not north.calls.get("topics")
+    north.cluster = "north"
+    await south.admin_delete_link("l")
+    async with kept(south, north) as keeper:
+        await keeper.swept.wait()
+        assert keeper.link.config.source_cluster == "north"
+        north.cluster = "east"
+        north.begin_anew()
+        north.fail_at["changes"] = 1
+        north.fail_at["topics"] = 1
+        await until(lambda: "was north before" in (keeper.last_error or ""))
+
+
+async def test_a_higher_home_at_the_source_is_adopted_with_its_history_once_all_partitions_are_settled(
+    south: OneNode, north: FakeSource
+) -> None:
+    topic = north.put("t", partitions=2)
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "t"))
+        north.unsettled.add(topic.topic_id)
+        north.put("t", partitions=2, home=(1, "east"), history=[(1, "east", 7)])
+        await until(lambda: north.calls.get("meet", 0) >= 2)
+        row = await south.row("t")
+        assert row is not None
+        assert row.home == Home(0, "north")
+        north.unsettled.clear()
+
+        async def adopted() -> bool:
+            found = await south.row("t")
+            return found is not None and found.home == Home(1, "east")
+
+        await until(adopted)
+        pending = await south.broker.catalog.query(lambda reader: reader.pending([row.number]))
+        assert {index: [tuple(each) for each in starts] for index, starts in pending[row.number].items()} == {
+            0: [(1, "east", 7)],
+            1: [(1, "east", 7)],
+        }
+        assert keeper.refused == {}
+
+
+async def test_cursors_come_once_their_data_are_here(south: OneNode, north: FakeSource) -> None:
+    topic = north.put("t")
+    north.commit("g", topic, 2)
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "t"))
+        await until(lambda: keeper.cursors.held == 1)
+        assert await south.cursor("g", "t") is None
+        await south.append("t", b"a", b"b")
+        await until(lambda: _is_at(south, 2))
+        await south.append("t", b"c")
+        north.commit("g", topic, 1)
+        await until(lambda: _is_at(south, 1))
+        await until(lambda: keeper.cursors.held == 0)
+
+
+async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_at(
+    south: OneNode, north: FakeSource
+) -> None:
+    topic = north.put("t")
+    north.commit("g", topic, 1, at=1_000)
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "t"))
+        await south.append("t", b"a", b"b", b"c")
+        await until(lambda: _is_at(south, 1))
+        assert await south.commit("g", "t", 3, now=2_000) == [Code.NONE]
+        asked = north.calls["cursors"]
+        keeper.cursors.look_at_all()
+        await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
+        assert await south.cursor("g", "t") == 3
+        north.commit("g", topic, 2, at=1_500)
+        await until(lambda: _is_at(south, 2))
+
+
+async def test_cursors_of_topics_at_home_here_are_never_touched(south: OneNode, north: FakeSource) -> None:
+    await south.append("t", b"a", b"b")
+    mine = await south.row("t")
+    assert mine is not None
+    assert await south.commit("g", "t", 2) == [Code.NONE]
+    topic = north.put("t", topic_id=mine.topic_id, home=(0, south.cluster_id))
+    north.commit("g", topic, 1)
+    async with kept(south, north) as keeper:
+        await keeper.swept.wait()
+        north.commit("g", topic, 0)
+        await until(lambda: north.calls.get("cursors_of", 0) > 0 and keeper.cursors.held == 0)
+        assert await south.cursor("g", "t") == 2
+
+
+async def test_a_link_made_again_doubles_nothing(south: OneNode, north: FakeSource) -> None:
+    north.put("t", partitions=2)
+    async with kept(south, north):
+        await until(lambda: _exists(south, "t"))
+    before = await south.row("t")
+    await south.admin_delete_link("l")
+    assert await south.row("t") == before
+    async with kept(south, north) as keeper:
+        await keeper.swept.wait()
+        assert await south.row("t") == before
+        assert keeper.refused == {}
+
+
+async def test_set_home_of_ours_is_told_to_the_source_when_it_is_settled(south: OneNode, north: FakeSource) -> None:
+    north.put("t")
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "t"))
+        row = await south.row("t")
+        assert row is not None
+        change = HomeChange(topic_id=row.topic_id, counter=1, cluster=south.cluster_id, lists=None)
+        assert await south.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+        asked = north.calls.get("topics_by_id", 0)
+        keeper.changed_here([row.topic_id])
+        await until(lambda: north.calls.get("topics_by_id", 0) > asked + 1)
+        assert north.announced == [], "its partition is not settled yet"

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
-from headrace.catalog.link_commands import LinkConfig
 
+from headrace.catalog.link_commands import LinkConfig
 from headrace.errors import Code, KafkaError
 from headrace.links.config import check_link_name, checked, credential_names, matches, seal, short_name, unseal
 

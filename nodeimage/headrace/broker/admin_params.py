@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.broker.listener import Connection
+
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
@@ -20,3 +22,5 @@ class NoParams(Params, frozen=True):
 Run = Callable[["Broker", Any], Awaitable[object]]
 Methods = Mapping[str, tuple[type[Params], Run]]
 """By name: what a method takes, and what runs it."""
+SessionMethods = Mapping[str, tuple[type[Params], Callable[["Broker", Any, Connection], Awaitable[object]]]]
+"""Those whose answer differs with who asks: by which listener it came."""

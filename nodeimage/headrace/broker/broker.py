@@ -19,6 +19,7 @@ import structlog
 
 from headrace.broker import fetch, group_apis, headrace_admin, metadata, offset_apis, produce, producer_ids
 from headrace.broker.admin_apis import HANDLERS as ADMIN_HANDLERS
+from headrace.broker.change_feed import ChangeFeed
 from headrace.broker.cluster_link import ClusterLink, ControllerLink
 from headrace.broker.commits import committed_to
 from headrace.broker.config_apis import HANDLERS as CONFIG_HANDLERS
@@ -128,6 +129,7 @@ class Broker:
         self.topics = Topics(self)
         self.unclean = UncleanRecoveries(self)
         self.partitions = Partitions(self)
+        self.changes = ChangeFeed(self)
         self.rolls = Rolls(self, limit=node.settings.partitionlet_bytes)
         self.old_reads = OldReads(self)
         self.stream_figures = StreamFigures(self)
@@ -228,6 +230,7 @@ class Broker:
         self.layout.changed()
         self.unclean.container_led(container)
         self.partitions.container_led(container)
+        self.changes.restart()
         self.space.container_led(container)
         self.coordination.container_led(container)
         self.rolls.take_up(container)
@@ -365,6 +368,7 @@ class Broker:
         await self.scrub.close()
         await self.space.close()
         self.coordination.close()
+        await self.changes.close()
         appended = [self._all_answered(container) for container in list(self.containers.values())]
         await asyncio.gather(*appended)
         for connection in list(self.connections):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from headrace.broker import cluster_admin
+from headrace.broker import cluster_admin, link_source
 from headrace.broker.admin_params import NoParams, Params
 from headrace.broker.admin_steps import now, submitted, topic_rows
 from headrace.broker.chains import STATES, committed_end, extents, leader_epoch_now, partition_states
@@ -52,7 +52,8 @@ async def handle(broker: "Broker", body: bytes, session: Connection) -> bytes:
         method = METHODS.get(name)
         if method is None:
             raise KafkaError(Code.INVALID_REQUEST, f"there is no method {name[:100]!r}; there are {', '.join(METHODS)}")
-        return encode_admin_response(await method.run(broker, _params(name, method, given)))
+        of_session = (session,) if method.of_session else ()
+        return encode_admin_response(await method.run(broker, _params(name, method, given), *of_session))
     except HeadraceError as error:
         return encode_admin_response(None, error=int(error.code), message=str(error))
     except Exception:
@@ -372,7 +373,9 @@ class _Method(NamedTuple):
     """A method: what it takes, and what runs it."""
 
     params: type[Params]
-    run: Callable[["Broker", Any], Awaitable[object]]
+    run: Callable[..., Awaitable[object]]
+    of_session: bool = False
+    """It is told by which connection the call came."""
 
 
 METHODS: Final[Mapping[str, _Method]] = {
@@ -392,6 +395,8 @@ METHODS: Final[Mapping[str, _Method]] = {
     "groups.list": _Method(NoParams, groups_list),
     "groups.show": _Method(OneGroup, groups_show),
     **{name: _Method(params, run) for name, (params, run) in cluster_admin.METHODS.items()},
+    **{name: _Method(params, run) for name, (params, run) in link_source.METHODS.items()},
+    **{name: _Method(params, run, of_session=True) for name, (params, run) in link_source.SESSION_METHODS.items()},
 }
 _KNOWN: Final = [msgspec.msgpack.Decoder(method.params) for method in METHODS.values()]
 """So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""

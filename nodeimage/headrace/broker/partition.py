@@ -25,6 +25,16 @@ class Watcher(Protocol):
     def wake(self) -> None: ...
 
 
+class Feed(Protocol):
+    """What tells other clusters which partitions have more to read."""
+
+    wanted: bool
+    """Somebody wants to know."""
+
+    def note(self, partition: "Partition") -> None:
+        """Its high watermark has moved. Sets `partition.noted` until it has been told."""
+
+
 class Append:
     """One batch on its way: moves the partition's high watermark when committed, then tells its request."""
 
@@ -53,12 +63,14 @@ class Partition:
         "chain",
         "container",
         "deleted",
+        "feed",
         "high_watermark",
         "index",
         "leader_epoch",
         "left",
         "log_start",
         "next_offset",
+        "noted",
         "open",
         "producers",
         "rolling",
@@ -78,10 +90,14 @@ class Partition:
         log_start: int,
         producers: Producers,
         size: int,
+        feed: Feed,
         seal: Seal | None = None,
     ) -> None:
         self.topic_id = topic_id
         self.index = index
+        self.feed = feed
+        self.noted = False
+        """It is on the feed's list."""
         self.log_start = log_start
         self.deleted = False
         self.left = False
@@ -183,6 +199,8 @@ class Partition:
     def advance(self, next_offset: int) -> None:
         """Everything below `next_offset` is committed."""
         self.high_watermark = next_offset
+        if self.feed.wanted and not self.noted:
+            self.feed.note(self)
         if self.watchers:
             for watcher in self.watchers:
                 watcher.wake()

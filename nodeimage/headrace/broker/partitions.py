@@ -246,6 +246,7 @@ class Partitions:
             log_start=0,
             producers=Producers(),
             size=0,
+            feed=self._broker.changes,
         )
 
     async def _load(self, wanted: list[tuple[Topic, int]]) -> None:
@@ -329,6 +330,7 @@ class Partitions:
                 log_start=chain.log_start,
                 producers=tail.producers,
                 size=tail.size,
+                feed=self._broker.changes,
                 seal=tail.seal,
             )
         return outcomes

@@ -347,6 +347,17 @@ class Reader:
         """A group's cursors, of these topic numbers or of all, in order of (topic number, partition)."""
         return list(self._cursors(group, topics))
 
+    def cursors_after(self, after: tuple[str, int, int], *, limit: int) -> list[tuple[str, CursorRow]]:
+        """Cursors with their groups, those after (group, topic number, partition), in that order."""
+        rows = self._connection.execute(
+            'SELECT c."group", t.topic_id, s.path, t.name, c.partition, c."offset", c.leader_epoch, c.metadata, '
+            "c.committed_at FROM cursors c CROSS JOIN topics t ON t.number = c.topic JOIN streams s ON "
+            's.number = t.stream WHERE (c."group", c.topic, c.partition) > (?, ?, ?) '
+            'ORDER BY c."group", c.topic, c.partition LIMIT ?',
+            (*after, limit),
+        )
+        return [(row[0], CursorRow._make(row[1:])) for row in rows]
+
     def _cursors(self, group: str, topics: Iterable[int] | None) -> Iterator[CursorRow]:
         some = "" if topics is None else "AND c.topic IN (SELECT value FROM json_each(?)) "
         rows = self._connection.execute(

@@ -48,8 +48,8 @@ class ChangesAsked(OfStream, frozen=True):
 
 class CursorsAsked(OfStream, frozen=True):
     after: tuple[Group, TopicId, AnyIndex] | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)] = 1000
-    keys: Annotated[list[CursorKey], msgspec.Meta(max_length=MAX_ROWS)] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ITEMS)] = MAX_ROWS
+    keys: Annotated[list[CursorKey], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
 
 
 async def hello(broker: "Broker", params: OfStream, session: Connection) -> dict[str, object]:
@@ -139,8 +139,9 @@ def _page(reader: Reader, params: CursorsAsked) -> tuple[list[list[object]], lis
         topic = reader.topic_by_id(topic_id)
         # Where that topic is gone by now the group is begun again.
         after = (group, -1, -1) if topic is None else (group, topic.number, partition)
-    rows = reader.cursors_after(after, limit=params.limit)
-    last = rows[-1] if len(rows) == params.limit else None
+    limit = min(params.limit, MAX_ROWS)
+    rows = reader.cursors_after(after, limit=limit)
+    last = rows[-1] if len(rows) == limit else None
     return (
         [_shown(group, row) for group, row in rows if row.stream == params.stream],
         None if last is None else [last[0], last[1].topic_id, last[1].partition],

@@ -132,6 +132,10 @@ class CorruptLog(HeadraceError):
     code = Code.KAFKA_STORAGE_ERROR
 
 
+class LostTail(CorruptLog):
+    """A log ends before the position up to which it was synced. What is left of it is sound."""
+
+
 class TrimmedLog(CorruptLog):
     """What is asked for has been trimmed: nothing is wrong with what is there."""
 

@@ -40,7 +40,7 @@ class FoundReplica:
     folder: Path = Path()
 
 
-AS_IT_LIES: Final = LogOptions(chunk_bytes=0)
+AS_IT_LIES: Final = LogOptions(chunk_bytes=0, heed_mark=False)
 """To open a log that nobody is about to write to: none of its files is made larger, as the disk may be full."""
 
 _records = msgspec.json.Decoder(ContainerRecord)

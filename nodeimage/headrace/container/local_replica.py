@@ -25,7 +25,7 @@ from headrace.container.follower import Follower
 from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
 from headrace.container.replica_folder import ReplicaFile
-from headrace.errors import CorruptLog, HeadraceError
+from headrace.errors import CorruptLog, HeadraceError, LostTail
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store.records import ContainerRecord
@@ -99,7 +99,8 @@ class LocalReplica:
         """Recover the replica in `folder`, or make an empty one.
 
         `unmarked`: see replica_folder.prepare. `replaceable`: others have the data, so a damaged replica is thrown
-        away and fetched anew, as another format (invariant 14). Else raises CorruptLog.
+        away and fetched anew, as another format (invariant 14). Else raises CorruptLog. One that has only lost its end
+        keeps the rest, as another format: it may be all that there is.
         """
         loop = asyncio.get_running_loop()
 
@@ -108,7 +109,14 @@ class LocalReplica:
                 state = replica_folder.prepare(folder, unmarked=unmarked)
                 if not options.fsync:
                     state = replica_folder.after_page_cache(folder, state)
-                return state, ContainerLog.open(folder, options)
+                try:
+                    return state, ContainerLog.open(folder, options)
+                except LostTail as error:
+                    log.error("a replica has lost what it had synced, and is in sync no more", container=container_id,
+                              error=str(error))  # fmt: skip
+                    state = replica_folder.as_another(folder, state)
+                    ContainerLog.forget_mark(folder)
+                    return state, ContainerLog.open(folder, options)
             except CorruptLog as error:
                 if not replaceable:
                     raise

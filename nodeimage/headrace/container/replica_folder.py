@@ -70,6 +70,13 @@ def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
     return state
 
 
+def as_another(folder: Path, state: ReplicaFile) -> ReplicaFile:
+    """The state of a replica that has lost what it had acknowledged: another format (invariant 5)."""
+    state = msgspec.structs.replace(state, format=str(uuid.uuid4()))
+    write(folder, state)
+    return state
+
+
 def left_clean(folder: Path, state: ReplicaFile) -> None:
     """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine."""
     if not (folder / _NAME).exists():  # the disk went away before

@@ -1,13 +1,14 @@
 """One thread that writes and syncs one container's log, a sync cycle at a time (DESIGN section 4, write path).
 
 The loop hands over a job with `submit`; `done(job, error)` is called back on the loop. A job is everything that was
-pending, so one `fdatasync` covers the messages of thousands of topics.
+pending, so one `fdatasync` covers the messages of thousands of topics. While there is none, and at the end, it keeps
+how far the log is synced.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from headrace.log.container_log import ContainerLog, WriteJob
 
@@ -33,7 +34,7 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             error: Exception | None = None
             try:
                 self._log.write_job(job)
@@ -43,3 +44,12 @@ class Writer:
                 self._loop.call_soon_threadsafe(self._done, job, error)
             except RuntimeError:  # the loop is closed: nobody waits for an answer any more
                 return
+        self._log.mark_synced()
+
+    def _next(self) -> WriteJob | None:
+        if self._log.wants_mark:
+            try:
+                return self._jobs.get(timeout=self._log.options.mark_s)
+            except Empty:
+                self._log.mark_synced()
+        return self._jobs.get()

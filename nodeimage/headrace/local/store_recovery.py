@@ -32,6 +32,7 @@ from headrace.local.folder import node_folders, room_file, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
 from headrace.local.parting import parts
 from headrace.log.container_log import ContainerLog
+from headrace.log.synced_mark import read_mark
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import skip_ids
 from headrace.store.protocol import StoreUnavailable
@@ -166,6 +167,10 @@ def _write(
     for each in parted:
         _set_aside(each, warnings)
     kept_as = _replace(folder, draft)
+    for record in containers:
+        for each in replicas[record.container_id]:
+            if (each.node, each.format) in record.in_sync:
+                _accept_end(each, warnings)
     return Recovered(
         cluster_id=clusters[0],
         nodes=tuple(NodeId(identity.node_id) for identity in identities),
@@ -174,6 +179,17 @@ def _write(
         kept_as=kept_as,
         warnings=warnings,
     )
+
+
+def _accept_end(replica: FoundReplica, warnings: list[str]) -> None:
+    """It counts with what it has: there is none that has more. Else its node would call it another than is in sync."""
+    synced = read_mark(replica.folder)
+    if replica.end < synced:
+        warnings.append(
+            f"{replica.folder} ends at position {replica.end}, though it was synced up to {synced}: what lay behind is "
+            "lost"
+        )
+        ContainerLog.forget_mark(replica.folder)
 
 
 @dataclass(frozen=True, slots=True)

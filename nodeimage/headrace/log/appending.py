@@ -6,6 +6,7 @@ job writes it (writing.py).
 """
 
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from headrace.log.frames import (
     check_frames,
     control_frame,
 )
+from headrace.log.synced_mark import SyncedMark
 from headrace.log.table import Table
 from headrace.log.tail import TailCache
 from headrace.log.writing import Portion, Spare, WriteJob, make_spare_file, open_file_bytes, write_portion
@@ -42,13 +44,16 @@ _PRODUCER_AT = HEADER_BYTES + BATCH_PRODUCER_AT
 class LogOptions:
     """Sizes in bytes. `chunk_bytes`: of a chunk's file while open, at most, `open_file_bytes`: at least; a log that
     holds little makes smaller ones. `checkpoint_bytes`: what a start scans at most. `tail_bytes`: of the newest batches
-    kept in memory. `fsync`: sync before a job counts as done."""
+    kept in memory. `fsync`: sync before a job counts as done. `mark_s`: seconds between two marks of what is
+    synced. `heed_mark`: a log that ends below its mark is not opened."""
 
     chunk_bytes: int = 256 << 20
     open_file_bytes: int = 16 << 20
     checkpoint_bytes: int = 16 << 20
     tail_bytes: int = 48 << 20
     fsync: bool = True
+    mark_s: float = 1.0
+    heed_mark: bool = True
 
     def file_bytes(self, held: int) -> int:
         """The size of the next open chunk's file in a log that holds `held` bytes."""
@@ -62,6 +67,8 @@ class Appender:
         "_chunks",
         "_closing",
         "_limit",
+        "_mark",
+        "_marked_at",
         "_open",
         "_portion",
         "_portions",
@@ -88,6 +95,8 @@ class Appender:
         self._chunks = chunks
         self._closing = [chunk for chunk in chunks if chunk.end is not None and not chunk.body.closed]
         self._written = end
+        self._mark = SyncedMark(folder)
+        self._marked_at = time.monotonic()
         self._tail = TailCache(options.tail_bytes)
         self._spares: list[Spare] = []  # threads add, the loop takes
         self._wanted = 0  # bytes of frames for which there was no room
@@ -352,6 +361,19 @@ class Appender:
         """[blocking] Writes and syncs a job. `OSError` propagates; after a failed sync the process must end."""
         for portion in job.portions:
             write_portion(portion, fsync=self.options.fsync, written=self._set_written)
+        if time.monotonic() - self._marked_at >= self.options.mark_s:
+            self.mark_synced()
+
+    @property
+    def wants_mark(self) -> bool:
+        """Whether something was synced that no mark tells of. The writer thread's to ask."""
+        return self.options.fsync and self._mark.position < self._written
+
+    def mark_synced(self) -> None:
+        """[blocking] Keeps how far the log is synced, for the next start. By the writer thread, between two jobs."""
+        if self.wants_mark:
+            self._mark.put(self._written)
+        self._marked_at = time.monotonic()
 
     def _set_written(self, position: int) -> None:
         self._written = position

@@ -2,7 +2,7 @@
 
 A `ContainerLog` belongs to the event-loop thread. Methods marked [blocking] do I/O and run in threads:
 
-- `write_job`: in the writer thread, one job at a time, in the order of `take_job`;
+- `write_job`: in the writer thread, one job at a time, in the order of `take_job`; `mark_synced` there too;
 - reads (`read`, `read_frames`, `load`, `find_*`, `control_frames`, …): in any number of reader threads at a time;
 - maintenance (`close_chunk`, `punch`, `drop_chunk`, `trim`, `reopen_chunk`): in any thread; they wait for each other;
 - `make_spare`: in any thread;
@@ -26,6 +26,7 @@ from headrace.ids import Position
 from headrace.log import cutting, maintenance, raw, reading, regroup
 from headrace.log.appending import Appender, LogOptions
 from headrace.log.chunk import Chunk, close_chunk, load_body, needs_regroup
+from headrace.log.files import sync_folder
 from headrace.log.folder import drop_files
 from headrace.log.frames import Frame
 from headrace.log.gaps import give_back_gaps
@@ -33,6 +34,7 @@ from headrace.log.index import Summary
 from headrace.log.raw import Layouts, RawFrames
 from headrace.log.reading import PartitionletState, ProducerEntry
 from headrace.log.recovery import Recovered, recover
+from headrace.log.synced_mark import remove_mark
 from headrace.log.writing import WriteJob
 
 __all__ = [
@@ -79,7 +81,7 @@ class ContainerLog(Appender):
         """[blocking] Opens the log in `folder`, or starts one there, at `begin`; cuts a torn tail.
 
         `on_frame` gets the control frames of the open chunk. A full disk does not hinder: reads work, `room` says no.
-        Raises `CorruptLog`, `FolderRefused`.
+        Raises `CorruptLog`, `FolderRefused`; `LostTail` where less is there than was synced, until `forget_mark`.
         """
         found = _recover(folder, options, begin=begin)
         log = cls(folder, options, chunks=found.chunks, end=found.synced, scanned_bytes=found.scanned_bytes)
@@ -92,6 +94,12 @@ class ContainerLog(Appender):
             except StorageFull:
                 pass  # `room` says so
         return log
+
+    @staticmethod
+    def forget_mark(folder: Path) -> None:
+        """[blocking] What a log that is not open has lost is known, and accounted for: its end is where it ends."""
+        remove_mark(folder)
+        sync_folder(folder)
 
     @staticmethod
     def reset(folder: Path, begin: Position) -> None:
@@ -287,5 +295,6 @@ def _recover(folder: Path, options: LogOptions, *, begin: int = 0) -> Recovered:
         checkpoint_bytes=options.checkpoint_bytes,
         open_file_bytes=options.file_bytes,
         fsync=options.fsync,
+        heed_mark=options.heed_mark,
         begin=begin,
     )

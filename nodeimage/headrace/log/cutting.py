@@ -40,6 +40,7 @@ from headrace.log.folder import (
 from headrace.log.frames import HEADER
 from headrace.log.raw import Layouts, read_frames
 from headrace.log.segment import Segment
+from headrace.log.synced_mark import remove_mark
 
 _PIECE_BYTES: Final = 4 << 20
 
@@ -90,6 +91,7 @@ def frame_ends_at(chunk: Chunk, position: int) -> bool:
 
 
 def _empty(folder: Path) -> None:
+    remove_mark(folder)
     names = names_in(folder)
     for position in marks_in(folder, CUT):
         mark_path(folder, position, CUT).unlink()
@@ -103,6 +105,7 @@ def _empty(folder: Path) -> None:
 
 
 def _cut(folder: Path, position: int) -> None:
+    remove_mark(folder)
     names = names_in(folder)
     for start in sorted(names.chunks | names.indexes | names.dead, reverse=True):
         if start >= position:

@@ -7,6 +7,7 @@
     <position>.begin       an empty mark: the log is empty and starts there; means nothing once there is a chunk
     <position>.reset       an empty mark: all is being removed, to start there (cutting.py)
     <position>.cut         an empty mark: all at or above is being removed (cutting.py)
+    synced                 how far the log was synced (synced_mark.py)
     *.tmp                  half-made files, removed at a start
 
 A drop makes its mark first, then removes the chunk, so a crash in between is finished at the next start. Marks below

@@ -2,8 +2,9 @@
 
 Closed chunks are taken at their footer's word. Of a chunk that is not closed, frames behind its last checkpoint are
 scanned with every checksum. In the newest chunk the scan ends at the first bad frame: below the place that checkpoints
-prove as synced that is corruption, above it a torn tail, which is cut. In an older one that is not closed yet, all up
-to the next chunk was synced (writing.py), so any bad frame is corruption.
+prove as synced that is corruption, above it a torn tail, which is cut. Where the log's mark (synced_mark.py) says that
+more was synced, what was acknowledged is lost, and nothing is cut before somebody has said so. In an older chunk that
+is not closed yet, all up to the next one was synced (writing.py), so any bad frame is corruption.
 
 Cutting a tail zeroes everything behind it, durably, before the first append. So of a frame that was ever cut nothing
 is left that could be taken for a frame again, wherever later frames happen to end.
@@ -17,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from headrace.errors import CorruptLog, StorageFull
+from headrace.errors import CorruptLog, LostTail, StorageFull
 from headrace.log.checkpoints import append_checkpoint, load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_closed
 from headrace.log.cutting import finish
@@ -31,6 +32,7 @@ from headrace.log.frames import (
     FrameType,
     frame_fault,
 )
+from headrace.log.synced_mark import read_mark
 from headrace.log.table import Table
 
 log: Final = structlog.get_logger(__name__)
@@ -50,16 +52,24 @@ class Recovered:
 
 
 def recover(
-    folder: Path, *, checkpoint_bytes: int, open_file_bytes: Callable[[int], int], fsync: bool, begin: int = 0
+    folder: Path,
+    *,
+    checkpoint_bytes: int,
+    open_file_bytes: Callable[[int], int],
+    fsync: bool,
+    heed_mark: bool,
+    begin: int = 0,
 ) -> Recovered:
     """Reads a container's folder (made if it is not there) and repairs what a crash left. An empty one starts at
     `begin`, from then on. `open_file_bytes`: how large the open chunk's file should be, by what lies before it.
 
-    Raises `CorruptLog` for bytes below the synced mark that do not check, `FolderRefused` for a newer format.
+    Raises `CorruptLog` for bytes that were synced, as checkpoints prove, and do not check; `LostTail` where the mark
+    alone proves it, if it is heeded; `FolderRefused` for a newer format.
     """
     folder.mkdir(parents=True, exist_ok=True)
     finish(folder)
     names = tidy(folder)
+    mark = read_mark(folder) if heed_mark else 0
     bounds = sorted({*names.chunks, *names.dropped})
     chunks: list[Chunk] = []
     scanned = 0
@@ -76,14 +86,18 @@ def recover(
             next_start = bounds[row + 1] if row + 1 < len(bounds) else None
             file_bytes = open_file_bytes(start - chunks[0].start if chunks else 0)
             chunk, bytes_scanned = _recover_chunk(
-                path, next_start, checkpoint_bytes=checkpoint_bytes, file_bytes=file_bytes, fsync=fsync
+                path, next_start, mark=mark, checkpoint_bytes=checkpoint_bytes, file_bytes=file_bytes, fsync=fsync
             )
             scanned += bytes_scanned
         if chunk.start != start:
             raise CorruptLog(f"{path}: holds the chunk of position {chunk.start}. Restore this container.")
         chunks.append(chunk)
         end = chunk.end if chunk.end is not None else start + chunk.body.frames_end
-    return Recovered(chunks, _begin(folder, begin) if end is None else end, scanned)
+    if end is None:
+        end = _begin(folder, begin)
+    if end < mark:
+        raise LostTail(f"{folder}: nothing is there from position {end} on, though {mark} was synced.")
+    return Recovered(chunks, end, scanned)
 
 
 def _begin(folder: Path, begin: int) -> int:
@@ -95,7 +109,7 @@ def _begin(folder: Path, begin: int) -> int:
 
 
 def _recover_chunk(
-    path: Path, next_start: int | None, *, checkpoint_bytes: int, file_bytes: int, fsync: bool
+    path: Path, next_start: int | None, *, mark: int, checkpoint_bytes: int, file_bytes: int, fsync: bool
 ) -> tuple[Chunk, int]:
     """A chunk that is not closed, with its index, and the bytes scanned for it."""
     file = OpenFile.open(path)
@@ -112,6 +126,9 @@ def _recover_chunk(
     if frames_end < (loaded.synced if next_start is None else until):
         raise CorruptLog(f"{path}, byte {FILE_HEAD_BYTES + frames_end} (position {start + frames_end}): {fault}. "
                          "Frames behind it were synced, so this is damage. Refetch this chunk.")  # fmt: skip
+    if next_start is None and start + frames_end < mark:
+        raise LostTail(f"{path}, byte {FILE_HEAD_BYTES + frames_end} (position {start + frames_end}): "
+                       f"{fault or 'nothing is written'}, though position {mark} was synced.")  # fmt: skip
     if path.with_suffix(".index").exists():
         os.truncate(path.with_suffix(".index"), loaded.size)
     chunk = Chunk(

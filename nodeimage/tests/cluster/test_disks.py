@@ -13,6 +13,9 @@ from cluster_nodes import Cluster, until
 from cluster_targets import Target, busiest_primary, catalog_follower, catalog_primary
 from conftest import MakeCluster
 
+from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.frames import HEADER_BYTES
+from headrace.log.synced_mark import read_mark
 from headrace.store.records import ContainerRecord
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -107,7 +110,7 @@ def test_a_wiped_replica_of_a_node_that_kept_its_name_counts_as_empty(three: Clu
 
 @pytest.mark.parametrize("harm", ["flip", "truncate"])
 def test_a_damaged_log_on_a_minority_is_made_anew_from_the_others(make_cluster: MakeCluster, harm: str) -> None:
-    """Below what is known to be synced; what is damaged behind that is a torn tail, and goes."""
+    """What is damaged of the newest chunk makes another format of the replica, of which the rest is damaged still."""
     three = make_cluster("--chunk-bytes=262144")
     load = Load(three)
     victim = busiest_primary(three, load)
@@ -117,7 +120,7 @@ def test_a_damaged_log_on_a_minority_is_made_anew_from_the_others(make_cluster: 
         lambda: {each.container_id for each in _of_records(three)} <= set(_closed(containers)),
     )
     three.kill(victim)
-    damaged = {container: three.format(victim, container) for container in _closed(containers)}
+    damaged = _closed(containers)
     load.await_writes(time.monotonic())
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
@@ -141,10 +144,9 @@ def test_a_damaged_log_on_a_minority_is_made_anew_from_the_others(make_cluster: 
     def made_anew() -> bool:
         if harm == "flip" and not three.admin("scrub.status", node=victim)["running"]:
             three.admin("scrub.start", node=victim)  # nobody else may ever read what was closed long ago
-        return all(three.format(victim, container) not in ("", before) for container, before in damaged.items())
+        return three.nodes[victim].log().count("a damaged replica is fetched anew") >= len(damaged)
 
-    until("the damaged replicas are of another format", made_anew, every_s=0.5)
-    assert three.nodes[victim].log().count("a damaged replica is fetched anew") >= len(damaged)
+    until("the damaged replicas are made anew", made_anew, every_s=0.5)
     three.await_whole()
     load.await_writes(time.monotonic())
     others = [number for number in three.nodes if number != victim]
@@ -152,6 +154,40 @@ def test_a_damaged_log_on_a_minority_is_made_anew_from_the_others(make_cluster: 
     load.await_writes(time.monotonic())
     three.start(others[0])
     three.await_ready(others[0])
+    three.await_whole()
+    load.finish()
+
+
+@pytest.mark.parametrize("target", PICKED, ids=lambda each: each.__name__)
+def test_a_node_that_lost_what_it_had_synced_last_does_not_lead_though_it_is_up_first(
+    three: Cluster, target: Target
+) -> None:
+    """Far above the last checkpoint. By its format it was in sync: it led, and the others cut what it had not."""
+    load = Load(three)
+    victim = target(three, load)
+    others = [number for number in three.nodes if number != victim]
+    containers = three.nodes[victim].data / "containers"
+    load.write_on_for(3.0)
+    three.kill(*three.nodes)
+    harmed = []
+    for folder in sorted(containers.iterdir()):
+        path = max(folder.glob("*.chunk"))
+        synced, at = read_mark(folder) - int(path.stem), FILE_HEAD_BYTES + HEADER_BYTES
+        if synced > at:
+            raw = bytearray(path.read_bytes())
+            raw[at] ^= 4
+            path.write_bytes(raw)
+            harmed.append(int(folder.name))
+    assert harmed
+    three.start(victim)
+    node = three.nodes[victim]
+    until(
+        "it has looked at its replicas, and is the controller",
+        lambda: three.controller() == victim and node.log().count("has lost what it had synced") == len(harmed),
+    )
+    three.start(*others)
+    three.await_ready()
+    load.await_writes(time.monotonic(), within_s=30.0)
     three.await_whole()
     load.finish()
 

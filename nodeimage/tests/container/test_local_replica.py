@@ -15,6 +15,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.errors import StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log.synced_mark import read_mark
 
 
 class PlentyOfRoom:
@@ -105,6 +106,51 @@ async def test_after_a_cut_that_failed_the_log_is_opened_again(
     )
     assert container.opened_at == end
     await asyncio.wait_for(container.append_command(b"next"), 10)
+
+
+async def test_what_is_synced_is_marked_while_nothing_is_written_and_at_the_end(replica: LocalReplica) -> None:
+    async with asyncio.timeout(10):
+        while read_mark(replica.folder) < replica.log.end:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    container = await replica.lead(
+        epoch=Epoch(2), in_sync=frozenset({replica.member}), replicas=(NodeId(1),), min_in_sync=1
+    )
+    await asyncio.wait_for(container.append_command(b"three"), 10)
+    end = replica.log.end
+    await replica.close()
+    assert read_mark(replica.folder) == end
+
+
+@pytest.mark.parametrize("replaceable", [False, True])
+async def test_one_that_lost_its_synced_end_keeps_the_rest_as_another_format(
+    replica: LocalReplica, replaceable: bool
+) -> None:
+    """It was acknowledged: cut as a torn tail, it would be in sync by its format, and could lead without it."""
+    position, format = behind_the_first(replica), replica.format
+    path = replica.log.chunks()[-1].path
+    await replica.saw(Epoch(4))
+    await replica.close()
+    raw = bytearray(path.read_bytes())
+    raw[64 + position + 57] ^= 1
+    path.write_bytes(raw)
+    formats = [format]
+    for _ in range(2):  # from the second time on there is nothing to be noticed
+        with ThreadPoolExecutor(3) as executor:
+            found = await LocalReplica.open(
+                container_id=ContainerId(7),
+                kind="data",
+                node=NodeId(1),
+                folder=replica.folder,
+                options=LogOptions(chunk_bytes=1 << 20),
+                executor=executor,
+                room=PlentyOfRoom(),
+                fatal=fatal,
+                replaceable=replaceable,
+            )
+            assert (found.log.end, found.seen, found.last_epoch) == (position, 4, 1)
+            await found.close()
+        formats.append(found.format)
+    assert formats[0] != formats[1] == formats[2]
 
 
 async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> None:

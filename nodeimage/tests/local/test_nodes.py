@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from headrace.local.founding import OtherNodes
 from headrace.local.nodes import NodeRefused, add_node, drop_node, start_node, stop_node
 from headrace.local.processes import is_alive
 from headrace.local.store_recovery import recover_store
+from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.frames import HEADER_BYTES
 from headrace.wire.client import BrokerConnection, admin_call
 
 SMALL = ("--chunk-bytes=1048576",)
@@ -160,7 +163,7 @@ def test_nothing_is_added_to_a_cluster_that_does_not_run(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "old"])
 def test_a_store_that_is_lost_or_old_is_built_anew_from_the_nodes(
-    three: Started, new_topic: Callable[[Started], str], lost: bool
+    three: Started, new_topic: Callable[..., str], lost: bool
 ) -> None:
     store = three.folder / "cluster.sqlite"
     topic = new_topic(three)
@@ -188,20 +191,51 @@ def test_a_store_that_is_lost_or_old_is_built_anew_from_the_nodes(
     again.stop()
 
 
+def test_a_lone_node_that_lost_what_it_had_synced_goes_on_once_recover_store_was_told_so(
+    tmp_path: Path, new_topic: Callable[..., str]
+) -> None:
+    """Nobody has what is missing of its catalog. It does not go on as if nothing was missing."""
+    options = StartOptions(nodes=1, port=0, node_options=SMALL)
+    running = start(tmp_path / "c", options, progress=silent)
+    topic = new_topic(running)
+    running.stop()
+    folder = running.folder / "node-1" / "containers" / "1"
+    (path,) = folder.glob("*.chunk")
+    harm(path)
+    with pytest.raises(NodeDied):
+        start(running.folder, replace(options, ready_timeout_s=20), progress=silent)
+    assert "has lost what it had synced" in (running.folder / "logs" / "node-1.log").read_text()
+    for warned in (False, True):
+        done = recover_store(running.folder)
+        assert any("what lay behind is lost" in warning for warning in done.warnings) == warned
+        again = start(running.folder, StartOptions(), progress=silent)
+        with BrokerConnection("127.0.0.1", again.cluster.nodes[0].port) as connection:
+            assert admin_call(connection, "topic.show", {"topic": topic})["result"]["topic"] == topic, "tables keep it"
+        new_topic(again, "/default:next")
+        again.stop()
+        harm(path)
+
+
+def harm(path: Path) -> None:
+    """Flips a bit of a chunk's first frame."""
+    raw = bytearray(path.read_bytes())
+    raw[FILE_HEAD_BYTES + HEADER_BYTES] ^= 4
+    path.write_bytes(raw)
+
+
 def occupied(folder: Path) -> int:
     """Bytes that it takes of the disk."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 @pytest.fixture
-def new_topic() -> Callable[[Started], str]:
+def new_topic() -> Callable[..., str]:
     from headrace.cli.connect import connected
     from headrace.cli.topics import create_topics
 
-    def make(running: Started) -> str:
+    def make(running: Started, name: str = "/default:kept") -> str:
         with connected(running.cluster.bootstrap, None) as cluster:
-            (answer,) = create_topics(cluster, ["/default:kept"], partitions=3)
-        assert not answer.error_code
-        return "/default:kept"
+            create_topics(cluster, [name], partitions=3)
+        return name
 
     return make

@@ -1,5 +1,6 @@
 """Record batches, and logs in small chunks."""
 
+import math
 import os
 import struct
 from collections.abc import Callable, Iterable
@@ -46,8 +47,8 @@ def _make_batch() -> MakeBatch:
 
 @pytest.fixture
 def options() -> LogOptions:
-    """Small, so that everything happens soon: 64 KiB chunks, checkpoints every 8 KiB."""
-    return LogOptions(chunk_bytes=64 << 10, checkpoint_bytes=8 << 10, tail_bytes=1 << 20)
+    """Small, so that everything happens soon: 64 KiB chunks, checkpoints every 8 KiB. Marks are made by tests alone."""
+    return LogOptions(chunk_bytes=64 << 10, checkpoint_bytes=8 << 10, tail_bytes=1 << 20, mark_s=math.inf)
 
 
 class Writing:

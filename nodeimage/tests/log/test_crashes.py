@@ -33,7 +33,8 @@ from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
 
 SECTOR = 512
-OPTIONS = LogOptions(chunk_bytes=16 << 10, checkpoint_bytes=3 << 10, tail_bytes=8 << 10)
+OPTIONS = LogOptions(chunk_bytes=16 << 10, checkpoint_bytes=3 << 10, tail_bytes=8 << 10, mark_s=0)
+"""What is synced is marked after each sync: no crash may leave a mark of more."""
 FOREVER = 1 << 60
 
 

@@ -1,5 +1,6 @@
 """What a start makes of a folder: torn tails are cut, damage is told from them, little is scanned."""
 
+import errno
 import os
 import shutil
 from dataclasses import replace
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, FolderRefused
+from headrace.errors import CorruptLog, FolderRefused, LostTail
 from headrace.log.container_log import ContainerLog
 from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.synced_mark import read_mark
 
 Writing = Any  # the class stands in conftest.py
 FRAME = 56 + 61 + 40
@@ -119,6 +121,109 @@ def test_a_flipped_bit_above_the_last_checkpoint_is_a_torn_tail(writing: Writing
     writing.reopen(cleanly=False)
     assert writing.log.end == synced + FRAME
     writing.check()
+
+
+def append_synced(writing: Writing, count: int) -> None:
+    """Frames, each synced by itself."""
+    for _ in range(count):
+        writing.append(1)
+        writing.sync()
+
+
+@pytest.mark.parametrize("harm", ["flip", "zeros", "cut short", "gone"])
+def test_what_is_lost_below_the_mark_is_no_torn_tail(writing: Writing, harm: str) -> None:
+    """It was acknowledged: it is said, and nothing is changed, until somebody has seen to it."""
+    append_synced(writing, 5)
+    writing.log.mark_synced()
+    path = open_chunk(writing)
+    match harm:
+        case "flip":
+            flip(path, FILE_HEAD_BYTES + 2 * FRAME + 70)
+        case "zeros":
+            poke(path, FILE_HEAD_BYTES + 2 * FRAME, bytes(3 * FRAME))
+        case "cut short":
+            os.truncate(path, FILE_HEAD_BYTES + 2 * FRAME + 3)
+        case "gone":
+            path.unlink()
+    before = None if harm == "gone" else path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(LostTail, match=f"{5 * FRAME} was synced"):
+            ContainerLog.open(writing.folder, writing.options)
+    assert before is None or path.read_bytes() == before
+    ContainerLog.forget_mark(writing.folder)
+    kept = 0 if harm == "gone" else 2
+    writing.reopen(cleanly=False)
+    assert writing.log.end == kept * FRAME
+    del writing.batches[1][kept:]
+    writing.next[1] = kept
+    writing.append(1)
+    writing.sync()
+    writing.reopen(cleanly=False)
+    writing.check()
+
+
+def test_what_came_behind_the_mark_may_be_a_torn_tail(writing: Writing) -> None:
+    append_synced(writing, 3)
+    writing.log.mark_synced()
+    append_synced(writing, 2)
+    flip(open_chunk(writing), FILE_HEAD_BYTES + 3 * FRAME + 70)
+    del writing.batches[1][3:]
+    writing.next[1] = 3
+    writing.reopen(cleanly=False)
+    assert writing.log.end == 3 * FRAME
+    writing.check()
+
+
+@pytest.mark.parametrize("harm", ["flip", "empty", "zeros"])
+def test_a_mark_that_the_power_took_proves_nothing(writing: Writing, harm: str) -> None:
+    append_synced(writing, 3)
+    writing.log.mark_synced()
+    mark = writing.folder / "synced"
+    match harm:
+        case "flip":
+            flip(mark, 18)
+        case "empty":
+            mark.write_bytes(b"")
+        case "zeros":
+            mark.write_bytes(bytes(64))
+    flip(open_chunk(writing), FILE_HEAD_BYTES + FRAME + 70)
+    writing.reopen(cleanly=False)
+    assert writing.log.end == FRAME
+
+
+def test_only_what_is_synced_is_marked(writing: Writing) -> None:
+    append_synced(writing, 2)
+    writing.append(1)
+    writing.log.mark_synced()
+    assert read_mark(writing.folder) == 2 * FRAME
+    fast = type(writing)(writing.folder.with_name("fast"), replace(writing.options, fsync=False, mark_s=0))
+    append_synced(fast, 2)
+    fast.log.mark_synced()
+    assert read_mark(fast.folder) == 0
+
+
+def test_a_mark_is_made_with_the_first_sync_after_its_time(writing: Writing) -> None:
+    often = type(writing)(writing.folder.with_name("often"), replace(writing.options, mark_s=0))
+    append_synced(often, 2)
+    assert read_mark(often.folder) == 2 * FRAME
+    append_synced(writing, 2)
+    assert read_mark(writing.folder) == 0
+
+
+def test_a_mark_for_which_there_is_no_room_is_left_out(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_synced(writing, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", lambda *_: _raise(OSError(errno.ENOSPC, "no space left on device")))
+        writing.log.mark_synced()
+    assert read_mark(writing.folder) == 0
+    writing.log.mark_synced()
+    assert read_mark(writing.folder) == 2 * FRAME
+    writing.reopen(cleanly=False)
+    writing.check()
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def test_a_damaged_checkpoint_costs_a_longer_scan_and_nothing_else(writing: Writing) -> None:

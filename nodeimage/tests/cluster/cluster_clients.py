@@ -31,7 +31,7 @@ from cluster_history import (
     faults_of,
     topic_faults_of,
 )
-from cluster_nodes import POLL_S, Cluster, until
+from cluster_nodes import PATIENCE, POLL_S, Cluster, until
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -50,7 +50,7 @@ REFUSE_EACH_S = 0.5
 MAKE_EACH_S = 0.5
 MAKE_S = 5.0
 AGAIN_S = 0.1
-HEARD_S = 10.0
+HEARD_S = 10.0 * PATIENCE
 """Every node knows of a topic so soon after it is made."""
 METADATA_VERSION = 12
 TOPIC_TAKES_BYTES = 250_000
@@ -60,7 +60,7 @@ BATCH_BYTES = 200_000
 CALL_S = 10.0
 GO_ON_S = 10.0
 """Writes to every partition go on so soon after a fault."""
-END_S = 90.0
+END_S = 90.0 * PATIENCE
 REBALANCED = {
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.ILLEGAL_GENERATION,

@@ -102,9 +102,13 @@ class Cursors:
                 self._sweep_at = time.monotonic() + SWEEP_S
             while self._changed:
                 keys = list(self._changed)[:PAGE]
-                found = await self._source.cursors_of(keys)
-                for key in keys:
-                    self._changed.pop(key, None)
+                for key in keys:  # now: one that changes while the source answers is to be asked for again
+                    del self._changed[key]
+                try:
+                    found = await self._source.cursors_of(keys)
+                except BaseException:
+                    self._changed.update(dict.fromkeys(keys))
+                    raise
                 self._hold(found, told=True)
             await self._release()
             self._wake.clear()

@@ -200,16 +200,16 @@ class Keeper:
                 pass
 
     async def _look_at(self, ids: Sequence[bytes]) -> None:
-        """Look at these topics; they stay due if that fails."""
-        topics = await self._source.topics_by_id(ids)
-        listed = {topic.topic_id for topic in topics}
-        gone = [topic_id for topic_id in ids if topic_id not in listed]
-        if gone:
-            rows = await self._broker.catalog.query(lambda reader: reader.topics_by_id(gone))
-            self._tell_gone(row for row in rows.values() if row.stream == self.link.stream)
+        """Look at these topics; they are due again if that fails, or if something is told of them meanwhile."""
         for topic_id in ids:
             self._due.pop(topic_id, None)
         try:
+            topics = await self._source.topics_by_id(ids)
+            listed = {topic.topic_id for topic in topics}
+            gone = [topic_id for topic_id in ids if topic_id not in listed]
+            if gone:
+                rows = await self._broker.catalog.query(lambda reader: reader.topics_by_id(gone))
+                self._tell_gone(row for row in rows.values() if row.stream == self.link.stream)
             await self._bring_in_line(topics)
         except BaseException:
             self._due.update(dict.fromkeys(ids))

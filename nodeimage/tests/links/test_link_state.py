@@ -1,0 +1,579 @@
+"""The link's state machine against a model of a source and a target, whatever happens in whatever order."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.errors import Code
+from headrace.ids import Home, LeaderEpoch, NodeId, Offset
+from headrace.links.effects import (
+    Arrived,
+    Connect,
+    Effect,
+    Fetch,
+    Jump,
+    ListTopics,
+    Locate,
+    Looked,
+    LookUp,
+    Meet,
+    Met,
+    Poll,
+)
+from headrace.links.limits import Limits
+from headrace.links.link_state import LinkState, Phase
+from headrace.links.pull import Status
+from headrace.links.source import NO_NODE, Changes, FeedPlace, SourceTopic, TopicPartition
+
+RECORD = 100
+"""Bytes of a record, each a batch."""
+LIMITS = Limits(
+    budget_bytes=2000, fetch_bytes=800, partition_bytes=300, fetch_partitions=3, page=2, idle_kept=3, gone_pause_s=5.0
+)
+
+
+def topic(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+@dataclasses.dataclass
+class SourcePartition:
+    leader: NodeId
+    epoch: int = 1
+    end: int = 0
+    log_start: int = 0
+
+
+class ModelSource:
+    """What the source has, and its nodes' feeds."""
+
+    def __init__(self, topics: int, partitions: int, nodes: int) -> None:
+        self.nodes = [NodeId(number) for number in range(nodes)]
+        self.runs = dict.fromkeys(self.nodes, 0)
+        self.serials = dict.fromkeys(self.nodes, 0)
+        self.feeds: dict[NodeId, dict[TopicPartition, int]] = {node: {} for node in self.nodes}
+        self.partitions = {
+            TopicPartition(topic(number), index): SourcePartition(self.nodes[(number + index) % nodes])
+            for number in range(topics)
+            for index in range(partitions)
+        }
+
+    def note(self, at: TopicPartition) -> None:
+        node = self.partitions[at].leader
+        self.serials[node] += 1
+        self.feeds[node][at] = self.serials[node]
+
+    def produce(self, at: TopicPartition, count: int) -> None:
+        self.partitions[at].end += count
+        self.note(at)
+
+    def move(self, at: TopicPartition, node: NodeId, *, by_roll: bool) -> None:
+        self.partitions[at].leader = node
+        self.partitions[at].epoch += 1
+        if by_roll:
+            self.note(at)
+        else:
+            self.begin_run(node)
+
+    def begin_run(self, node: NodeId) -> None:
+        self.runs[node] += 1
+        self.serials[node] = 0
+        self.feeds[node] = {}
+
+    def changes(self, node: NodeId, since: FeedPlace | None) -> Changes | None:
+        """None: the poll goes on waiting."""
+        place = FeedPlace(str(self.runs[node]), self.serials[node])
+        if since is None or since.run != place.run:
+            return Changes(place, True, [], [], [])
+        changed = [
+            (at, Offset(self.partitions[at].end))
+            for at, serial in self.feeds[node].items()
+            if serial > since.serial and self.partitions[at].leader == node
+        ]
+        return Changes(place, False, changed, [], []) if changed else None
+
+    def topics(self, ids: Sequence[bytes] | None = None) -> list[SourceTopic]:
+        found: dict[bytes, list[NodeId]] = {}
+        for at, partition in sorted(self.partitions.items()):
+            found.setdefault(at.topic_id, []).append(partition.leader)
+        return [
+            SourceTopic(str(topic_id), topic_id, len(leaders), {}, Home(0, "s"), "s", leaders)
+            for topic_id, leaders in found.items()
+            if ids is None or topic_id in ids
+        ]
+
+
+class Driver:
+    """Carries out effects against the models, when told to."""
+
+    def __init__(self, source: ModelSource, *, limits: Limits = LIMITS, throttle: int = 0) -> None:
+        self.now = 0.0
+        self.source = source
+        self.state = LinkState(now=0.0, random=random.Random(1).random, limits=limits, throttle=throttle)
+        self.own = dict.fromkeys(source.partitions, 0)
+        self.not_ours: set[TopicPartition] = set()
+        self.under_way: list[Effect] = []
+        self.to_append: dict[TopicPartition, tuple[int, int, int]] = {}
+        """Partition -> (next offset that it was fetched for, records, bytes)."""
+        self.uncommitted: list[tuple[TopicPartition, int, int]] = []
+        self.interruptions = 0
+        self.fetched_bytes = 0
+        self.begin()
+
+    def begin(self) -> None:
+        if self.state.interruptions != self.interruptions:
+            self.interruptions = self.state.interruptions
+            self.under_way.clear()
+        self.under_way += self.state.effects(self.now)
+        assert not self.state.effects(self.now), "effects are told once"
+
+    def answers(self, effect: Effect) -> bool:
+        return not isinstance(effect, Poll) or self.source.changes(effect.node, effect.since) is not None
+
+    def succeed(self, effect: Effect) -> None:
+        self.under_way.remove(effect)
+        match effect:
+            case Connect():
+                self.state.greeted(self.now, self.source.nodes)
+            case Poll(node, since):
+                changes = self.source.changes(node, since)
+                assert changes is not None
+                self.state.changed(self.now, node, changes)
+            case ListTopics(after):
+                page = [each for each in self.source.topics() if after is None or each.name > after][:2]
+                self.state.listed(self.now, page, page[-1].name if len(page) == 2 else None)
+            case LookUp(partitions):
+                self.state.pulls.looked(
+                    self.now,
+                    [Looked(at, at not in self.not_ours, Offset(self.own[at])) for at in partitions],
+                )
+            case Locate(topic_ids):
+                self.state.pulls.located(self.now, self.source.topics(topic_ids))
+            case Meet(node, partitions):
+                self.state.met(self.now, node, [self.meet(node, at) for at in partitions])
+            case Jump(at, log_start):
+                self.own[at] = max(self.own[at], log_start)
+                self.state.pulls.jumped(self.now, at)
+            case Fetch():
+                self.fetch(effect)
+        self.begin()
+
+    def meet(self, node: NodeId, at: TopicPartition) -> Met:
+        partition = self.source.partitions[at]
+        if partition.leader != node:
+            return Met(at, Code.NOT_LEADER_OR_FOLLOWER)
+        return Met(at, Code.NONE, LeaderEpoch(partition.epoch), Offset(partition.end))
+
+    def fetch(self, effect: Fetch) -> None:
+        left = effect.max_bytes
+        arrived = []
+        came = {}
+        for at, offset, epoch, most in effect.wanted:
+            partition = self.source.partitions[at]
+            if partition.leader != effect.node:
+                arrived.append(Arrived(at, Code.NOT_LEADER_OR_FOLLOWER))
+            elif partition.epoch != epoch:
+                arrived.append(Arrived(at, Code.FENCED_LEADER_EPOCH))
+            elif not partition.log_start <= offset <= partition.end:
+                arrived.append(Arrived(at, Code.OFFSET_OUT_OF_RANGE, log_start=Offset(partition.log_start)))
+            else:
+                records = min(partition.end - offset, max(min(most, left) // RECORD, 1 if left > 0 else 0))
+                left -= records * RECORD
+                came[at] = (offset, records, records * RECORD)
+                arrived.append(Arrived(at, Code.NONE, records * RECORD, Offset(partition.end)))
+        self.fetched_bytes += sum(each[2] for each in came.values())
+        for at in self.state.fetching.arrived(self.now, effect.number, arrived):
+            assert at not in self.to_append, "fetched again before it was appended"
+            self.to_append[at] = came[at]
+
+    def fail(self, effect: Effect) -> None:
+        self.under_way.remove(effect)
+        match effect:
+            case Connect():
+                self.state.not_greeted(self.now, "away", refused=False)
+            case Poll(node, _):
+                self.state.poll_failed(self.now, node, "away")
+            case ListTopics():
+                self.state.not_listed(self.now, "away")
+            case LookUp(partitions):
+                self.state.pulls.looked(self.now, [Looked(at, True, reason="the catalog is away") for at in partitions])
+            case Locate():
+                self.state.pulls.not_located(self.now, "away")
+            case Meet(node, partitions):
+                self.state.not_met(self.now, node, partitions, "away")
+            case Jump(at):
+                self.state.pulls.jumped(self.now, at, "the disk is full")
+            case Fetch(number):
+                self.state.fetch_failed(self.now, number, "away")
+        self.begin()
+
+    def append(self, at: TopicPartition, *, refuse: bool = False) -> None:
+        offset, records, count = self.to_append.pop(at)
+        if refuse:
+            self.state.fetching.released(count)
+            self.state.pulls.refused(self.now, at, "corrupt")
+        elif self.own[at] != offset:
+            self.state.fetching.released(count)
+            self.state.pulls.outdated(at)
+        else:
+            self.own[at] += records
+            self.uncommitted.append((at, self.own[at], count))
+            self.state.pulls.appended(self.now, at, Offset(self.own[at]))
+        self.begin()
+
+    def commit(self) -> None:
+        at, offset, count = self.uncommitted.pop(0)
+        self.state.fetching.released(count)
+        self.state.pulls.committed(self.now, at, Offset(offset))
+        self.begin()
+
+    def step(self) -> bool:
+        """Carry out whatever can be; False: nothing can be, but to wait."""
+        if self.to_append:
+            self.append(next(iter(self.to_append)))
+        elif self.uncommitted:
+            self.commit()
+        else:
+            ready = next((each for each in self.under_way if self.answers(each)), None)
+            if ready is None:
+                return False
+            self.succeed(ready)
+        return True
+
+    def settle(self) -> None:
+        """Carry everything out, and let time pass, until nothing is left to be done."""
+        for _ in range(20_000):
+            if self.step():
+                continue
+            wake_at = self.state.wake_at(self.now)
+            if wake_at is None:
+                return
+            assert wake_at >= self.now
+            self.now = max(self.now + 1e-6, wake_at)
+            self.begin()
+        raise AssertionError("it never comes to rest")
+
+    def behind(self) -> list[TopicPartition]:
+        return [
+            at
+            for at, partition in self.source.partitions.items()
+            if at not in self.not_ours and self.own[at] < partition.end
+        ]
+
+
+class LinkMachine(RuleBasedStateMachine):
+    """Anything may happen at any time; what must hold, holds; and once all is well again, everything arrives."""
+
+    @initialize(nodes=st.integers(1, 3), throttle=st.sampled_from([0, 0, 1000]))
+    def start(self, nodes: int, throttle: int) -> None:
+        self.driver = Driver(ModelSource(3, 2, nodes), throttle=throttle)
+        self.partitions = sorted(self.driver.source.partitions)
+
+    @rule(which=st.integers(0, 5), count=st.integers(1, 12))
+    def records_are_produced(self, which: int, count: int) -> None:
+        self.driver.source.produce(self.partitions[which], count)
+
+    @rule(which=st.integers(0, 5), node=st.integers(0, 2), by_roll=st.booleans())
+    def a_partition_moves_at_the_source(self, which: int, node: int, by_roll: bool) -> None:
+        source = self.driver.source
+        source.move(self.partitions[which], source.nodes[node % len(source.nodes)], by_roll=by_roll)
+
+    @rule(node=st.integers(0, 2))
+    def a_node_of_the_source_starts_again(self, node: int) -> None:
+        self.driver.source.begin_run(self.driver.source.nodes[node % len(self.driver.source.nodes)])
+
+    @rule(which=st.integers(0, 5))
+    def old_records_go_at_the_source(self, which: int) -> None:
+        partition = self.driver.source.partitions[self.partitions[which]]
+        partition.log_start = (partition.log_start + partition.end) // 2
+
+    @precondition(lambda self: any(map(self.driver.answers, self.driver.under_way)))
+    @rule(choice=st.randoms(use_true_random=False), well=st.sampled_from([True, True, True, False]))
+    def something_ends(self, choice: random.Random, well: bool) -> None:
+        effect = choice.choice([each for each in self.driver.under_way if self.driver.answers(each)])
+        (self.driver.succeed if well else self.driver.fail)(effect)
+
+    @precondition(lambda self: self.driver.to_append)
+    @rule(choice=st.randoms(use_true_random=False), refuse=st.sampled_from([False, False, True]))
+    def a_batch_is_appended(self, choice: random.Random, refuse: bool) -> None:
+        self.driver.append(choice.choice(sorted(self.driver.to_append)), refuse=refuse)
+
+    @precondition(lambda self: self.driver.uncommitted)
+    @rule()
+    def a_batch_is_committed(self) -> None:
+        self.driver.commit()
+
+    @rule(seconds=st.floats(0, 3))
+    def time_passes(self, seconds: float) -> None:
+        self.driver.now += seconds
+        self.driver.begin()
+
+    @rule()
+    def the_connection_is_lost(self) -> None:
+        self.driver.state.lost(self.driver.now, "cut")
+        self.driver.begin()
+
+    @rule()
+    def it_is_paused(self) -> None:
+        self.driver.state.pause(self.driver.now)
+        self.driver.begin()
+        assert not self.driver.under_way
+
+    @rule()
+    def it_is_resumed(self) -> None:
+        self.driver.state.resume(self.driver.now)
+        self.driver.begin()
+
+    @rule(which=st.integers(0, 5))
+    def another_node_leads_the_copy(self, which: int) -> None:
+        at = self.partitions[which]
+        self.driver.not_ours.add(at)
+        self.driver.state.pulls.touched(self.driver.now, at, track=False)
+        self.driver.begin()
+
+    @rule(which=st.integers(0, 5))
+    def this_node_leads_the_copy(self, which: int) -> None:
+        at = self.partitions[which]
+        self.driver.not_ours.discard(at)
+        self.driver.state.pulls.touched(self.driver.now, at)
+        self.driver.begin()
+
+    @invariant()
+    def no_partition_is_fetched_twice_at_the_same_time(self) -> None:
+        fetched = [
+            (wanted.at, effect.number)
+            for effect in self.driver.under_way
+            if isinstance(effect, Fetch)
+            for wanted in effect.wanted
+        ]
+        current = [at for at, number in fetched if self.is_current(at, number)]
+        assert len(current) == len(set(current))
+
+    def is_current(self, at: TopicPartition, number: int) -> bool:
+        pull = self.driver.state.pulls.all.get(at)
+        return pull is not None and pull.status is Status.FETCHING and pull.fetch == number
+
+    @invariant()
+    def nothing_is_fetched_above_the_budget(self) -> None:
+        budget = self.driver.state.fetching.budget
+        asked = sum(effect.max_bytes for effect in self.driver.under_way if isinstance(effect, Fetch))
+        held = sum(each[2] for each in [*self.driver.to_append.values(), *self.driver.uncommitted])
+        assert budget.reserved == asked
+        assert budget.held == held
+        assert asked + held <= LIMITS.budget_bytes + RECORD * len(self.partitions)
+
+    @invariant()
+    def what_is_behind_is_waiting_or_under_way_or_blocked_with_a_reason(self) -> None:
+        for pull in self.driver.state.pulls.all.values():
+            if pull.status is Status.BLOCKED:
+                assert pull.reason
+                assert pull.retry_at <= self.driver.now + LIMITS.longest_pause_s
+            if pull.status is Status.IDLE:
+                assert not pull.is_behind
+                assert not pull.must_meet
+
+    def teardown(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        driver = self.driver
+        driver.state.resume(driver.now)
+        driver.begin()
+        driver.settle()
+        assert driver.behind() == []
+        assert driver.state.phase is Phase.RUNNING
+        assert driver.state.fetching.budget.reserved == driver.state.fetching.budget.held == 0
+        assert all(isinstance(effect, Poll) for effect in driver.under_way), "idle, it only waits for changes"
+        assert all(pull.lag_records() == 0 for pull in driver.state.pulls.all.values())
+        assert all(pull.lag_s(driver.now) == 0 for pull in driver.state.pulls.all.values())
+
+
+LinkMachine.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestLink = LinkMachine.TestCase
+
+
+def running(topics: int = 1, partitions: int = 1, nodes: int = 1, **options: object) -> Driver:
+    driver = Driver(ModelSource(topics, partitions, nodes), **options)  # type: ignore[arg-type]
+    driver.settle()
+    return driver
+
+
+def test_what_the_source_has_already_arrives_and_then_what_it_gets() -> None:
+    driver = Driver(ModelSource(3, 2, 2))
+    for at in driver.source.partitions:
+        driver.source.produce(at, 7)
+    driver.settle()
+    assert driver.behind() == []
+    for at in driver.source.partitions:
+        driver.source.produce(at, 3)
+    driver.settle()
+    assert driver.behind() == []
+
+
+def test_a_record_of_a_partition_that_is_known_takes_a_poll_and_a_fetch() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 1)
+    driver.settle()
+    driver.now += 1
+    driver.source.produce(at, 1)
+    (poll,) = driver.under_way
+    driver.succeed(poll)
+    assert [type(effect) for effect in driver.under_way] == [Poll, Fetch], "the next poll waits beside the fetch"
+
+
+def test_an_idle_link_waits_for_its_polls_alone_and_needs_no_timer() -> None:
+    driver = running(topics=20, partitions=3, nodes=3)
+    assert [type(effect) for effect in driver.under_way] == [Poll] * 3
+    assert driver.state.wake_at(driver.now) is None
+    driver.now += 3600
+    assert driver.state.wake_at(driver.now) is None
+
+
+def test_no_more_up_to_date_partitions_are_remembered_than_the_limit() -> None:
+    driver = running(topics=20, partitions=3)
+    for at in driver.source.partitions:
+        driver.source.produce(at, 1)
+    driver.settle()
+    assert driver.behind() == []
+    assert len(driver.state.pulls.all) == LIMITS.idle_kept
+
+
+def test_topics_take_turns_however_many_partitions_one_has() -> None:
+    source = ModelSource(1, 9, 1)
+    small = TopicPartition(topic(7), 0)
+    source.partitions[small] = SourcePartition(source.nodes[0])
+    driver = Driver(source, limits=dataclasses.replace(LIMITS, page=100, fetches_per_node=1, fetch_partitions=2))
+    driver.settle()
+    for at in source.partitions:
+        source.produce(at, 50)
+    order: list[TopicPartition] = []
+    while driver.step() and small not in order:
+        order += [wanted.at for effect in driver.under_way if isinstance(effect, Fetch) for wanted in effect.wanted]
+    assert order.index(small) <= 1
+
+
+def test_a_partition_that_never_ends_does_not_keep_the_others_waiting() -> None:
+    driver = running(topics=1, partitions=3)
+    hot, *others = driver.source.partitions
+    for at in driver.source.partitions:
+        driver.source.produce(at, 30)
+    fetches = 0
+    while any(driver.own[at] < 30 for at in others):
+        driver.source.produce(hot, 10)
+        assert driver.step()
+        fetches += sum(isinstance(effect, Fetch) for effect in driver.under_way)
+        assert fetches < 500
+    assert driver.own[hot] > 0
+
+
+def test_a_throttled_link_takes_as_long_as_its_bytes_do() -> None:
+    driver = running(throttle=1000)
+    (at,) = driver.source.partitions
+    began = driver.now
+    driver.source.produce(at, 200)
+    driver.settle()
+    assert driver.own[at] == 200
+    assert 200 * RECORD / 1000 - 1.0 <= driver.now - began <= 200 * RECORD / 1000 + 1.0
+
+
+def test_a_throttle_may_be_lifted() -> None:
+    driver = running(throttle=100)
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 200)
+    driver.state.fetching.bucket.set_rate(0, driver.now)
+    began = driver.now
+    driver.settle()
+    assert driver.now - began < 1.0
+
+
+def test_a_source_that_gives_nothing_of_what_it_says_it_has_is_asked_more_and_more_seldom() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 1)
+    waits: list[float] = []
+    while len(waits) < 6:
+        fetch = next((each for each in driver.under_way if isinstance(each, Fetch)), None)
+        if fetch is not None:
+            driver.under_way.remove(fetch)
+            driver.state.fetching.arrived(driver.now, fetch.number, [Arrived(at, Code.NONE, 0, Offset(1))])
+            driver.begin()
+            waits.append(driver.state.pulls.all[at].retry_at - driver.now)
+            assert driver.state.pulls.all[at].reason
+        elif not driver.step():
+            wake_at = driver.state.wake_at(driver.now)
+            assert wake_at is not None
+            driver.now = wake_at
+            driver.begin()
+    assert waits[0] <= LIMITS.first_pause_s
+    assert waits[5] > 10 * waits[0]
+    driver.settle()
+    assert driver.behind() == []
+
+
+def test_a_source_that_refuses_is_asked_seldom_and_the_link_says_why() -> None:
+    driver = running()
+    driver.state.not_greeted(driver.now, "no such stream", refused=True)
+    driver.begin()
+    assert driver.state.phase is Phase.FAILED
+    assert driver.state.reason == "no such stream"
+    assert driver.under_way == []
+    assert driver.state.wake_at(driver.now) == pytest.approx(driver.now + LIMITS.longest_pause_s)
+
+
+def test_one_node_that_does_not_answer_does_not_stop_the_others() -> None:
+    driver = running(topics=2, partitions=1, nodes=2)
+    first, second = driver.source.partitions
+    assert driver.source.partitions[first].leader != driver.source.partitions[second].leader
+    driver.source.produce(first, 5)
+    driver.source.produce(second, 5)
+    away = driver.source.partitions[first].leader
+    for _ in range(100):
+        ready = [each for each in driver.under_way if driver.answers(each) and getattr(each, "node", NO_NODE) != away]
+        if driver.to_append:
+            driver.append(next(iter(driver.to_append)))
+        elif driver.uncommitted:
+            driver.commit()
+        elif ready:
+            driver.succeed(ready[0])
+        elif failing := [each for each in driver.under_way if getattr(each, "node", NO_NODE) == away]:
+            driver.fail(failing[0])
+        else:
+            driver.now = driver.state.wake_at(driver.now) or driver.now
+            driver.begin()
+    assert driver.own[second] == 5
+    assert driver.own[first] == 0
+    assert driver.state.phase is Phase.RUNNING
+    assert driver.state.trouble
+    driver.settle()
+    assert driver.behind() == []
+    assert not driver.state.trouble
+
+
+def test_the_lag_counts_from_when_we_heard_of_the_first_record_that_is_not_here() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 2)
+    driver.succeed(driver.under_way[0])
+    pull = driver.state.pulls.all[at]
+    driver.now += 4
+    assert pull.lag_s(driver.now) == pytest.approx(4)
+    driver.settle()
+    assert pull.lag_s(driver.now) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=40))
+def test_whatever_waits_is_fetched_once_for_each_time_it_became_due(changes: list[tuple[int, int]]) -> None:
+    driver = running(topics=4, partitions=5)
+    for number, index in changes:
+        driver.source.produce(TopicPartition(topic(number), index), 1)
+    before = driver.fetched_bytes
+    driver.settle()
+    assert driver.behind() == []
+    assert driver.fetched_bytes - before == len(changes) * RECORD, "nothing is fetched twice"

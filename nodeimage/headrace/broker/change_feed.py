@@ -27,6 +27,7 @@ from headrace.broker.partition import Partition
 from headrace.catalog.commands import (
     AlterTopic,
     CommitCursors,
+    CopyCursors,
     CreatePartitions,
     CreateTopics,
     DeleteCursors,
@@ -34,6 +35,8 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     RollDone,
+    Rolled,
+    SetHome,
     SetLogStart,
     ShortenChains,
 )
@@ -328,13 +331,13 @@ class ChangeFeed:
             case DeleteStream():
                 if (subscribed := self._by_path.get(command.path)) is not None:
                     self._drop(subscribed)
-            case SetLogStart() | ShortenChains():
+            case SetHome() | SetLogStart() | ShortenChains():
                 for topic_id in {item.topic_id for item in command.items}:
                     self._note_of_topic(topic_id, (TOPIC, topic_id))
             case RollDone():
                 for item, result in zip(command.items, outcome, strict=True):
-                    self._rolled(item.topic_id, item.partition, result)
-            case CommitCursors():
+                    self._rolled(item, result)
+            case CommitCursors() | CopyCursors():
                 self._cursors_changed(command.group, ((item.topic_id, item.partition) for item in command.items))
             case DeleteCursors():
                 self._cursors_changed(command.group, command.items)
@@ -348,14 +351,18 @@ class ChangeFeed:
             if outcome.topic is not None:
                 self._note(outcome.topic.stream_number, (TOPIC, outcome.topic.topic_id))
 
-    def _rolled(self, topic_id: bytes, index: int, result: RollOutcome) -> None:
+    def _rolled(self, item: Rolled, result: RollOutcome) -> None:
         """A partition that came here is told here: what its former leader noted may be lost with that."""
         opened = result.partitionlet
-        if result.code is Code.NONE and opened is not None and opened.container in self._broker.containers:
-            topic = self._broker.topics.cached_id(topic_id)
-            held = None if topic is None else topic.partitions.get(index)
+        if result.code is not Code.NONE or opened is None:
+            return
+        if item.home is not None:
+            self._note(stream_of(opened.id), (TOPIC, item.topic_id))
+        if opened.container in self._broker.containers:
+            topic = self._broker.topics.cached_id(item.topic_id)
+            held = None if topic is None else topic.partitions.get(item.partition)
             end = held.high_watermark if held is not None and held.open == opened.id else 0
-            self._note(stream_of(opened.id), (PARTITION, topic_id, index), max(end, opened.first))
+            self._note(stream_of(opened.id), (PARTITION, item.topic_id, item.partition), max(end, opened.first))
 
     def _cursors_changed(self, group: str, cursors: Iterable[tuple[bytes, int]]) -> None:
         for topic_id, partition in cursors:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from headrace.broker import cluster_admin, link_source
+from headrace.broker import cluster_admin, link_homes, link_source, link_topics
 from headrace.broker.admin_params import NoParams, Params
 from headrace.broker.admin_steps import now, submitted, topic_rows
 from headrace.broker.chains import STATES, committed_end, extents, leader_epoch_now, partition_states
@@ -378,6 +378,7 @@ class _Method(NamedTuple):
     """It is told by which connection the call came."""
 
 
+OTHERS: Final = (cluster_admin.METHODS, link_source.METHODS, link_topics.METHODS, link_homes.METHODS)
 METHODS: Final[Mapping[str, _Method]] = {
     "stream.create": _Method(NewStream, stream_create),
     "stream.list": _Method(Page, stream_list),
@@ -394,9 +395,8 @@ METHODS: Final[Mapping[str, _Method]] = {
     "scrub.status": _Method(NoParams, scrub_status),
     "groups.list": _Method(NoParams, groups_list),
     "groups.show": _Method(OneGroup, groups_show),
-    **{name: _Method(params, run) for name, (params, run) in cluster_admin.METHODS.items()},
-    **{name: _Method(params, run) for name, (params, run) in link_source.METHODS.items()},
-    **{name: _Method(params, run, of_session=True) for name, (params, run) in link_source.SESSION_METHODS.items()},
+    **{name: _Method(*method) for table in OTHERS for name, method in table.items()},
+    **{name: _Method(*method, of_session=True) for name, method in link_source.SESSION_METHODS.items()},
 }
 _KNOWN: Final = [msgspec.msgpack.Decoder(method.params) for method in METHODS.values()]
 """So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""

@@ -24,7 +24,7 @@ TopicId = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Group = Annotated[str, msgspec.Meta(max_length=2**15 - 1)]
 Path = Annotated[str, msgspec.Meta(max_length=MAX_LENGTH)]
-Cluster = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Cluster = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 
 
 class Versioned(Params, frozen=True):

@@ -1,5 +1,6 @@
 """Topics, where partitions stand, homes that move: what a link asks of its source, through bytes, on a real node."""
 
+import asyncio
 import uuid
 
 import msgspec
@@ -7,7 +8,18 @@ import pytest
 
 from headrace.broker import headrace_admin, link_homes, link_topics
 from headrace.broker.listener import Connection
-from headrace.catalog.commands import CopyCursors, CreateTopics, Cursor, NewTopic, PutLink, SetHome
+from headrace.catalog.commands import (
+    CopyCursors,
+    CreateTopics,
+    Cursor,
+    NewTopic,
+    PutLink,
+    RollDone,
+    Rolled,
+    RollIntent,
+    RollTarget,
+    SetHome,
+)
 from headrace.catalog.link_commands import HomeChange, LinkConfig
 from headrace.errors import Code
 from headrace.ids import Home
@@ -349,6 +361,52 @@ class TestCede:
     def soon(self, monkeypatch):
         monkeypatch.setattr(link_homes, "SETTLES_S", 0.2)
 
+    @pytest.fixture
+    async def settling(self, broker):
+        """Records the rolls for topics' homes while a test runs, as the nodes that lead the partitions do."""
+
+        async def settle(row, opened):
+            (topic,) = await broker.topics.resolve_ids([row.topic_id])
+            partition = await broker.partitions.leader(topic, opened.partition)
+            target = RollTarget(row.topic_id, opened.partition, opened.id, opened.container)
+            (intended,) = await broker.catalog.submit(RollIntent(items=[target], now=1))
+            done = Rolled(
+                topic_id=row.topic_id,
+                partition=opened.partition,
+                sealed=opened.id,
+                end=partition.high_watermark,
+                epochs=[(partition.leader_epoch, 0)],
+                opened=intended.partitionlet.id,
+                container_epoch=partition.container.epoch,
+                home=row.home,
+            )
+            await broker.catalog.submit(RollDone(items=[done], now=1))
+
+        async def settle_all():
+            while True:
+                rows = await broker.catalog.query(lambda reader: reader.unsettled())
+                for row in rows:
+                    opened = await broker.catalog.query(lambda reader, row=row: reader.open_partitionlets([row.number]))
+                    for each in opened[row.number]:
+                        await settle(row, each)
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(settle_all())
+        yield
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def test_a_home_is_given_away_with_where_its_partitions_end(
+        self, call, stream, create, append, settling, broker, monkeypatch
+    ):
+        monkeypatch.setattr(link_homes, "SETTLES_S", 10.0)
+        topic = await create("/plant:t", 2)
+        await append("/plant:t", b"a", b"b", b"c", partition=1)
+        for _ in range(2):  # asked again it is answered again
+            (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
+            assert ceded == {"error": 0, "message": None, "home": [1, THERE], "ends": [0, 3]}
+
     async def test_what_is_not_settled_in_time_is_asked_for_again(self, call, stream, create, broker):
         topic = await create("/plant:t")
         (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
@@ -370,6 +428,18 @@ class TestCede:
         assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
         row = await broker.catalog.query(lambda reader: reader.topic_by_id(topic))
         assert row.home == Home(5, own)
+
+    async def test_what_moved_here_and_lacks_records_yet(self, call, copy, set_home, settling, broker):
+        own = broker.node.cluster_id
+        await set_home(copy, 4, own, {0: [(4, own, 0)], 1: [(1, "cluster-second", 10), (3, THERE, 20), (4, own, 30)]})
+        async with asyncio.timeout(10):
+            while await broker.catalog.query(lambda reader: reader.unsettled()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        (ceded,) = (await call("home.cede", topic_ids=[copy], to=THERE))["topics"]
+        assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
+        assert "not complete" in ceded["message"]
+        row = await broker.catalog.query(lambda reader: reader.topic_by_id(copy))
+        assert row.home == Home(4, own)
 
     async def test_to_itself(self, raw_call, broker):
         answer = await raw_call("home.cede", {"version": 1, "topic_ids": [], "to": broker.node.cluster_id})

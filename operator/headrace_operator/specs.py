@@ -94,8 +94,11 @@ class AllowedNamespaces(Spec, frozen=True):
 
 
 class SparkDefaults(Spec, frozen=True):
+    """Of StreamJobs that do not say it themselves."""
+
     image: str | None = None
     image_pull_policy: str | None = None
+    spark_conf: dict[str, str] = {}
 
 
 class ClusterSpec(Spec, frozen=True):

@@ -190,7 +190,7 @@ def test_every_form_of_a_job_has_the_same_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"sparkConf": {"spark.master": "local"}}, "sparkConf sets spark.master"),
+        ({"sparkConf": {"spark.master": "local"}}, "its cluster's, sets spark.master"),
         ({"sparkConf": {"spark.hadoop.fs.s3a.secret.key": "x"}}, "fs.s3a.secret.key by value"),
         ({"parameters": {"password": "x"}}, "parameters hold password by value"),
         ({"input": {"stream": "/in", "options": {"password": "x"}}}, "options hold password by value"),

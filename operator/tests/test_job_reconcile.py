@@ -88,13 +88,15 @@ class World:
         self.kube = FakeKube()
         self.cache = Cache()
         self.generation = 0
+        self.seen = 0
         self.jobs = Jobs(  # type: ignore[arg-type]
             kube=self.kube, pods=PodHttp(), reporter=Reporter(self.kube), cache=self.cache, image="spark:1"
         )
         self.sees("StreamCluster", "quickstart", {})
 
     def sees(self, kind: str, name: str, spec: dict[str, Any]) -> None:
-        meta = {"namespace": "plant", "name": name, "uid": name, "resourceVersion": "1"}
+        self.seen += 1
+        meta = {"namespace": "plant", "name": name, "uid": name, "resourceVersion": str(self.seen)}
         self.cache.take({"kind": kind, "metadata": meta, "spec": spec}, deleted=False)
 
     async def reconcile(self, **fields: Any) -> tuple[float | None, dict[str, Any]]:
@@ -243,6 +245,17 @@ async def test_what_is_missing_is_a_condition(world: World, fields: dict[str, An
         ("Ready", "False", reason), ("Reconciled", "False", reason), ("Running", "Unknown", "NotLookedAt"),
     ]  # fmt: skip
     assert world.kube.kinds() == {"PersistentVolumeClaim"}
+
+
+async def test_a_jobs_spark_settings_stand_over_its_clusters(world: World) -> None:
+    world.sees("StreamCluster", "quickstart", {"spark": {"sparkConf": {"spark.a": "1", "spark.b": "1"}}})
+    await world.reconcile(sparkConf={"spark.b": "2"})
+    conf = json.loads(world.kube.objects["ConfigMap", "copy-job"]["data"]["job.json"])["conf"]
+    assert (conf["spark.a"], conf["spark.b"]) == ("1", "2")
+    world.sees("StreamCluster", "quickstart", {"spark": {"sparkConf": {"spark.hadoop.fs.s3a.secret.key": "x"}}})
+    _, status = await world.reconcile()
+    assert status["conditions"][0]["reason"] == "WrongSpec"
+    assert "its cluster's" in status["conditions"][0]["message"]
 
 
 async def test_what_the_api_server_refuses_is_a_condition(world: World) -> None:

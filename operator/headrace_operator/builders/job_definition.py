@@ -78,9 +78,12 @@ def fault(spec: JobSpec) -> str | None:
     """What is wrong with a spec that CEL cannot say cheaply, and what to change."""
     for name in spec.spark_conf:
         if name in _OURS:
-            return f"sparkConf sets {name}, which the operator sets itself: leave it out"
+            return f"sparkConf, the job's or its cluster's, sets {name}, which the operator sets itself: leave it out"
         if _SECRET.search(name):
-            return f"sparkConf holds {name} by value: give it by reference, as env with valueFrom.secretKeyRef"
+            return (
+                f"sparkConf, the job's or its cluster's, holds {name} by value: give it by reference, as the job's env"
+                " with valueFrom.secretKeyRef"
+            )
     for name in spec.parameters:
         if _SECRET.search(name):
             return f"parameters hold {name} by value: give it by reference, as env with valueFrom.secretKeyRef"

@@ -98,6 +98,7 @@ class Jobs:
     async def _place(self, key: Key, body: Body, spec: JobSpec) -> Placed:
         """Raises Unresolved for what the CRD cannot see."""
         _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
+        spec = msgspec.structs.replace(spec, spark_conf=cluster.spark.spark_conf | spec.spark_conf)
         wrong = fault(spec)
         if wrong is not None:
             raise Unresolved("WrongSpec", wrong)

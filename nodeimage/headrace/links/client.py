@@ -186,6 +186,14 @@ class Client:
             raise SourceUnreachable(f"{error}, asked {method} (is it a Headrace cluster, of this version?)") from error
         return await self._decoded(connection, answer, lambda: _admin_result(method, answer, result))
 
+    async def lacks(self, key: ApiKey, lowest: int) -> str | None:
+        """For people: that the cluster does not speak an API in that version or a later one; None: it does."""
+        try:
+            self._version(await self._connection(ANY, Lane.CALLS), key, lowest=lowest)
+        except KafkaError as error:
+            return str(error)
+        return None
+
     async def close(self) -> None:
         """End all connections; calls under way raise `SourceUnreachable`. Closing twice is fine."""
         self._closing = True

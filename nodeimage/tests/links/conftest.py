@@ -1,16 +1,18 @@
-"""Lets the tests of links share the modules beside them, and runs the client's under both loops."""
+"""Lets the tests of links share the modules beside them, and `bench`'s servers; runs the client's under both loops."""
 
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3])]
 
-import certificates as certificates_of
+if TYPE_CHECKING:
+    from certificates import Certificates
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -22,6 +24,8 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 
 
 @pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> certificates_of.Certificates:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
     """An authority, a server on loopback, a stranger, a client."""
-    return certificates_of.make(tmp_path_factory.mktemp("certificates"))
+    from certificates import make
+
+    return make(tmp_path_factory.mktemp("certificates"))

@@ -1,0 +1,71 @@
+"""Which batches of a Kafka fetch are to be copied. Pure.
+
+Headrace has no transactions yet, so what is copied must be what a consumer under `read_committed` would see: records
+of aborted transactions are left out, and so are control batches (the markers of transactions) and batches that
+compaction emptied. What is left out leaves a gap in the offsets, as on Kafka. Everything else stays as it is, byte for
+byte. A part of a batch at the end, where the answer was full, is cut off (KIP-74).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.wire.batch import BatchHeader, batch_records, iter_batches
+
+_MARKER = struct.Struct(">hh")  # version, type
+_ABORT = 0
+
+
+class Kept(NamedTuple):
+    """Runs of whole batches, as views of what came. `resume`: the offset behind the last whole batch that came, if
+    that one was left out; else -1."""
+
+    runs: list[memoryview]
+    resume: int
+
+
+def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]]) -> Kept:
+    """What is to be copied; `aborted` are (producer id, first offset), as a fetch under read_committed tells.
+
+    Raises `UnsupportedBatch` for message formats 0 and 1, and `CorruptBatch`.
+    """
+    coming = sorted(aborted, key=lambda each: each[1], reverse=True)
+    under_way: set[int] = set()
+    runs: list[memoryview] = []
+    resume = -1
+    for view in records:
+        begin = at = 0
+        for header, batch in iter_batches(view):
+            last = header.base_offset + header.last_offset_delta
+            while coming and coming[-1][1] <= last:
+                under_way.add(coming.pop()[0])
+            if _is_copied(header, batch, under_way):
+                resume = -1
+            else:
+                if at > begin:
+                    runs.append(view[begin:at])
+                begin = at + header.length
+                resume = last + 1
+            at += header.length
+        if at > begin:
+            runs.append(view[begin:at])
+    return Kept(runs, resume)
+
+
+def _is_copied(header: BatchHeader, batch: memoryview, under_way: set[int]) -> bool:
+    """`under_way`: producers whose transaction here is one that was aborted later."""
+    if header.control:
+        if _is_abort(header, batch):
+            under_way.discard(header.producer_id)
+        return False
+    if not header.record_count:
+        return False
+    return not (header.transactional and header.producer_id in under_way)
+
+
+def _is_abort(header: BatchHeader, batch: memoryview) -> bool:
+    for record in batch_records(header, batch):
+        if record.key is not None and len(record.key) >= _MARKER.size:
+            _, kind = _MARKER.unpack_from(record.key)
+            return bool(kind == _ABORT)
+    return False

@@ -1,0 +1,124 @@
+"""Consumer groups' cursors on an Apache Kafka cluster, by ListGroups of all nodes and OffsetFetch of the coordinators.
+
+Kafka does not tell what was committed, so groups are looked through at a pace that bounds what it costs, and a group
+whose cursors have another fingerprint than before is told as changed, as a whole (no topic id, partition -1).
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from headrace.errors import Code
+from headrace.ids import Millis, NodeId, Offset
+from headrace.links.client import Client
+from headrace.links.fetch_answers import code_of
+from headrace.links.kafka_topics import SHARE, SOONEST_S, KafkaTopics
+from headrace.links.source import CursorKey, CursorPage, SourceCursor
+from headrace.wire.api_keys import ApiKey
+
+UNKNOWN_TIME: Final = Millis(-1)
+GROUPS: Final = 100
+"""In one OffsetFetch."""
+_BATCHED: Final = 8
+"""From this version of OffsetFetch on several groups may be asked of at once."""
+
+
+def whole_group(group: str) -> CursorKey:
+    """The key that stands for all cursors of a group."""
+    return CursorKey(group, b"", -1)
+
+
+class KafkaCursors:
+    """The cursors on the topics of a table."""
+
+    def __init__(self, client: Client, topics: KafkaTopics) -> None:
+        self._client = client
+        self._topics = topics
+        self._coordinators: dict[str, NodeId] = {}
+        self._fingerprints: dict[str, int] = {}
+        self._looked_at = float("-inf")
+        self._took_s = 0.0
+
+    async def page(self, *, after: CursorKey | None, limit: int) -> CursorPage:
+        """As `Source.cursors`: whole groups, until there are `limit` cursors."""
+        await self._topics.not_older(SOONEST_S)
+        if after is None or not self._coordinators:
+            await self._find_groups()
+        groups = sorted(group for group in self._coordinators if after is None or group > after.group)
+        found: list[SourceCursor] = []
+        for begin in range(0, len(groups), GROUPS):
+            some = groups[begin : begin + GROUPS]
+            found += await self._of_groups(some)
+            if len(found) >= limit and begin + GROUPS < len(groups):
+                return CursorPage(found, whole_group(some[-1]))
+        return CursorPage(found, None)
+
+    async def of_keys(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
+        """As `Source.cursors_of`; also takes keys of whole groups."""
+        await self._topics.not_older(SOONEST_S)
+        wanted = set(keys)
+        groups = sorted({key.group for key in keys})
+        if any(group not in self._coordinators for group in groups):
+            await self._find_groups()
+        return [
+            cursor
+            for cursor in await self._of_groups(group for group in groups if group in self._coordinators)
+            if cursor.key in wanted or whole_group(cursor.key.group) in wanted
+        ]
+
+    async def changed(self) -> list[CursorKey]:
+        """Groups whose cursors are others than when this was last asked; none where the pace forbids to look.
+
+        The first time, none: who asks begins by listing all.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._looked_at + max(SOONEST_S, SHARE * self._took_s):
+            return []
+        first = self._looked_at == float("-inf")
+        began = loop.time()
+        await self._find_groups()
+        seen: dict[str, int] = dict.fromkeys(self._coordinators, 0)
+        for cursor in await self._of_groups(list(self._coordinators)):
+            # A sum, since no order is promised.
+            seen[cursor.key.group] += hash((cursor.key, cursor.offset, cursor.metadata))
+        before, self._fingerprints = self._fingerprints, seen
+        self._looked_at, self._took_s = loop.time(), loop.time() - began
+        return [] if first else [whole_group(group) for group, print_ in seen.items() if before.get(group) != print_]
+
+    async def _find_groups(self) -> None:
+        found: dict[str, NodeId] = {}
+        for broker in await self._client.nodes():
+            node = NodeId(broker.node_id)
+            answer = await self._client.ask(node, ApiKey.LIST_GROUPS, {"states_filter": []})
+            if not answer.error_code:
+                found.update((each.group_id, node) for each in answer.groups if each.protocol_type in ("", "consumer"))
+        self._coordinators = found
+
+    async def _of_groups(self, groups: Iterable[str]) -> list[SourceCursor]:
+        by_node: dict[NodeId, list[str]] = {}
+        for group in groups:
+            by_node.setdefault(self._coordinators[group], []).append(group)
+        found: list[SourceCursor] = []
+        for node, here in by_node.items():
+            for begin in range(0, len(here), GROUPS):
+                request = {
+                    "groups": [{"group_id": group, "topics": None} for group in here[begin : begin + GROUPS]],
+                    "require_stable": False,
+                }
+                answer = await self._client.ask(node, ApiKey.OFFSET_FETCH, request, lowest=_BATCHED)
+                for group in answer.groups:
+                    if code_of(group.error_code) is Code.NONE:
+                        found += self._cursors(group)
+                    else:  # it has moved: found again by the next look
+                        self._coordinators.pop(group.group_id, None)
+        return sorted(found, key=lambda each: each.key)
+
+    def _cursors(self, group: Any) -> Iterable[SourceCursor]:
+        for topic in group.topics:
+            known = self._topics.by_name.get(topic.name)
+            if known is None:
+                continue
+            for each in topic.partitions:
+                if not each.error_code and each.committed_offset >= 0:
+                    key = CursorKey(group.group_id, known.topic_id, each.partition_index)
+                    yield SourceCursor(key, Offset(each.committed_offset), each.metadata or "", UNKNOWN_TIME)

@@ -1,0 +1,151 @@
+"""The topics of an Apache Kafka cluster as a link sees them: names, ids, leaders, configs, offsets.
+
+Kafka tells topics only all at once, so a table of them is kept in memory, and asked for anew when it is older than its
+reader allows. `pace` bounds what that costs: between two answers lies at least a hundred times what one took.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.broker.topic_config_table import DEFINITIONS
+from headrace.errors import Code
+from headrace.ids import NodeId, Offset
+from headrace.links.client import ANY, Client
+from headrace.links.fetch_answers import code_of
+from headrace.links.source import TopicPartition
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.primitives import NO_UUID
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+SHARE: Final = 100
+"""At least so many times what an answer took lies between two that nobody waits for."""
+SOONEST_S: Final = 5.0
+DESCRIBED: Final = 500
+"""Topics in one DescribeConfigs."""
+_TOPIC: Final = 2
+"""DescribeConfigs' resource type."""
+_OF_TOPIC: Final = 1
+"""The source of a config that was set on the topic itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic, without its configs."""
+
+    name: str
+    topic_id: bytes
+    leaders: tuple[NodeId, ...]
+    """By partition; -1 where there is none now."""
+
+
+class KafkaTopics:
+    """The table, by id and by name. Internal topics are not in it."""
+
+    def __init__(self, client: Client) -> None:
+        self.by_id: Mapping[bytes, KafkaTopic] = {}
+        self.by_name: Mapping[str, KafkaTopic] = {}
+        self.serial = 0
+        """Rises with each answer."""
+        self._client = client
+        self._lock = asyncio.Lock()
+        self._asked_at = float("-inf")
+        self._took_s = 0.0
+
+    def outdated(self) -> None:
+        """Something has shown the table to be wrong: whoever is content with an old one gets a new one."""
+        self._took_s = 0.0
+
+    async def at_pace(self) -> None:
+        """Have a table that is as new as the pace allows."""
+        await self.not_older(max(SOONEST_S if self._took_s else 1.0, SHARE * self._took_s))
+
+    async def not_older(self, seconds: float) -> None:
+        """Have a table that was asked for not longer ago."""
+        loop = asyncio.get_running_loop()
+        wanted = loop.time() - seconds
+        async with self._lock:
+            if self._asked_at >= wanted:
+                return
+            began = loop.time()
+            response = await self._client.metadata(None)
+            found = [
+                KafkaTopic(
+                    topic.name, topic.topic_id, _leaders({each.partition: each.leader for each in topic.partitions})
+                )
+                for topic in response.topics
+                if topic.name is not None and not topic.error and not topic.internal and topic.topic_id != NO_UUID
+            ]
+            self.by_id = {topic.topic_id: topic for topic in found}
+            self.by_name = {topic.name: topic for topic in found}
+            self.serial += 1
+            self._asked_at = began
+            self._took_s = loop.time() - began
+
+    def led_by(self, node: NodeId) -> set[TopicPartition]:
+        """The partitions that a node leads."""
+        return {
+            TopicPartition(topic.topic_id, index)
+            for topic in self.by_id.values()
+            for index, leader in enumerate(topic.leaders)
+            if leader == node
+        }
+
+    async def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """By topic: the configs that were set on it, of those that Headrace has. Topics that are gone are left out."""
+        found: dict[str, Mapping[str, str]] = {}
+        keys = sorted(DEFINITIONS)
+        for begin in range(0, len(names), DESCRIBED):
+            resources = [
+                {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": keys}
+                for name in names[begin : begin + DESCRIBED]
+            ]
+            answer = await self._client.ask(ANY, ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, lowest=1)
+            for result in answer.results:
+                if not result.error_code:
+                    found[result.resource_name] = {
+                        each.name: each.value
+                        for each in result.configs
+                        if each.config_source == _OF_TOPIC and each.value is not None and each.name in DEFINITIONS
+                    }
+        return found
+
+    async def offsets(
+        self, node: NodeId, partitions: Iterable[TopicPartition], which: int, isolation: int = READ_COMMITTED
+    ) -> Mapping[TopicPartition, tuple[Code, Offset]]:
+        """`EARLIEST` or `LATEST` (what is committed) of partitions that a node leads; unknown ones are left out."""
+        by_topic: dict[bytes, list[int]] = {}
+        for topic_id, index in partitions:
+            if topic_id in self.by_id:
+                by_topic.setdefault(topic_id, []).append(index)
+        if not by_topic:
+            return {}
+        ids = {self.by_id[topic_id].name: topic_id for topic_id in by_topic}
+        request = {
+            "replica_id": -1,
+            "isolation_level": isolation,
+            "topics": [
+                {
+                    "name": self.by_id[topic_id].name,
+                    "partitions": [
+                        {"partition_index": index, "current_leader_epoch": -1, "timestamp": which} for index in indexes
+                    ],
+                }
+                for topic_id, indexes in by_topic.items()
+            ],
+        }
+        answer = await self._client.ask(node, ApiKey.LIST_OFFSETS, request, lowest=2)
+        return {
+            TopicPartition(ids[topic.name], each.partition_index): (code_of(each.error_code), Offset(each.offset))
+            for topic in answer.topics
+            if topic.name in ids
+            for each in topic.partitions
+        }
+
+
+def _leaders(leaders: Mapping[int, int]) -> tuple[NodeId, ...]:
+    return tuple(NodeId(leaders.get(index, -1)) for index in range(max(leaders, default=-1) + 1))

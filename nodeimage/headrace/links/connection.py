@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self.versions: dict[int, tuple[int, int]] = {}
         """What the server speaks: API key to (lowest, highest) version."""
         self.hint = ""
-        """What may be the matter if the server just closes the connection."""
+        """What may be the matter if the server just closes the connection before its next answer."""
         self._limits = limits
         self._client_id = client_id
         self._loop = asyncio.get_running_loop()
@@ -221,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             raise MalformedRequest(f"answered request {correlation_id}, where {waiting.correlation_id} was next")
         self._waiting.popleft()
         self._room.release()
+        self.hint = ""
         if not waiting.future.done():  # its caller may have gone
             waiting.future.set_result(response[body:])
         if self._waiting:

@@ -50,6 +50,7 @@ async def open_connection(
             await _learn_versions(connection)
             if security.mechanism is not None:
                 await _authenticate(connection, security, security.mechanism)
+                connection.hint = ""
     except BaseException as error:
         connection.abort("given up while connecting")
         match error:
@@ -60,7 +61,6 @@ async def open_connection(
             case MalformedRequest():
                 raise SourceUnreachable(f"{host}:{port}: {error}; is it a Kafka port?") from error
         raise
-    connection.hint = ""
     return connection
 
 

@@ -67,6 +67,8 @@ class RealKafka:
         """Makes a topic."""
         topic = admin.NewTopic(name, partitions, 1, config=dict(configs or {}))
         self.admin.create_topics([topic])[name].result(30)
+        while name not in self.admin.list_topics(timeout=30).topics:
+            pass  # the controller knows it before the broker does
 
     def producer(self, **settings: Any) -> ck.Producer:
         return ck.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5} | settings)

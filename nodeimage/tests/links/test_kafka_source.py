@@ -246,6 +246,8 @@ async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_ceded(
         f"{name}-0 has an open transaction at offset 1: end its producer first",
     )
     producer.commit_transaction(30)
+    while (await source.meet(ONE, [TopicPartition(topic.topic_id, 0)]))[0].high_watermark < 4:
+        pass  # Kafka writes the marker when it has answered
     assert [record.value for record in records_of(await all_of(source, topic))] == [b"before", b"open", b"after"]
     (ceded,) = await source.cede([topic.topic_id], to="other")
     assert (ceded.code, ceded.home, ceded.ends) == (Code.NONE, Home(1, "other"), [4])
@@ -366,7 +368,7 @@ async def test_cursors_of_all_groups_come_and_changes_are_told(connect: Connect,
     page = await source.cursors(after=None, limit=1000)
     assert page.after is None
     found = [each for each in page.cursors if each.key.group in groups]
-    assert [(each.key, each.offset, each.metadata) for each in found] == [
+    assert [(each.key, each.offset, each.metadata.rstrip("\0")) for each in found] == [  # librdkafka adds one
         (CursorKey(group, topic_id, index), 10 + index, "m") for group in groups for index in range(2)
     ]
     commit(groups[1], 20)

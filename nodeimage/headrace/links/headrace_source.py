@@ -37,6 +37,9 @@ from headrace.links.source import (
 VERSIONS: Final = (1, 1)
 """Of the link calls: the lowest and the highest that are spoken here."""
 LONGEST_WAIT_MS: Final = 5000
+MOST: Final = 10_000
+MOST_ROWS: Final = 2_000
+"""More than these are refused (broker/link_params.py)."""
 
 T = TypeVar("T")
 
@@ -68,7 +71,7 @@ class HeadraceSource:
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:
         """As `Source` says."""
-        said = await self._ask(ANY, "link.topics", {"after": after, "limit": limit}, _topics)
+        said = await self._ask(ANY, "link.topics", {"after": after, "limit": min(limit, MOST)}, _topics)
         return TopicPage([_topic(row) for row in said.topics], said.after)
 
     async def topics_by_id(self, topic_ids: Sequence[bytes]) -> Sequence[SourceTopic]:
@@ -82,7 +85,7 @@ class HeadraceSource:
     ) -> Changes:
         """As `Source` says."""
         wait_ms = min(wait_ms, LONGEST_WAIT_MS)
-        params = {"since": since, "topics": topics, "cursors": cursors, "wait_ms": wait_ms, "limit": limit}
+        params = {"since": since, "topics": topics, "cursors": cursors, "wait_ms": wait_ms, "limit": min(limit, MOST)}
         said = await self._ask(node, "link.changes", params, _changes, lane=Lane.POLLS, wait_ms=wait_ms)
         return Changes(
             FeedPlace(said.run, said.serial),
@@ -101,7 +104,7 @@ class HeadraceSource:
 
     async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
         """As `Source` says."""
-        said = await self._ask(ANY, "link.cursors", {"after": after, "limit": limit}, _cursors)
+        said = await self._ask(ANY, "link.cursors", {"after": after, "limit": min(limit, MOST_ROWS)}, _cursors)
         return CursorPage(
             [_cursor(row) for row in said.cursors], CursorKey(*said.after) if said.after is not None else None
         )
@@ -127,13 +130,14 @@ class HeadraceSource:
         return [await fetched(each, results.get(each.at)) for each in wanted]
 
     async def announce(
-        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str
+        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str, stream: str = ""
     ) -> Sequence[tuple[Code, str]]:
         """As `Source` says."""
         params = {
             "items": [[each.topic_id, each.home, each.origin, _lists(each.histories)] for each in items],
             "bootstrap": list(bootstrap),
             "cluster": cluster,
+            "source_stream": stream,
         }
         said = await self._ask(ANY, "link.announce", params, _outcomes)
         self._check_count("link.announce", len(said.items), len(items))

@@ -127,6 +127,7 @@ class KafkaSource:
     ) -> Sequence[Fetched]:
         """As `Source` says."""
         answers = await self._fetch(node, wanted, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms)
+        await self._tell_log_starts(node, answers)
         if 2 * sum(len(view) for each in answers for view in each.records) >= max_bytes:
             return answers
         starved = [
@@ -142,7 +143,7 @@ class KafkaSource:
         return answers
 
     async def announce(
-        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str
+        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str, stream: str = ""
     ) -> Sequence[tuple[Code, str]]:
         """As `Source` says: refused, all of them."""
         return [(Code.UNSUPPORTED_VERSION, _FOLLOWS_NOT)] * len(items)
@@ -192,6 +193,14 @@ class KafkaSource:
             for result in topic.partitions
         }
         return [await self._fetched(each, results.get(each.at), response) for each in wanted]
+
+    async def _tell_log_starts(self, node: NodeId, answers: Sequence[Fetched]) -> None:
+        """Kafka says that an offset is out of range, but not where the range begins."""
+        out = [each for each in answers if each.code is Code.OFFSET_OUT_OF_RANGE and each.log_start < 0]
+        if out:
+            starts = await self._topics.offsets(node, [each.at for each in out], EARLIEST)
+            for each in out:
+                each.log_start = starts.get(each.at, _UNKNOWN)[1]
 
     async def _fetched(self, wanted: Wanted, result: FetchResult | None, response: FetchResponse) -> Fetched:
         if result is None and response.throttle_ms > 0:  # a quota's answer names no partition

@@ -234,9 +234,12 @@ class Source(Protocol):
         ...
 
     async def announce(
-        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str
+        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str, stream: str = ""
     ) -> Sequence[tuple[Code, str]]:
-        """Tell the source of higher homes; `bootstrap` and `cluster` are who tells. A code and its message for each."""
+        """Tell the source of higher homes; a code and its message for each.
+
+        Who tells: the cluster, its addresses as the source reaches them, and the stream's path there if it is another.
+        """
         ...
 
     async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:

@@ -39,6 +39,7 @@ class RealKafka:
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": certificates.path("ca.pem"),
             "listener.name.ssl.ssl.client.auth": "required",
+            "log.retention.ms": "-1",  # the tests' records are of 1970
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
         }
         for name in ("sasl_plaintext", "sasl_ssl"):

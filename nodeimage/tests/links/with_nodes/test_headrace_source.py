@@ -26,7 +26,6 @@ from headrace.links.source import (
 )
 from headrace.wire.batch import iter_batches, iter_records
 
-
 PATIENT = Limits(connect_s=60.0, silence_s=60.0)
 """A node that answers its first client imports schemas, which takes long on a machine that has much else to do."""
 

@@ -62,6 +62,11 @@ class DataFolder:
         try:
             text = (self.path / "node.json").read_text()
         except FileNotFoundError:
+            if (self.path / "node.json.removed").exists():
+                raise FolderRefused(
+                    f"{self.path} is of a node that was removed from its cluster, and none takes it up again; delete"
+                    " it, or choose another folder"
+                ) from None
             if (self.path / "containers").exists():
                 raise FolderRefused(
                     f"{self.path} holds containers but no node.json; restore it, or move the folder away"

@@ -60,6 +60,15 @@ def test_a_folder_that_cannot_be_understood_is_refused(tmp_path: Path, text: str
     folder.close()
 
 
+def test_the_folder_of_a_node_that_was_removed_says_so(tmp_path: Path) -> None:
+    (tmp_path / "containers").mkdir()
+    (tmp_path / "node.json.removed").touch()
+    folder = DataFolder.open(tmp_path)
+    with pytest.raises(FolderRefused, match="was removed from its cluster"):
+        folder.identity()
+    folder.close()
+
+
 def test_containers_without_an_identity_are_refused(tmp_path: Path) -> None:
     (tmp_path / "containers").mkdir()
     folder = DataFolder.open(tmp_path)

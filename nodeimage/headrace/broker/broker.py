@@ -45,7 +45,7 @@ from headrace.broker.unclean import UncleanRecoveries
 from headrace.broker.volume_limits import VolumeLimits
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
-from headrace.errors import Code, CorruptLog, KafkaError
+from headrace.errors import Code, CorruptLog, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.protocol import StoreCall
 from headrace.wire import cold
@@ -317,7 +317,9 @@ class Broker:
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, KafkaError):
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, KafkaError | StorageFull):  # these are told to who waits
             log.error("task failed", error=repr(error), exc_info=error)
 
     def place(

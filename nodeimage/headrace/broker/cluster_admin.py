@@ -261,7 +261,7 @@ async def container_recover(broker: "Broker", params: Recovery) -> dict[str, obj
         node: state for node, answer in answers.items() for state in answer.replicas if state.container == container
     }
     asked = None if params.node is None else NodeId(params.node)
-    heir = rules.unclean_heir(record, states, asked=asked)
+    heir = rules.unclean_heir(record, states, nodes=broker.cluster.view.nodes, asked=asked)
     open_rows = await broker.catalog.query(lambda reader: reader.open_in(container, limit=10_000))
     shown: dict[str, object] = {
         "container": container,

@@ -187,7 +187,11 @@ def _why(
     synced = _synced(record, replicas)
     lost = [node for node in in_sync if node in replicas and node not in synced]
     if not synced:
-        gone = f"{_nodes(lost)} lost it" if lost else "does not answer" if len(in_sync) == 1 else "do not answer"
+        gone = "does not answer" if len(in_sync) == 1 else "do not answer"
+        if lost:
+            gone = f"{_nodes(lost)} lost it"
+        elif not any(node in nodes for node in in_sync):
+            gone = "it was removed" if len(in_sync) == 1 else "they were removed"
         return f"what was in sync ({_nodes(in_sync)}) is not there: {gone}; it waits, see `headrace recover-unclean`"
     if lost:
         return f"{_nodes(lost)} lost {'its replica' if len(lost) == 1 else 'their replicas'}"
@@ -248,12 +252,16 @@ class Heir:
 
 
 def unclean_heir(
-    record: ContainerRecord, answers: Mapping[NodeId, ReplicaState], *, asked: NodeId | None = None
+    record: ContainerRecord,
+    answers: Mapping[NodeId, ReplicaState],
+    *,
+    nodes: Collection[NodeId],
+    asked: NodeId | None = None,
 ) -> Heir:
     """Who is to lead a container none of whose in-sync replicas is left: of those that answer, the one that has most.
 
-    `answers`: the replicas of the container on nodes that answer. Raises KafkaError where one that is in sync is among
-    them, where none is there, or where the node that is asked for has none.
+    `answers`: the replicas of the container on nodes that answer; `nodes`: all that there are. Raises KafkaError where
+    one that is in sync is among them, where none is there, or where the node that is asked for has none.
     """
     formats = {node: str(format) for node, format in record.in_sync}
     living = [node for node, state in answers.items() if formats.get(node) == state.format]
@@ -266,10 +274,11 @@ def unclean_heir(
         )
     candidates = {node: state for node, state in answers.items() if node in record.replicas}
     if not candidates:
-        raise refused(
-            f"no replica of container {record.container_id} can be reached: start one of {_nodes(record.replicas)}"
-            " (`headrace node start`)"
-        )
+        left = [node for node in record.replicas if node in nodes]
+        how = f"start one of {_nodes(left)} (`headrace node start`)"
+        if not left:
+            how = f"their nodes were removed, and no node that volume {record.volume!r} may use has got an empty one"
+        raise refused(f"no replica of container {record.container_id} can be reached: {how}")
     if asked is not None and asked not in candidates:
         raise refused(
             f"node {asked} has no replica of container {record.container_id}; {_nodes(sorted(candidates))} can lead it"

@@ -61,8 +61,11 @@ class Placing:
         return [self._one(candidates) for _ in range(count)]
 
     def _candidates(self, volume: str, avoid: ContainerId | None) -> Sequence[ContainerRecord]:
-        """The best there are: with a leader that stays, and with room; else whatever is open."""
-        every = self._cluster.open_data(volume=volume)
+        """The best there are: with a leader that stays, and with room; else whatever is open.
+
+        None whose leader was removed: another leads soon, or nobody ever may.
+        """
+        every = [each for each in self._cluster.open_data(volume=volume) if self._cluster.node(each.primary)]
         others = [each for each in every if each.container_id != avoid] or every
         staying = [each for each in others if self._stays(each.primary)] or others
         room = {each.container_id: self._room(each) for each in staying}

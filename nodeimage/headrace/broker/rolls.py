@@ -73,6 +73,8 @@ class Rolls:
         """Containers that this node leads since a moment ago: what was intended there is to be taken up."""
         self._looking: asyncio.Task[None] | None = None
         self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
+        self._without_room: set[ContainerId] = set()
+        """Out of which no partition got for want of room: said once, though producers try again and again."""
         self.opening = Opening(broker)
         """Opens partitionlets in the containers that this node leads."""
         broker.catalog.on_applied(self._applied)
@@ -127,8 +129,16 @@ class Rolls:
         return under_way
 
     async def _run(self, partition: Partition, under_way: Roll, to: ContainerId | None) -> PartitionletRow:
+        source = partition.container.id
         try:
-            return await RollSteps(self._broker, partition, under_way).run(to=to)
+            row = await RollSteps(self._broker, partition, under_way).run(to=to)
+            self._without_room.discard(source)
+            return row
+        except StorageFull as full:
+            if source not in self._without_room:
+                self._without_room.add(source)
+                log.warning("partitions cannot roll for want of room on the disk", container=source, reason=str(full))
+            raise
         finally:
             partition.rolling = False
             del self._under_way[partition.topic_id, partition.index]

@@ -29,6 +29,8 @@ def containers(
     with connected(bootstrap, data) as cluster:
         found = cluster.admin("container.list")
         addresses = {node["node"]: node["address"] for node in cluster.admin("node.list")}
+        if volume is not None:
+            cluster.admin("volume.show", {"name": volume})  # refuses one that is not there
     needed = [primary for primary in {each["primary"] for each in found} if primary in addresses]
     answers = ask_each([addresses[primary] for primary in needed], "container.list")
     told = with_bytes(found, dict(zip(needed, answers, strict=True)))

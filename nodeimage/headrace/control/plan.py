@@ -17,7 +17,7 @@ from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
 from headrace.control.heirs import hand_over, has_another, heirs, is_in_sync
 from headrace.control.observed import CATALOG, DATA, DEFAULT_VOLUME, DELETED, OPEN, Condition, Life, Observed, up
 from headrace.control.placement import choose_members
-from headrace.control.replicas import Replication
+from headrace.control.replicas import Replication, is_abandoned
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord, VolumeRecord
 
@@ -70,7 +70,7 @@ class _Plan:
                 self._add(change)
         replication = Replication(self._observed, self._records, self._now)
         for record in self._by_weight():
-            if record.container_id not in self._touched:
+            if record.container_id not in self._touched or is_abandoned(self._observed, record):
                 change = replication.step(record)
                 if change is not None:
                     self._add(change)

@@ -36,6 +36,8 @@ class Replication:
         if followed is not None:
             return followed
         observed, now = self._observed, self._now
+        if is_abandoned(observed, record):
+            return self._stand_in(record)
         if not observed.is_alive(record.primary, now):
             return None  # nobody to copy from; the primary comes first
         lasting = [node for node in record.replicas if node in observed.nodes and node not in self._gone]
@@ -60,6 +62,16 @@ class Replication:
             reason = f"node {record.primary} is drained, and no other node can take its replica"
             return Wait(record.container_id, reason)
         return None
+
+    def _stand_in(self, record: ContainerRecord) -> PutContainer | None:
+        """Empty replicas, none of them in sync: an unclean recovery (invariant 15) may let one lead."""
+        added = self._added(record, [])
+        if not added:
+            return None
+        self._held.add(record, added)
+        names = ", ".join(str(node) for node in added)
+        reason = f"the nodes of all its replicas were removed; node {names} gets an empty one"
+        return self._put(structs.replace(record, replicas=(*record.replicas, *added)), reason)
 
     def _follow_volume(self, record: ContainerRecord) -> PutContainer | None:
         """What the volume says by now; a higher minimum only once as many are in sync, so that nothing stalls."""
@@ -129,3 +141,8 @@ class Replication:
 
     def _put(self, record: ContainerRecord, reason: str) -> PutContainer:
         return PutContainer(record, self._observed.versions[record.container_id], reason)
+
+
+def is_abandoned(observed: Observed, record: ContainerRecord) -> bool:
+    """Whether the nodes of all its replicas were removed, by force: none of them comes back."""
+    return not any(node in observed.nodes for node in record.replicas)

@@ -198,6 +198,12 @@ class TestRedundancy:
         (lack,) = self.lacks(container(5, 1, 1, replicas=(1, 2)), n1=other, n2=replica(5, 2))
         assert (lack.in_sync, "node 1 lost it" in lack.reason) == (0, True)
 
+    def test_members_that_were_removed_are_told_from_those_that_are_down(self) -> None:
+        (lack,) = rules.lacks([container(5, 1, 1)], nodes=nodes(node(1), node(2)), replicas={})
+        assert "node 1) is not there: does not answer" in lack.reason
+        (lack,) = rules.lacks([container(5, 1, 1)], nodes=nodes(node(2)), replicas={})
+        assert "node 1) is not there: it was removed" in lack.reason
+
     def test_too_few_nodes_are_a_reason(self) -> None:
         told = {NodeId(1): {ContainerId(5): replica(5, 1)}}
         (lack,) = rules.lacks([container(5, 1, 1)], nodes=nodes(node(1)), replicas=told)
@@ -208,10 +214,11 @@ class TestUncleanRecovery:
     """Invariant 15."""
 
     record = container(5, 1, 1, replicas=(1, 2, 3))
+    nodes = frozenset({NodeId(1), NodeId(2), NodeId(3), NodeId(4)})
 
     def test_of_the_replicas_that_are_left_the_one_with_most_leads(self) -> None:
         answers = {NodeId(2): replica(5, 2, end=500, last_epoch=3), NodeId(3): replica(5, 3, end=40, epoch=6)}
-        heir = rules.unclean_heir(self.record, answers)
+        heir = rules.unclean_heir(self.record, answers, nodes=self.nodes)
         assert heir.node == 3
         assert heir.record.primary == 3
         assert heir.record.in_sync == ((NodeId(3), FORMATS[3]),)
@@ -219,24 +226,30 @@ class TestUncleanRecovery:
         assert heir.record.recovered == 1
         assert heir.record.recovered_epoch == heir.record.epoch
         assert "node 1" in heir.loss
-        assert rules.unclean_heir(self.record, answers, asked=NodeId(2)).node == 2
+        assert rules.unclean_heir(self.record, answers, nodes=self.nodes, asked=NodeId(2)).node == 2
 
     def test_a_container_that_can_be_led_cleanly_is_refused(self) -> None:
         with pytest.raises(KafkaError, match="node 1 is in sync"):
-            rules.unclean_heir(self.record, {NodeId(1): replica(5, 1), NodeId(2): replica(5, 2)})
+            rules.unclean_heir(self.record, {NodeId(1): replica(5, 1), NodeId(2): replica(5, 2)}, nodes=self.nodes)
 
     def test_a_member_that_lost_its_disk_is_no_member(self) -> None:
         other = ReplicaState(
             ContainerId(5), "none", Epoch(0), Epoch(0), Position(0), Position(0), format=str(FORMATS[9])
         )
-        assert rules.unclean_heir(self.record, {NodeId(1): other, NodeId(2): replica(5, 2)}).node == 2
+        assert rules.unclean_heir(self.record, {NodeId(1): other, NodeId(2): replica(5, 2)}, nodes=self.nodes).node == 2
 
     def test_where_no_replica_is_left_there_is_nobody_to_choose(self) -> None:
         with pytest.raises(KafkaError, match="nodes 1, 2, 3"):
-            rules.unclean_heir(self.record, {})
+            rules.unclean_heir(self.record, {}, nodes=self.nodes)
         with pytest.raises(KafkaError, match="node 4 has no replica"):
-            rules.unclean_heir(self.record, {NodeId(2): replica(5, 2)}, asked=NodeId(4))
+            rules.unclean_heir(self.record, {NodeId(2): replica(5, 2)}, nodes=self.nodes, asked=NodeId(4))
+
+    def test_of_nodes_that_were_removed_none_is_to_be_started(self) -> None:
+        with pytest.raises(KafkaError, match="start one of node 3"):
+            rules.unclean_heir(self.record, {}, nodes={NodeId(3), NodeId(4)})
+        with pytest.raises(KafkaError, match="their nodes were removed"):
+            rules.unclean_heir(self.record, {}, nodes={NodeId(4)})
 
     def test_a_deleted_container_stays_deleted(self) -> None:
         with pytest.raises(KafkaError, match="deleted"):
-            rules.unclean_heir(container(5, 1, 1, state="deleted"), {NodeId(2): replica(5, 2)})
+            rules.unclean_heir(container(5, 1, 1, state="deleted"), {NodeId(2): replica(5, 2)}, nodes=self.nodes)

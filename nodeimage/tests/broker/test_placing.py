@@ -10,7 +10,7 @@ from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.placing import Placing
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.store.records import ContainerRecord, NodeRecord
+from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 FORMAT = uuid.UUID(int=1)
 
@@ -41,6 +41,9 @@ class Link:
             record = self.nodes_by_id[number]
             given = {key: getattr(record, key) for key in record.__struct_fields__} | fields
             self.nodes_by_id[number] = NodeRecord(**given)
+
+    def remove(self, number: int) -> None:
+        del self.nodes_by_id[number]
 
     def node(self, number: NodeId) -> NodeRecord | None:
         return self.nodes_by_id.get(number)
@@ -98,6 +101,21 @@ def test_a_full_leader_alone_is_left_and_one_that_stops_is_no_refuge() -> None:
     link.mark(1, full=False)
     assert placed(link, avoid=10) == {11}, "one that drains is better than the one to be left"
     assert not placing(link).leaves(ContainerId(99))
+
+
+def test_nothing_is_placed_with_a_leader_that_was_removed() -> None:
+    """Nobody might ever lead it; and what its volume lacks was not said."""
+    link = Link(2, {10: (1,), 11: (2,)})
+    link.remove(2)
+    assert placed(link) == {10}
+    link.remove(1)
+    with pytest.raises(KafkaError) as caught:
+        placed(link)
+    assert caught.value.code == Code.LEADER_NOT_AVAILABLE
+    link.view.volumes["default"] = VolumeRecord("default")
+    with pytest.raises(KafkaError, match="0 nodes") as caught:
+        placed(link)
+    assert caught.value.code == Code.INVALID_REPLICATION_FACTOR
 
 
 def test_a_volume_without_containers_says_so() -> None:

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cluster_clients import at, make_topics
 from cluster_nodes import Cluster, until
 
+from headrace.store.records import ContainerRecord
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
@@ -51,6 +53,32 @@ def test_clients_go_on_from_the_one_disk_that_is_left(three: Cluster) -> None:
     for partition in range(PARTITIONS):
         found = _read(three, "kept", partition, b"late")
         assert [each for each in found if each != b"lost"] == [b"early", b"late"]
+
+
+def test_what_a_removed_node_alone_had_can_be_given_up(three: Cluster) -> None:
+    """Of a volume without redundancy. It waited for that node for ever."""
+    three.admin("volume.create", {"name": "plain", "replicas": 1})
+    three.admin("stream.create", {"path": "/plain", "policy": {"volume": "plain"}})
+    until("each node leads a container of it", lambda: len(_of_plain(three)) == len(three.nodes))
+    topic = "/plain:kept"
+    make_topics(three, [topic], PARTITIONS)
+    producer = Producer({**at(three.bootstrap), "enable.idempotence": True, "linger.ms": 0, "socket.timeout.ms": 3000})
+    _send(producer, topic, "early")
+    gone = three.nodes[1].node_id
+    lost = next(each for each in _of_plain(three) if each.primary == gone)
+    three.kill(1)
+    three.admin("node.remove", {"node": gone, "force": True}, node=LEFT)
+    del three.nodes[1]
+    _recover(three, lost.container_id)
+    _send(producer, topic, "late")
+    found = [_read(three, topic, partition, b"late") for partition in range(PARTITIONS)]
+    assert sorted(map(len, found)) != [2] * PARTITIONS, "what it had is gone"
+    assert all(each in ([b"early", b"late"], [b"late"]) for each in found)
+    assert not three.admin("cluster.status", node=LEFT)["redundancy"]["below_minimum"]
+
+
+def _of_plain(cluster: Cluster) -> list[ContainerRecord]:
+    return [each for each in cluster.containers() if each.volume == "plain"]
 
 
 def _in_sync(record: object) -> set[int]:

@@ -166,3 +166,33 @@ def test_only_so_many_closed_containers_are_copied_at_a_time(three: World) -> No
     assert len(copied) == three.settings.rebuilds_at_once
     three.settle()
     assert all(3 not in record.replicas for record in three.containers.values())
+
+
+def test_where_all_that_had_replicas_were_removed_another_gets_an_empty_one_that_leads_nothing(world: World) -> None:
+    """It was left as it was, for ever: an unclean recovery had nobody to choose."""
+    world.volume(1)
+    world.node(1, 2)
+    world.container(1, (1,), kind="catalog")
+    world.container(2, (1,))
+    world.container(3, (2,))
+    before = world.containers[ContainerId(3)]
+    world.refused(2)
+    assert 3 not in world.put(), "it may come back"
+    del world.nodes[NodeId(2)]
+    del world.probes[NodeId(2)]
+    world.apply(world.plan())
+    assert world.containers[ContainerId(3)] == structs.replace(before, replicas=(2, 1))
+    assert 3 in world.waits()
+    assert 3 not in world.put()
+
+
+def test_what_nobody_may_take_the_place_of_waits_as_it_is(world: World) -> None:
+    world.volume(1, labels={"disk": "ssd"})
+    world.node(1)
+    world.node(2, labels={"disk": "ssd"})
+    world.container(1, (1,), kind="catalog")
+    world.container(3, (2,))
+    del world.nodes[NodeId(2)]
+    del world.probes[NodeId(2)]
+    assert 3 not in world.put()
+    assert 3 in world.waits()

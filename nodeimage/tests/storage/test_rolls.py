@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from storage_kit import MIB, Running, until
+from structlog.testing import capture_logs
 
 from headrace.catalog.commands import RollIntent, RollTarget
 from headrace.errors import Code, StorageFull
@@ -92,6 +93,33 @@ async def test_a_crash_at_any_step_of_a_roll_loses_nothing(new_node: NewNode) ->
         assert await crashed.call("read", TOPIC) == [(index, b"v%d" % index) for index in range(6)], name
         await crashed.stop()
     assert counts == {1, 2}, "some crashes come before the intent, the others are finished"
+
+
+async def test_partitions_that_cannot_roll_for_want_of_room_say_so_once(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their producers try again and again, and each try was told with a traceback."""
+    node = await new_node(partitionlet_bytes=1000)
+    await node.call("create", TOPIC)
+    assert await node.call("put", TOPIC, bytes(2000)) == 0
+    full = [StorageFull("no room on the disk")] * 8
+    submit = node.broker.catalog.submit
+
+    async def submitted(command: Any) -> Any:
+        if isinstance(command, RollIntent) and full:
+            raise full.pop()
+        return await submit(command)
+
+    monkeypatch.setattr(node.broker.catalog, "submit", submitted)
+    with capture_logs() as logged:
+        while full:
+            assert (await node.call("produce", TOPIC, [b"more"])).error == Code.KAFKA_STORAGE_ERROR
+        assert await node.call("put", TOPIC, b"more") == 1
+        full += [StorageFull("no room on the disk")]
+        await node.call("put", TOPIC, bytes(2000))
+        assert (await node.call("produce", TOPIC, [b"more"])).error == Code.KAFKA_STORAGE_ERROR
+    told = [each["event"] for each in logged if each["log_level"] in ("warning", "error")]
+    assert told == ["partitions cannot roll for want of room on the disk"] * 2
 
 
 def _photograph_each_step(node: Running, photos: list[tuple[str, Path]]) -> None:

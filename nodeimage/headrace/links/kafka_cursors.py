@@ -12,7 +12,7 @@ from headrace.errors import Code
 from headrace.ids import Millis, NodeId, Offset
 from headrace.links.client import Client
 from headrace.links.fetch_answers import code_of
-from headrace.links.kafka_topics import SHARE, SOONEST_S, KafkaTopics
+from headrace.links.kafka_topics import SOONEST_S, KafkaTopics, pace_s
 from headrace.links.source import CursorKey, CursorPage, SourceCursor
 from headrace.wire.api_keys import ApiKey
 
@@ -37,7 +37,8 @@ class KafkaCursors:
         self._coordinators: dict[str, NodeId] = {}
         self._fingerprints: dict[str, int] = {}
         self._looked_at = float("-inf")
-        self._took_s = 0.0
+        self._seen = 0
+        """Cursors, by the last look."""
 
     async def page(self, *, after: CursorKey | None, limit: int) -> CursorPage:
         """As `Source.cursors`: whole groups, until there are `limit` cursors."""
@@ -72,17 +73,17 @@ class KafkaCursors:
         The first time, none: who asks begins by listing all.
         """
         loop = asyncio.get_running_loop()
-        if loop.time() < self._looked_at + max(SOONEST_S, SHARE * self._took_s):
+        if loop.time() < self._looked_at + pace_s(self._seen):
             return []
         first = self._looked_at == float("-inf")
-        began = loop.time()
         await self._find_groups()
         seen: dict[str, int] = dict.fromkeys(self._coordinators, 0)
-        for cursor in await self._of_groups(list(self._coordinators)):
+        cursors = await self._of_groups(list(self._coordinators))
+        for cursor in cursors:
             # A sum, since no order is promised.
             seen[cursor.key.group] += hash((cursor.key, cursor.offset, cursor.metadata))
         before, self._fingerprints = self._fingerprints, seen
-        self._looked_at, self._took_s = loop.time(), loop.time() - began
+        self._looked_at, self._seen = loop.time(), len(cursors)
         return [] if first else [whole_group(group) for group, print_ in seen.items() if before.get(group) != print_]
 
     async def _find_groups(self) -> None:

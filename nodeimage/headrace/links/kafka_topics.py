@@ -1,7 +1,7 @@
 """The topics of an Apache Kafka cluster as a link sees them: names, ids, leaders, configs, offsets.
 
 Kafka tells topics only all at once, so a table of them is kept in memory, and asked for anew when it is older than its
-reader allows. `pace` bounds what that costs: between two answers lies at least a hundred times what one took.
+reader allows. `at_pace` bounds what that costs: the more rows a table has, the longer it stays.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
-SHARE: Final = 100
-"""At least so many times what an answer took lies between two that nobody waits for."""
 SOONEST_S: Final = 5.0
+"""Between two looks that nobody waits for."""
+ROWS_PER_SECOND: Final = 2000
+"""At most so many topics, or cursors, are looked through where nobody waits for it: half a percent of a core or so."""
 DESCRIBED: Final = 500
 """Topics in one DescribeConfigs."""
 _TOPIC: Final = 2
@@ -54,15 +55,15 @@ class KafkaTopics:
         self._client = client
         self._lock = asyncio.Lock()
         self._asked_at = float("-inf")
-        self._took_s = 0.0
+        self._wrong = False
 
     def outdated(self) -> None:
         """Something has shown the table to be wrong: whoever is content with an old one gets a new one."""
-        self._took_s = 0.0
+        self._wrong = True
 
     async def at_pace(self) -> None:
         """Have a table that is as new as the pace allows."""
-        await self.not_older(max(SOONEST_S if self._took_s else 1.0, SHARE * self._took_s))
+        await self.not_older(1.0 if self._wrong else pace_s(len(self.by_id)))
 
     async def not_older(self, seconds: float) -> None:
         """Have a table that was asked for not longer ago."""
@@ -84,7 +85,7 @@ class KafkaTopics:
             self.by_name = {topic.name: topic for topic in found}
             self.serial += 1
             self._asked_at = began
-            self._took_s = loop.time() - began
+            self._wrong = False
 
     def led_by(self, node: NodeId) -> set[TopicPartition]:
         """The partitions that a node leads."""
@@ -145,6 +146,11 @@ class KafkaTopics:
             if topic.name in ids
             for each in topic.partitions
         }
+
+
+def pace_s(rows: int) -> float:
+    """How long to wait between two looks at so many rows."""
+    return max(SOONEST_S, rows / ROWS_PER_SECOND)
 
 
 def _leaders(leaders: Mapping[int, int]) -> tuple[NodeId, ...]:

@@ -120,6 +120,8 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.connections: set[Connection] = set()
+        self.home_addresses: dict[str, str] = {}
+        """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
         self.deadlines = Deadlines(self.loop)
         self.loop_lag = LoopLag(self.loop)
         self.fetch_sessions = FetchSessions()

@@ -35,6 +35,16 @@ class Range:
     container: Container | None
     offset: int
     limit: int
+    partition: Partition
+    high_watermark: int
+    """The partition's, when this was found."""
+
+    def behind(self, broker: "Broker") -> "Range | None":
+        """Where to go on if nothing is left here: what was cut may end in a gap; elsewhere records are missing."""
+        if not self.row.cut or self.limit < self.row.end:
+            return None
+        where = locate(broker, self.partition, self.row.end)
+        return where if where.row.id != self.row.id and where.offset < where.limit else None
 
     @property
     def partitionlet(self) -> PartitionletId:
@@ -53,8 +63,10 @@ def locate(broker: "Broker", partition: Partition, offset: int) -> Range:
             row = older
     offset = max(offset, row.first)
     if row.id == partition.open:
-        return Range(row, partition.container, offset, high_watermark)
-    return Range(row, broker.containers.get(row.container), offset, min(row.end, high_watermark))
+        return Range(row, partition.container, offset, high_watermark, partition, high_watermark)
+    return Range(
+        row, broker.containers.get(row.container), offset, min(row.end, high_watermark), partition, high_watermark
+    )
 
 
 Asked = tuple[Key, Range, int]
@@ -81,6 +93,15 @@ async def read_all(broker: "Broker", asked: Sequence[Asked], budget: int) -> Rea
             found |= await broker.loop.run_in_executor(broker.executor, _read_here, kind, left)
         else:
             found |= await _read_elsewhere(broker, kind, left)
+    further = [
+        (key, where, most)
+        for key, before, most in asked
+        if found.get(key) == [] and (where := before.behind(broker)) is not None
+    ]
+    if further:
+        left = budget - sum(len(batch) for read in found.values() if isinstance(read, list) for batch in read)
+        if left > 0 or not any(found.values()):
+            found |= await read_all(broker, further, max(left, 1))
     return found
 
 

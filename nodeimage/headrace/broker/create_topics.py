@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.admin_steps import now, refusal, replicas, rows_by_name, submitted, topic_rows, turn
+from headrace.broker.homes import elsewhere
 from headrace.broker.listener import Connection
 from headrace.broker.topic_configs import checked_all, described
 from headrace.catalog.commands import CreatePartitions, CreateTopics, NewTopic, StreamPolicy
@@ -274,6 +275,8 @@ async def create_partitions(broker: "Broker", request: Any, session: Connection)
                 raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
             if isinstance(row, KafkaError):
                 raise row
+            if row.home is not None and row.home.cluster != broker.node.cluster_id:
+                raise elsewhere(broker, row.full_name, row.home)
             _check_growth(topic, row, nodes=broker.node_count)
             if not request.validate_only:
                 await _grow(broker, row, count=topic.count, timeout_ms=timeout_ms)

@@ -227,7 +227,7 @@ class Fetch:
                 continue
             partition = interest.partition
             assert partition is not None
-            if interest.asked.offset >= partition.high_watermark:
+            if interest.asked.offset >= partition.high_watermark or partition.ends_in_gap(interest.asked.offset):
                 if (
                     interest.told_high_watermark == partition.high_watermark
                     and interest.told_log_start == partition.log_start
@@ -243,7 +243,7 @@ class Fetch:
             batches = None
             if where.container is not None:
                 batches = where.container.read_tail(where.row.id, where.offset, limit=where.limit, max_bytes=most)
-            if batches is None:
+            if batches is None or (not batches and where.row.cut):  # it may end in a gap
                 cold.append((interest, where))
                 continue
             found[key] = list(batches)
@@ -282,6 +282,8 @@ class Fetch:
                     pass  # the others took all the room
                 case list(batches):
                     found[interest.key] = batches
+                    if not batches and where.row.cut:
+                        where.partition.gap = (where.offset, where.high_watermark)
                 case KafkaError() as refused:
                     interest.error = refused
                 case error:  # of this partition alone: the others are served

@@ -254,7 +254,10 @@ async def _end_of_epoch(broker: "Broker", partition: Partition, asked: int) -> t
         return asked, partition.high_watermark
     if asked > partition.leader_epoch:
         return -1, -1
-    history: list[tuple[int, int]] = [pair for row in partition.chain[:-1] for pair in row.epochs]
+    # A partitionlet that was cut by an edit of the chain ends before epochs that its seal tells.
+    history: list[tuple[int, int]] = [
+        (epoch, min(first, row.end)) for row in partition.chain[:-1] for epoch, first in row.epochs
+    ]
     history += await broker.loop.run_in_executor(
         broker.executor, leader_epochs, partition.container, partition.chain[-1]
     )

@@ -11,11 +11,11 @@ ceases to lead its container, or it goes on in a container elsewhere, it has `le
 from typing import Protocol
 
 from headrace.broker.roll_frames import Seal
-from headrace.catalog.rows import PartitionletRow
+from headrace.catalog.rows import HomeStart, PartitionletRow
 from headrace.container.container import Container
 from headrace.container.producers import KnownBatch, Producers
 from headrace.container.waiting import Waiting
-from headrace.ids import PartitionletId
+from headrace.ids import Home, PartitionletId
 from headrace.wire.batch import BatchHeader, stamp, stamp_append_time
 
 
@@ -64,7 +64,10 @@ class Partition:
         "container",
         "deleted",
         "feed",
+        "gap",
         "high_watermark",
+        "home",
+        "home_start",
         "index",
         "leader_epoch",
         "left",
@@ -92,6 +95,7 @@ class Partition:
         size: int,
         feed: Feed,
         seal: Seal | None = None,
+        settled: HomeStart | None = None,
     ) -> None:
         self.topic_id = topic_id
         self.index = index
@@ -108,6 +112,9 @@ class Partition:
         """None while there has been none: most partitions are written to and not waited for."""
         self.adopt(chain=chain, container=container, next_offset=next_offset, producers=producers, size=size)
         self.high_watermark = next_offset
+        self.gap: tuple[int, int] | None = None
+        """From this offset on there was nothing to read up to that high watermark: a copy may have been cut there."""
+        self.settle(settled)
         self.seal = seal
         """The seal that the open partitionlet has in its container's log already, by a roll that was broken off: it
         takes no batch any more, and that roll has to be finished."""
@@ -130,6 +137,11 @@ class Partition:
         self.producers = producers
         self.bytes = size
         self.seal = None
+
+    def settle(self, settled: HomeStart | None) -> None:
+        """Take up the home that the partition was rolled for last, and where that begins in it; None: its first."""
+        self.home: Home | None = None if settled is None else Home(settled.counter, settled.cluster)
+        self.home_start = 0 if settled is None else settled.offset
 
     @property
     def idle(self) -> bool:
@@ -195,6 +207,40 @@ class Partition:
                 source=source,
             )
         return first
+
+    def append_copy(self, batch: memoryview, header: BatchHeader, *, now: int, request: Waiting) -> None:
+        """Add `batch` at its own offsets, which do not lie below `next_offset`. The container has room for it.
+
+        Offsets in between are a gap. Its producer's state becomes what the batch says, unchecked: the home checked it.
+        """
+        first = header.base_offset
+        last = first + header.last_offset_delta
+        assert first >= self.next_offset, "a copy's offsets only rise"
+        stamp(batch, first, self.leader_epoch)
+        self.container.append_batch(
+            partitionlet=self.open,
+            first=first,
+            last=last,
+            max_timestamp=header.max_timestamp,
+            batch=batch,
+            waiting=Append(partition=self, next_offset=last + 1, request=request),
+        )
+        self.next_offset = last + 1
+        self.bytes += header.length
+        if header.producer_id != -1 and header.base_sequence >= 0:
+            self.producers.add(
+                producer_id=header.producer_id,
+                epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                records=header.last_offset_delta + 1,
+                base_offset=first,
+                timestamp=header.max_timestamp,
+                now=now,
+            )
+
+    def ends_in_gap(self, offset: int) -> bool:
+        """Whether it is known that nothing lies from `offset` to the high watermark."""
+        return self.gap is not None and self.gap[0] <= offset and self.gap[1] == self.high_watermark
 
     def advance(self, next_offset: int) -> None:
         """Everything below `next_offset` is committed."""

@@ -14,14 +14,17 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.commits import committed_to
+from headrace.broker.homes import copy_append
 from headrace.broker.partition import Partition
 from headrace.broker.tails import Chain, Key, Tail, read_chain, read_chains, read_tail, read_tails
 from headrace.broker.topics import Topic
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.container import Container
 from headrace.container.producers import Producers
+from headrace.container.waiting import Waiting
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, PartitionletId
+from headrace.wire.batch import BatchHeader
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -194,6 +197,7 @@ class Partitions:
                 continue
             partition.chain = chain.rows
             partition.log_start = max(partition.log_start, chain.log_start)
+            partition.settle(chain.settled)
             partition.wake_all()
 
     async def _serving(self, containers: Collection[Container]) -> dict[Container, KafkaError]:
@@ -216,6 +220,12 @@ class Partitions:
             await asyncio.gather(*map(served, waiting))
         return refused
 
+    def copy_append(
+        self, topic: Topic, partition: Partition, batch: memoryview, header: BatchHeader, *, waiting: Waiting
+    ) -> bool:
+        """Append a batch that a link brings, at its own offsets; see homes.py."""
+        return copy_append(self._broker, topic, partition, batch, header, waiting=waiting)
+
     # --- loading
 
     def adopt_fresh(self, topic: Topic, row: PartitionletRow) -> None:
@@ -231,6 +241,7 @@ class Partitions:
         if (
             container is None
             or row.first != 0
+            or topic.home is not None
             or row.container_epoch != container.epoch
             or row.id in self._moved_away.get(container.id, ())
             or self._broker.topics.forgot
@@ -332,5 +343,6 @@ class Partitions:
                 size=tail.size,
                 feed=self._broker.changes,
                 seal=tail.seal,
+                settled=chain.settled,
             )
         return outcomes

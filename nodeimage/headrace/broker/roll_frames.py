@@ -30,6 +30,15 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     end: int
     epochs: list[tuple[int, int]]
     producers: list[Carried]
+    resume: int = -1
+    """Where the next partitionlet begins, if not at `end`; below it, records are cut, and `producers` know none."""
+    home: tuple[int, str] | None = None
+    """The home that the partition is settled for by this roll."""
+
+    @property
+    def next_first(self) -> int:
+        """The first offset of the next partitionlet."""
+        return self.end if self.resume < 0 else self.resume
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +57,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True):
     leader_epoch: int
     container_epoch: int
     producers: list[Carried] = []
+    home: tuple[int, str] | None = None
 
 
 OPENED_AT_ONCE = 1000

@@ -31,7 +31,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
 from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
-from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
+from headrace.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset, PartitionletId
 from headrace.log.frames import FrameType
 from headrace.peer.messages import OpenPartitionlet
 
@@ -69,6 +69,14 @@ class Roll:
             self.full = asyncio.get_running_loop().create_future()
 
 
+class Settling(NamedTuple):
+    """What a roll is for that brings a partition in line with its topic's home (DESIGN section 9)."""
+
+    home: Home
+    resume: int
+    """Where the partition goes on; -1 = where it ends."""
+
+
 class _Opened(NamedTuple):
     """A target that is open: its epoch, and the container, where this node leads it."""
 
@@ -80,7 +88,9 @@ class _Opened(NamedTuple):
 class RollSteps:
     """Carries out one roll of one partition, to which nothing is appended meanwhile."""
 
-    def __init__(self, broker: "Broker", partition: Partition, roll: Roll) -> None:
+    def __init__(self, broker: "Broker", partition: Partition, roll: Roll, *, settling: Settling | None = None) -> None:
+        """A seal that is there already says itself whether it settles: then `settling` has to wait for another roll."""
+        self._settling = settling
         self._broker = broker
         self._partition = partition
         self._roll = roll
@@ -150,7 +160,12 @@ class RollSteps:
             # Epochs in which nothing was written count too, or many restarts would outrun the gap (invariant 10).
             epochs.append((partition.leader_epoch, partition.next_offset))
         end = partition.next_offset
-        seal = Seal(partition.topic_id, partition.index, old.first, end, epochs, carried(partition.producers))
+        producers, resume, home = partition.producers, -1, None
+        if self._settling is not None:
+            resume, home = self._settling.resume, self._settling.home
+            if 0 <= resume < end:
+                producers = producers.cut(resume)
+        seal = Seal(partition.topic_id, partition.index, old.first, end, epochs, carried(producers), resume, home)
         await container.append_control(
             FrameType.SEAL,
             msgspec.msgpack.encode(seal),
@@ -212,10 +227,11 @@ class RollSteps:
             topic=topic.name if topic is not None else "",
             topic_id=seal.topic_id,
             partition=seal.partition,
-            first=seal.end,
+            first=seal.next_first,
             leader_epoch=target.leader_epoch,
             container_epoch=-1,
             producers=seal.producers,
+            home=seal.home,
         )
         container = self._broker.containers.get(target.container)
         if container is not None:
@@ -226,7 +242,8 @@ class RollSteps:
                     raise
                 return _Opened(target, sealed.epoch, None)  # it takes no batch: who leads it reads its seal first
             return _Opened(target, epoch, container)
-        asked = OpenPartitionlet(target.container, target.id, Offset(seal.end), Offset(seal.end - 1))
+        first = Offset(seal.next_first)
+        asked = OpenPartitionlet(target.container, target.id, first, Offset(first - 1))
         try:
             answer, _ = await self._broker.cluster.ask_leader(
                 target.container, asked, [msgspec.msgpack.encode([opening])], timeout_s=OPEN_S
@@ -257,6 +274,8 @@ class RollSteps:
             epochs=[(LeaderEpoch(epoch), Offset(first)) for epoch, first in seal.epochs],
             opened=opened.row.id,
             container_epoch=opened.epoch,
+            resume=Offset(seal.resume),
+            home=seal.home,
         )
         pause = FIRST_PAUSE_S
         while True:
@@ -302,9 +321,15 @@ class RollSteps:
         present = topic.partitions.get(partition.index) is partition and not partition.left and row.id == opened.row.id
         if fresh and present and container is not None and self._broker.containers.get(row.container) is container:
             topic.encoded = None
+            producers = partition.producers
+            if seal.next_first < seal.end:
+                producers = producers.cut(seal.next_first)
             partition.adopt(
-                chain=chain.rows, container=container, next_offset=seal.end, producers=partition.producers, size=0
+                chain=chain.rows, container=container, next_offset=seal.next_first, producers=producers, size=0
             )
+            partition.high_watermark = seal.next_first  # all before the seal was committed
+            partition.log_start = max(partition.log_start, chain.log_start)
+            partition.settle(chain.settled)
         else:
             self._leave(topic)
         return row

@@ -21,7 +21,15 @@ import structlog
 
 from headrace.broker.opening import Opening
 from headrace.broker.partition import Partition
-from headrace.broker.roll_steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, Roll, RollSteps, leader_epochs
+from headrace.broker.roll_steps import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    RETRY_FULL_S,
+    Roll,
+    RollSteps,
+    Settling,
+    leader_epochs,
+)
 from headrace.broker.topics import Topic
 from headrace.catalog.commands import RollIntent
 from headrace.catalog.reader import Reader
@@ -29,7 +37,7 @@ from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced, Rol
 from headrace.catalog.service import CatalogFailed, Change
 from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
-from headrace.ids import ContainerId
+from headrace.ids import ContainerId, Home
 
 __all__ = ["Rolls", "leader_epochs"]
 
@@ -110,6 +118,24 @@ class Rolls:
             under_way = self._begin(partition, to)
         return await self._over(under_way)
 
+    async def settle_home(
+        self, partition: Partition, home: Home, resume: int = -1, *, to: ContainerId | None = None
+    ) -> PartitionletRow:
+        """Roll `partition` for its topic's home, to go on at `resume`, or where it ends (-1); what is open afterwards.
+
+        Lower than its end: what lies from there on leaves the chain; the caller has set it aside. Higher: a gap.
+        While another roll is under way, or has left a seal, that is finished first, and LEADER_NOT_AVAILABLE raised:
+        look again whether `home` and `resume` still stand. Otherwise raises as `roll`.
+        """
+        if (partition.topic_id, partition.index) in self._under_way or partition.seal is not None:
+            await self.roll(partition)
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition has rolled for another reason; look again")
+        if partition.left or partition.deleted:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")
+        # What lies below the log start is gone here, whatever another cluster has of it.
+        settling = Settling(home, -1 if resume < 0 else max(resume, partition.log_start))
+        return await self._over(self._begin(partition, to, settling))
+
     async def _over(self, under_way: Roll) -> PartitionletRow:
         """Return when a roll is over. Raises its error, or `StorageFull` while it waits for room."""
         either = (under_way.task, under_way.full)
@@ -121,17 +147,19 @@ class Rolls:
                 raise StorageFull("a roll waits until the catalog has room on the disk")
         return await asyncio.shield(under_way.task)
 
-    def _begin(self, partition: Partition, to: ContainerId | None) -> Roll:
+    def _begin(self, partition: Partition, to: ContainerId | None, settling: Settling | None = None) -> Roll:
         """From now on nothing is appended to `partition`, until its roll is over."""
         under_way = self._under_way[partition.topic_id, partition.index] = Roll()
         partition.rolling = True
-        under_way.task = self._broker.spawn(self._run(partition, under_way, to))
+        under_way.task = self._broker.spawn(self._run(partition, under_way, to, settling))
         return under_way
 
-    async def _run(self, partition: Partition, under_way: Roll, to: ContainerId | None) -> PartitionletRow:
+    async def _run(
+        self, partition: Partition, under_way: Roll, to: ContainerId | None, settling: Settling | None
+    ) -> PartitionletRow:
         source = partition.container.id
         try:
-            row = await RollSteps(self._broker, partition, under_way).run(to=to)
+            row = await RollSteps(self._broker, partition, under_way, settling=settling).run(to=to)
             self._without_room.discard(source)
             return row
         except StorageFull as full:

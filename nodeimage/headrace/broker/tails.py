@@ -10,7 +10,7 @@ from typing import NamedTuple
 from headrace.broker.roll_frames import Seal, read_open, read_producers, read_seal
 from headrace.broker.topics import Topic
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import INTENDED, PartitionletRow
+from headrace.catalog.rows import INTENDED, HomeStart, PartitionletRow
 from headrace.container.container import Container
 from headrace.container.producers import KnownBatch, Producer, Producers
 from headrace.errors import HeadraceError
@@ -29,6 +29,8 @@ class Chain(NamedTuple):
 
     rows: tuple[PartitionletRow, ...]
     log_start: int
+    settled: HomeStart | None = None
+    """The home that it was rolled for last, and where that begins in it; None: its topic's first."""
 
 
 class Tail(NamedTuple):
@@ -46,7 +48,8 @@ def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
     rows = tuple(row for row in reader.chain(topic, partition) if row.state != INTENDED)
     if not rows:
         return None
-    return Chain(rows, reader.log_starts([topic]).get((topic, partition), Offset(0)))
+    log_start = reader.log_starts([topic]).get((topic, partition), Offset(0))
+    return Chain(rows, log_start, reader.settled_at(topic, partition))
 
 
 def read_tail(container: Container, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:

@@ -6,15 +6,18 @@ from headrace.broker.partition import Partition
 from headrace.broker.topic_configs import EffectivePolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
+from headrace.ids import Home
 
 
 class Topic:
     """A topic in use: its row, what holds for it, and the partitions that are in memory."""
 
-    __slots__ = ("deleted", "encoded", "encoded_at", "loading", "names", "partitions", "policy", "row")
+    __slots__ = ("deleted", "encoded", "encoded_at", "home", "loading", "names", "partitions", "policy", "row")
 
     def __init__(self, row: TopicRow, policy: EffectivePolicy) -> None:
         self.row = row
+        self.home: Home | None = row.home
+        """None for the most: at home here since it was made."""
         self.policy = policy
         self.partitions: dict[int, Partition] = {}
         self.loading = 0
@@ -25,6 +28,11 @@ class Topic:
         """Its entry in Metadata answers, by version and shown name; emptied when leaders or their epochs change."""
         self.encoded_at = -1
         """The version of the broker's layout that the entry is of."""
+
+    def take(self, row: TopicRow) -> None:
+        """The catalog has another row of it."""
+        self.row = row
+        self.home = row.home
 
     @property
     def topic_id(self) -> bytes:

@@ -26,6 +26,7 @@ from headrace.catalog.commands import (
     DeleteTopics,
     RollDone,
     Rolled,
+    SetHome,
     SetLogStart,
     ShortenChains,
     Shortened,
@@ -36,7 +37,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, Replaced, RollOutcome, StreamRow, TopicOutcome, TopicRow
 from headrace.catalog.service import Change
 from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Position
+from headrace.ids import ContainerId, Home, Position
 from headrace.log.frames import FrameType
 
 if TYPE_CHECKING:
@@ -251,6 +252,11 @@ class Topics:
                     stream = getattr(outcome, "stream", None)
                     if stream is not None:
                         self._stream_changed(stream)
+                case SetHome():
+                    assert isinstance(outcome, list)
+                    for change, code in zip(command.items, outcome, strict=True):
+                        if code is Code.NONE:
+                            self._moved(change.topic_id, Home(change.counter, change.cluster))
                 case SetLogStart():
                     self._broker.space.log_starts_moved(command)
                     assert isinstance(outcome, list)
@@ -283,6 +289,8 @@ class Topics:
         """A partition goes on in another partitionlet, whoever drove the roll."""
         topic = self._by_id.get(item.topic_id)
         self._broker.partitions.chain_changed(item.topic_id, item.partition)
+        if item.resume >= 0:
+            self._broker.space.bytes_died()
         if topic is None:
             return
         topic.encoded = None
@@ -327,6 +335,8 @@ class Topics:
                 touched = (command.path,)
             case AlterTopic() | CreatePartitions():
                 touched = (command.topic_id,)
+            case SetHome():
+                touched = [item.topic_id for item in command.items]
         for changed in self._look_ups:
             changed.update(touched)
 
@@ -344,7 +354,7 @@ class Topics:
         topic = self._by_id.get(row.topic_id)
         if topic is not None:
             stream_policy = self._policies.get(row.stream_number)
-            topic.row = row
+            topic.take(row)
             topic.encoded = None
             if stream_policy is not None:
                 topic.policy = self._effective(row, stream_policy)
@@ -356,6 +366,12 @@ class Topics:
         for topic in self._by_id.values():
             if topic.stream_number == stream.number:
                 topic.policy = self._effective(topic.row, stream.policy)
+
+    def _moved(self, topic_id: bytes, home: Home) -> None:
+        """A topic has another home, for which its partitions are not settled yet."""
+        topic = self._by_id.get(topic_id)
+        if topic is not None and (topic.home or home) <= home:
+            topic.take(topic.row._replace(home=home))
 
     def _log_start_moved(self, topic_id: bytes, index: int, result: Any) -> None:
         self._broker.partitions.log_start_moved(topic_id, index)

@@ -102,7 +102,7 @@ def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTa
         state=INTENDED,
         epochs=(),
     )
-    connection.execute("INSERT INTO partitionlets VALUES (?,?,?,?,?,?,?,?,?,NULL)", row[:9])
+    connection.execute("INSERT INTO partitionlets VALUES (?,?,?,?,?,?,?,?,?,NULL,NULL)", row[:9])
     return RollOutcome(Code.NONE, "", row)
 
 
@@ -121,8 +121,8 @@ def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled
     end = min(item.end, first)
     epochs = tuple((epoch, since) for epoch, since in item.epochs)
     connection.execute(
-        'UPDATE partitionlets SET state = ?, "end" = ?, epochs = ? WHERE id = ?',
-        (SEALED, end, msgspec.msgpack.encode(epochs), open_one.id),
+        'UPDATE partitionlets SET state = ?, "end" = ?, epochs = ?, cut = ? WHERE id = ?',
+        (SEALED, end, msgspec.msgpack.encode(epochs), 1 if end < item.end else None, open_one.id),
     )
     lost_rolls = intended.id >> SKIPPED_BITS != open_one.id >> SKIPPED_BITS
     highest = max([open_one.leader_epoch, *(epoch for epoch, _ in epochs)])
@@ -155,7 +155,7 @@ def _cut_from(connection: sqlite3.Connection, topic: int, partition: int, offset
     """Sealed partitionlets end at `offset`; those of which nothing is left go, and their bytes expire."""
     of_partition = "topic = ? AND state = ? AND partition = ?"
     connection.execute(
-        f'UPDATE partitionlets SET "end" = ? WHERE {of_partition} AND "end" > ?',
+        f'UPDATE partitionlets SET "end" = ?, cut = 1 WHERE {of_partition} AND "end" > ?',
         (offset, topic, SEALED, partition, offset),
     )
     connection.execute(

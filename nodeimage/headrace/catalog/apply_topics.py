@@ -36,7 +36,7 @@ from headrace.ids import ContainerId, Epoch, Home, LeaderEpoch, Offset, StreamNu
 
 MAX_STREAM_NUMBER = 2**23 - 1
 
-_INSERT_PARTITIONLET = "INSERT INTO partitionlets VALUES (?,?,?,?,?,?,?,?,?,NULL)"
+_INSERT_PARTITIONLET = "INSERT INTO partitionlets VALUES (?,?,?,?,?,?,?,?,?,NULL,NULL)"
 
 
 def create_stream(connection: sqlite3.Connection, command: CreateStream) -> StreamOutcome:

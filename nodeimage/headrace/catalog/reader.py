@@ -312,6 +312,16 @@ class Reader:
         )
         return {(topic, partition): Home(counter, cluster) for topic, partition, counter, cluster in rows}
 
+    def settled_at(self, topic: int, partition: int) -> HomeStart | None:
+        """The home that one partition was last rolled for, and where that begins in it; None: its topic's first."""
+        row = self._connection.execute(
+            'SELECT s.counter, s.cluster, coalesce(h."offset", 0) FROM settled_homes s LEFT JOIN home_starts h '
+            "ON h.topic = s.topic AND h.partition = s.partition AND h.counter = s.counter AND h.cluster = s.cluster "
+            "WHERE s.topic = ? AND s.partition = ?",
+            (topic, partition),
+        ).fetchone()
+        return None if row is None else HomeStart(*row)
+
     def pending(self, topics: Iterable[int]) -> dict[int, dict[int, list[HomeStart]]]:
         """Topic number -> partition -> the history that it gets when it is settled for its topic's home."""
         rows = self._connection.execute(

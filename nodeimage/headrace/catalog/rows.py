@@ -76,6 +76,8 @@ class PartitionletRow(NamedTuple):
     container_epoch: Epoch
     state: int
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
+    cut: bool = False
+    """It ended later once, and was cut by an edit of the chain: a gap may lie before `end`."""
 
     @property
     def sealed_epoch(self) -> Epoch:

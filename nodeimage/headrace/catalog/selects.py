@@ -23,7 +23,8 @@ TOPIC = (
     "FROM topics t JOIN streams s ON s.number = t.stream"
 )
 _PARTITIONLET_COLUMNS = (
-    'p.id, p.topic, p.partition, p.container, p.first, p."end", p.leader_epoch, p.container_epoch, p.state, p.epochs'
+    'p.id, p.topic, p.partition, p.container, p.first, p."end", p.leader_epoch, p.container_epoch, p.state, p.epochs, '
+    "p.cut"
 )
 PARTITIONLET = f"SELECT {_PARTITIONLET_COLUMNS} FROM partitionlets p"
 GROUP = "SELECT name, generation, protocol_type, protocol, leader, member_ids, members, state, changed FROM groups"
@@ -83,9 +84,8 @@ def topic_row(row: tuple[Any, ...]) -> TopicRow:
 
 def partitionlet_row(row: tuple[Any, ...]) -> PartitionletRow:
     """From a row of PARTITIONLET."""
-    if row[9] is None:
-        return PartitionletRow._make((*row[:9], ()))
-    return PartitionletRow._make((*row[:9], _epochs.decode(row[9])))
+    epochs = () if row[9] is None else _epochs.decode(row[9])
+    return PartitionletRow._make((*row[:9], epochs, bool(row[10])))
 
 
 def group_row(row: tuple[Any, ...]) -> GroupRow:

@@ -78,6 +78,7 @@ CREATE TABLE home_starts(
 CREATE TABLE settled_homes(
   topic INTEGER NOT NULL, partition INTEGER NOT NULL, counter INTEGER NOT NULL, cluster TEXT NOT NULL,
   PRIMARY KEY(topic, partition)) WITHOUT ROWID;
+ALTER TABLE partitionlets ADD COLUMN cut INTEGER;
 CREATE TABLE pending_homes(topic INTEGER PRIMARY KEY, lists BLOB NOT NULL);
 INSERT INTO counters VALUES ('next_link', 1);
 """

@@ -191,3 +191,17 @@ class Producers:
         ]
         for producer_id in gone:
             del self._known[producer_id]
+
+    def cut(self, at: int) -> "Producers":
+        """What is known when the batches from offset `at` on are gone (invariant 9).
+
+        A producer that lost batches may go on ahead of those that are left; a token whose batches are all gone is new
+        again. So is a producer that has none left.
+        """
+        left: dict[int, Producer] = {}
+        for producer_id, producer in self._known.items():
+            kept = [batch for batch in producer.batches if batch.base_offset < at]
+            if kept:
+                torn = producer.torn or len(kept) < len(producer.batches)
+                left[producer_id] = Producer(producer.epoch, kept, seen=producer.seen, torn=torn)
+        return Producers(left)

@@ -173,6 +173,7 @@ def test_a_settling_roll_takes_the_pending_list_and_cuts_the_chain(tables: Table
     assert done.settled == HomeStart(2, THERE, Offset(40))
     assert done.log_start == -1
     assert pieces(tables, number)[:-1] == [(0, 10), (10, 15), (15, -1)]
+    assert [row.cut for row in tables.reader.chain(number, 0)] == [False, True, False]
     assert tables.reader.pending([number]) == {number: lists}, "partition 1 is not settled yet"
     roll(tables, end=0, partition=1, home=(2, THERE))
     assert tables.reader.pending([number]) == {}

@@ -2,21 +2,26 @@
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
-from pair import Start, append, read, until
+from pair import Committed, Start, append, read, until
 
 from headrace.broker import headrace_admin
+from headrace.broker.broker import Broker
 from headrace.broker.headrace_admin import OnePartition
+from headrace.broker.homes import is_settled
 from headrace.broker.roll_frames import Open, Seal
-from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
+from headrace.catalog.commands import HomeChange, RollDone, Rolled, RollIntent, RollTarget, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
+from headrace.container.container import Container
 from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, Millis, Offset, Position
+from headrace.ids import ContainerId, Epoch, Home, Millis, Offset, Position
 from headrace.log.frames import FrameType
 from headrace.peer.messages import OpenPartitionlet, RollAway
+from headrace.wire.batch import build_batch, read_batch, stamp
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -215,23 +220,9 @@ async def test_the_partitions_that_are_written_to_most_roll_away(start: Start) -
 STEPS = ("RollIntent", "intended", "SEAL", "sealed", "OpenPartitionlet", "opened", "RollDone", "done")
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("target_moves", [False, True])
-async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
-    start: Start, step: str, target_moves: bool
-) -> None:
-    pair = await start(2)
-    partition = await pair.create("handed-over")
-    await append(partition, b"c", producer=77, sequence=0)
-    source, target = partition.container, pair.led(pair.second)
-    await until(lambda: all(len(record.in_sync) == 2 for record in pair.first.cluster.open_data()))
-
-    async def interrupt() -> None:
-        if target_moves:
-            await pair.hand_over(target.id, pair.first)
-        await pair.hand_over(source.id, pair.second)
-
-    submit, append_control, ask = pair.first.catalog.submit, source.append_control, pair.first.cluster.ask_leader
+def interrupt_at(step: str, broker: Broker, source: Container, interrupt: Callable[[], Awaitable[None]]) -> None:
+    """Let `interrupt` come before or after one of the steps in which a node rolls from a container."""
+    submit, append_control, ask = broker.catalog.submit, source.append_control, broker.cluster.ask_leader
     names = dict(zip(STEPS[::2], STEPS[1::2], strict=True))
 
     async def submitted(command: Any, **more: Any) -> Any:
@@ -263,9 +254,28 @@ async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
             await interrupt()
         return answer
 
-    pair.first.catalog.submit = submitted  # type: ignore[method-assign]
+    broker.catalog.submit = submitted  # type: ignore[method-assign]
     source.append_control = appended  # type: ignore[method-assign, assignment]
-    pair.first.cluster.ask_leader = asked  # type: ignore[method-assign]
+    broker.cluster.ask_leader = asked  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("target_moves", [False, True])
+async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
+    start: Start, step: str, target_moves: bool
+) -> None:
+    pair = await start(2)
+    partition = await pair.create("handed-over")
+    await append(partition, b"c", producer=77, sequence=0)
+    source, target = partition.container, pair.led(pair.second)
+    await until(lambda: all(len(record.in_sync) == 2 for record in pair.first.cluster.open_data()))
+
+    async def interrupt() -> None:
+        if target_moves:
+            await pair.hand_over(target.id, pair.first)
+        await pair.hand_over(source.id, pair.second)
+
+    interrupt_at(step, pair.first, source, interrupt)
     (driver,) = await asyncio.gather(pair.first.rolls.roll(partition, to=target.id), return_exceptions=True)
     assert isinstance(driver, PartitionletRow | KafkaError), driver
     leads = pair.first if target_moves else pair.second
@@ -288,6 +298,55 @@ async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
     for broker in (pair.first, pair.second):
         await until(lambda broker=broker: not broker.rolls._under_way)  # type: ignore[misc]
         assert await broker.catalog.query(lambda reader: reader.intended()) == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("resume", [2, 7], ids=["cut", "jump"])
+async def test_a_settling_roll_that_breaks_off_at_any_step_settles_once_and_resumes_there(
+    start: Start, step: str, resume: int
+) -> None:
+    pair = await start(2)
+    partition = await pair.create("settled")
+    await append(partition, b"c", producer=77, sequence=0)
+    home = Home(1, "elsewhere")
+    lists = {0: [(*home, Offset(2))]}
+    assert await pair.first.catalog.submit(SetHome([HomeChange(partition.topic_id, *home, lists)])) == [Code.NONE]
+    source, target = partition.container, pair.led(pair.second)
+    await until(lambda: all(len(record.in_sync) == 2 for record in pair.first.cluster.open_data()))
+
+    async def interrupt() -> None:
+        await pair.hand_over(source.id, pair.second)
+
+    interrupt_at(step, pair.first, source, interrupt)
+    (driver,) = await asyncio.gather(
+        pair.first.rolls.settle_home(partition, home, resume, to=target.id), return_exceptions=True
+    )
+    assert isinstance(driver, PartitionletRow | KafkaError), driver
+    async with asyncio.timeout(30):
+        while True:  # as whoever settles: look, and try again
+            topic = await pair.topic(pair.second, "settled")
+            held = await pair.partition(pair.second, "settled")
+            if topic.home == home and is_settled(topic, held):
+                break
+            assert held.next_offset == 3, "a roll that settles nothing cuts nothing"
+            with contextlib.suppress(KafkaError):
+                await pair.second.rolls.settle_home(held, home, resume, to=target.id)
+    assert (held.next_offset, held.high_watermark) == (resume, resume)
+    assert (held.home, held.home_start) == (home, 2)
+    assert [producer for producer, _ in held.producers.items()] == ([77] if resume == 7 else [])
+    kept = [(0, b"a"), (1, b"b"), (2, b"c")][: min(resume, 3)]
+    waiting = Committed()
+    batch = memoryview(build_batch([(1, None, b"d", [])]))
+    stamp(batch, 9, 0)
+    header = read_batch(batch, from_client=False)
+    assert pair.second.partitions.copy_append(topic, held, batch, header, waiting=waiting)
+    await waiting.future
+    assert await read(pair.second, held) == [*kept, (9, b"d")]
+    for broker in (pair.first, pair.second):
+        await until(lambda broker=broker: not broker.rolls._under_way)  # type: ignore[misc]
+        assert await broker.catalog.query(lambda reader: reader.intended()) == []
+    rows = [row for row in await pair.chain(pair.second, "settled") if row.state == SEALED]
+    assert [(row.first, row.end) for row in rows][-1] == (0, min(resume, 3))
 
 
 async def test_who_appends_does_not_wait_for_ever_for_a_target_that_is_away(

@@ -327,7 +327,7 @@ class RollSteps:
             partition.adopt(
                 chain=chain.rows, container=container, next_offset=seal.next_first, producers=producers, size=0
             )
-            partition.high_watermark = seal.next_first  # all before the seal was committed
+            partition.advance(seal.next_first)  # all before the seal was committed
             partition.log_start = max(partition.log_start, chain.log_start)
             partition.settle(chain.settled)
         else:

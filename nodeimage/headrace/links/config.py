@@ -33,6 +33,7 @@ _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
 _NONCE_BYTES: Final = 12
 _SEALED: Final = b"\x01"
 """Version 1: AES-256-GCM, nonce first."""
+_properties = msgspec.msgpack.Decoder(dict[str, str])
 
 
 def check_link_name(name: str) -> None:
@@ -109,7 +110,7 @@ def unseal(sealed: bytes, secret: str) -> dict[str, str]:
             "the credentials were sealed with another secret than this cluster's; give them anew with"
             " `headrace link alter --credentials`"
         ) from None
-    return msgspec.msgpack.decode(clear, type=dict[str, str])
+    return _properties.decode(clear)
 
 
 def credential_names(sealed: bytes, secret: str) -> list[str]:

@@ -22,7 +22,7 @@ class Limits:
     first_pause_s: float = 0.2
     longest_pause_s: float = 15.0
     gone_pause_s: float = 60.0
-    """Until a topic that is gone at the source is looked for again."""
+    """A topic that stays gone at the source is looked for again so often."""
     poll_every_s: float = 0.002
     """Polls of one node begin no closer together: what changes meanwhile comes with one answer."""
     greet_every_s: float = 10.0

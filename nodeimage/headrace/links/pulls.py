@@ -131,7 +131,7 @@ class Pulls:
         for pull in self._end_of_locating():
             leaders = found.get(pull.at.topic_id)
             if leaders is None or pull.at.partition >= len(leaders):
-                self.block(pull, "gone at the source", until=now + self._limits.gone_pause_s)
+                self._gone(now, pull)
                 continue
             pull.leader = leaders[pull.at.partition]
             if pull.leader in self._feeds:
@@ -277,7 +277,7 @@ class Pulls:
         pull.epoch = NO_EPOCH
         pull.ask = NO_NODE
         if code in GONE:
-            self.block(pull, "gone at the source", until=now + self._limits.gone_pause_s)
+            self._gone(now, pull)
             return
         if code in LED_ELSEWHERE:
             pull.leader = hint
@@ -287,6 +287,12 @@ class Pulls:
             self.go_on(now, pull)
         else:
             self.block(pull, reason, until=now + self._pause(pull.failures))
+
+    def _gone(self, now: float, pull: Pull) -> None:
+        """The source does not know it, any more or yet: one of its nodes may be a moment behind."""
+        pull.failures += 1
+        pause = min(self._limits.gone_pause_s, self._limits.first_pause_s * 4.0 ** min(pull.failures, 20))
+        self.block(pull, "gone at the source", until=now + pause)
 
     # --- nodes
 

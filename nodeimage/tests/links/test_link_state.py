@@ -393,7 +393,7 @@ class LinkMachine(RuleBasedStateMachine):
 
 
 LinkMachine.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLink = LinkMachine.TestCase
 
@@ -577,3 +577,18 @@ def test_whatever_waits_is_fetched_once_for_each_time_it_became_due(changes: lis
     driver.settle()
     assert driver.behind() == []
     assert driver.fetched_bytes - before == len(changes) * RECORD, "nothing is fetched twice"
+
+
+def test_a_topic_that_a_node_of_the_source_does_not_know_yet_is_asked_for_again_soon() -> None:
+    driver = Driver(ModelSource(1, 1, 1))
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 1)
+    while not any(isinstance(each, Meet) for each in driver.under_way):
+        assert driver.step()
+    (meet,) = (each for each in driver.under_way if isinstance(each, Meet))
+    driver.under_way.remove(meet)
+    driver.state.met(driver.now, meet.node, [Met(at, Code.UNKNOWN_TOPIC_ID)])
+    driver.begin()
+    assert driver.state.pulls.all[at].retry_at - driver.now < 1.0
+    driver.settle()
+    assert driver.behind() == []

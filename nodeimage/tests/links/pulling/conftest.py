@@ -1,0 +1,48 @@
+"""A target that is a whole node inside the test's own loop, and a source that the test plays."""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from played_source import PlayedSource
+from pulling_kit import STREAM, Copies, Pulling, options
+
+from headrace.broker.admin_steps import now
+from headrace.broker.broker import Broker
+from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.node import Node
+
+
+@pytest.fixture
+async def target(tmp_path: Path) -> AsyncIterator[Broker]:
+    """The broker of a node that is a cluster of its own, with an empty stream."""
+    node = Node(options(tmp_path / "target"))
+    await node.start()
+    try:
+        await node.broker.catalog.submit(CreateStream(STREAM, StreamPolicy(), now()))
+        yield node.broker
+    finally:
+        await node.stop()
+
+
+@pytest.fixture
+async def source() -> PlayedSource:
+    return PlayedSource()
+
+
+@pytest.fixture
+async def pull(target: Broker) -> AsyncIterator[Pulling]:
+    """Begins to pull from a source; all links end with the test."""
+    pulling = Pulling(target)
+    yield pulling
+    for puller in pulling.made:
+        await puller.close()
+
+
+@pytest.fixture
+def copies(target: Broker) -> Copies:
+    return Copies(target)

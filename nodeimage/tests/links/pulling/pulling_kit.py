@@ -1,0 +1,98 @@
+"""A whole node inside the test's own loop as the target of links, and what the tests ask of it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from played_source import HOME
+
+from headrace.broker.admin_steps import now
+from headrace.broker.broker import Broker, NodeSettings
+from headrace.broker.topic import Topic
+from headrace.catalog.commands import CreateTopics, NewTopic
+from headrace.errors import Code
+from headrace.links.puller import Puller
+from headrace.links.source import TopicPartition
+from headrace.node import Options
+from headrace.wire.batch import Record, iter_records
+
+STREAM = "/copies"
+WAIT_S = 15.0
+
+
+async def until(condition: Callable[[], object], what: str = "") -> None:
+    """Wait for a condition that another task brings about; fails after a while."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  # whatever brings it about knows nothing of the test
+            await asyncio.sleep(0.002)
+
+
+def options(folder: Path, **settings: Any) -> Options:
+    return Options(
+        data=folder / "node-1",
+        store=folder / "cluster.sqlite",
+        host="127.0.0.1",
+        port=0,
+        ready_file=None,
+        settings=NodeSettings(**({"chunk_bytes": 1 << 20, "disk_reserve": 0, "fsync": False} | settings)),
+    )
+
+
+class Pulling:
+    """Makes pullers, and closes them at the end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.made: list[Puller] = []
+
+    def __call__(self, source: Any, **options: Any) -> Puller:
+        options = {"name": f"link-{len(self.made)}", "stream": STREAM, "is_pulled": lambda _topic: True} | options
+        puller = Puller(self.broker, source=source, randomness=lambda: 0.0, **options)
+        self.made.append(puller)
+        return puller
+
+
+async def copy(broker: Broker, name: str, partitions: list[TopicPartition], *, home: str = HOME) -> None:
+    """The copy of a source's topic, as the keeper makes it."""
+    places = broker.place(len(partitions))
+    item = NewTopic(
+        STREAM,
+        name,
+        partitions[0].topic_id,
+        len(partitions),
+        {},
+        [container for container, _ in places],
+        [epoch for _, epoch in places],
+        home=(0, home),
+        origin=home,
+    )
+    (outcome,) = await broker.catalog.submit(CreateTopics([item], now()))
+    assert outcome.code is Code.NONE, outcome
+
+
+class Copies:
+    """What the target holds."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    async def bytes(self, at: TopicPartition) -> bytes:
+        """All batches of a partition that are committed."""
+        (topic,) = await self.broker.topics.resolve_ids([at.topic_id])
+        assert isinstance(topic, Topic), topic
+        partition = await self.broker.partitions.leader(topic, at.partition)
+        batches = partition.container.read_tail(
+            partition.open, partition.chain[-1].first, limit=partition.high_watermark, max_bytes=1 << 30
+        )
+        assert batches is not None
+        return b"".join(map(bytes, batches))
+
+    async def records(self, at: TopicPartition) -> list[Record]:
+        return list(iter_records(await self.bytes(at)))
+
+    def end(self, at: TopicPartition) -> int:
+        """What is committed of a partition that is in memory; -1 where it is not."""
+        topic = self.broker.topics.cached_id(at.topic_id)
+        partition = None if topic is None else topic.partitions.get(at.partition)
+        return -1 if partition is None else partition.high_watermark

@@ -1,0 +1,454 @@
+"""A link on a node: what the source has gets to the copies, whatever happens on either side."""
+
+import asyncio
+
+import pytest
+from played_source import HOME, PlayedSource
+from pulling_kit import Copies, Pulling, copy, until
+
+from headrace.broker.broker import Broker
+from headrace.broker.topic import Topic
+from headrace.errors import Code, KafkaError
+from headrace.ids import Home, NodeId
+from headrace.links.errors import SourceRefuses, SourceUnreachable
+from headrace.links.figures import CAUGHT_UP, CONNECTING, FAILED, PAUSED, figures
+from headrace.links.limits import Limits
+from headrace.links.pull import Status
+from headrace.links.puller import Puller
+from headrace.links.source import TopicPartition
+from headrace.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from headrace.wire.compression import GZIP, ZSTD
+
+ID = bytes(range(16))
+
+
+def shown(puller: Puller) -> str:
+    return figures(puller.state, puller.counters, asyncio.get_running_loop().time()).state
+
+
+def epochless(batches: bytes) -> bytes:
+    """One batch without its leader epoch, which is each cluster's own."""
+    return batches[:12] + batches[16:]
+
+
+async def leader(broker: Broker, at: TopicPartition):  # type: ignore[no-untyped-def]
+    (topic,) = await broker.topics.resolve_ids([at.topic_id])
+    assert isinstance(topic, Topic)
+    return await broker.partitions.leader(topic, at.partition)
+
+
+async def test_records_arrive_at_the_same_offsets_with_the_same_bytes(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    partitions = source.topic("t", ID, 3)
+    await copy(target, "t", partitions)
+    sent = {
+        at: source.produce(at, b"a", b"b", compression=codec)
+        for at, codec in zip(partitions, (0, GZIP, ZSTD), strict=True)
+    }
+    pull(source)
+    await until(lambda: all(copies.end(at) == 2 for at in partitions))
+    for at in partitions:
+        assert epochless(await copies.bytes(at)) == epochless(sent[at])
+        records = await copies.records(at)
+        assert [(each.offset, each.timestamp, each.value, each.headers) for each in records] == [
+            (0, 1_000_000, b"a", [("h", b"v")]),
+            (1, 1_000_001, b"b", [("h", b"v")]),
+        ]
+
+
+async def test_what_is_produced_while_the_link_runs_follows_without_any_timer(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    puller = pull(source)
+    for number in range(50):
+        source.produce(at, b"%d" % number)
+        await until(lambda: copies.end(at) == number + 1)  # noqa: B023
+    await until(lambda: puller.state.fetching.budget.held == 0)
+    await until(lambda: puller.state.wake_at(asyncio.get_running_loop().time()) is None)
+    assert shown(puller) == CAUGHT_UP
+
+
+async def test_a_topic_that_is_made_after_the_link_is_pulled(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    puller = pull(source)
+    (at,) = source.topic("t", ID)
+    source.produce(at, b"early")
+    await until(lambda: at in puller._elsewhere)
+    await copy(target, "t", [at])
+    puller.touched([at], led_here=True)
+    await until(lambda: copies.end(at) == 1)
+
+
+async def test_a_gap_of_the_source_is_a_gap_here(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    source.produce(at, b"b", gap=7)
+    pull(source)
+    await until(lambda: copies.end(at) == 9)
+    assert [record.offset for record in await copies.records(at)] == [0, 8]
+
+
+async def test_a_copy_that_begins_behind_the_sources_oldest_record_goes_on_there_and_its_log_start_says_so(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    for value in (b"a", b"b", b"c"):
+        source.produce(at, value)
+    source.drop(at, 2)
+    puller = pull(source)
+    await until(lambda: (puller.touched([at], led_here=True), copies.end(at) == 3)[1])
+    assert [record.offset for record in await copies.records(at)] == [2]
+    assert (await leader(target, at)).log_start == 2
+
+
+async def test_a_corrupt_batch_is_refused_with_all_behind_it_and_tried_again(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    (other,) = source.topic("u", bytes(16))
+    await copy(target, "t", [at])
+    await copy(target, "u", [other])
+    for value in (b"a", b"b", b"c"):
+        source.produce(at, value)
+    source.produce(other, b"well")
+    good = source.partitions[at].batches[1][1]
+    bad = bytearray(good)
+    bad[-1] ^= 1
+    source.partitions[at].batches[1] = (1, bad)
+    puller = pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 3)
+    assert copies.end(at) == 1, "nothing behind the corrupt batch is appended"
+    assert "CRC" in puller.state.pulls.all[at].reason
+    assert copies.end(other) == 1, "others go on"
+    source.partitions[at].batches[1] = (1, good)
+    await until(lambda: copies.end(at) == 3)
+    assert [record.value for record in await copies.records(at)] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("delta", [-1, 1 << 30])
+async def test_offsets_that_cannot_be_are_refused(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies, delta: int
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    base = (1 << 62) if delta > 0 else -5
+    source.partitions[at].batches[0][1][:8] = base.to_bytes(8, "big", signed=True)
+    puller = pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
+    assert copies.end(at) == 0
+
+
+async def test_batches_of_committed_transactions_are_copied_and_markers_refused(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a", pid=5, bits=TRANSACTIONAL_BIT)
+    source.produce(at, b"b", pid=5, bits=TRANSACTIONAL_BIT | CONTROL_BIT)
+    puller = pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
+    assert copies.end(at) == 1
+    assert "control batch" in puller.state.pulls.all[at].reason
+
+
+async def test_an_answer_with_bytes_that_are_no_batch_is_refused(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    source.partitions[at].batches[0] = (0, bytearray(b"\xff" * 100))
+    puller = pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
+    assert copies.end(at) == 0
+    assert puller.state.fetching.budget.held == 0
+
+
+async def test_a_lost_connection_loses_nothing_and_doubles_nothing(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    partitions = source.topic("t", ID, 4)
+    await copy(target, "t", partitions)
+    puller = pull(source, limits=Limits(first_pause_s=0.02, longest_pause_s=0.05))
+    for round_ in range(20):
+        for at in partitions:
+            source.produce(at, b"%d" % round_)
+        if round_ % 5 == 2:
+            source.goes(SourceUnreachable("cut"))
+            await until(lambda: shown(puller) == CONNECTING)
+        elif round_ % 5 == 4:
+            source.goes(None)
+            await asyncio.sleep(0)
+    source.goes(None)
+    await until(lambda: all(copies.end(at) == 20 for at in partitions))
+    for at in partitions:
+        assert [record.value for record in await copies.records(at)] == [b"%d" % round_ for round_ in range(20)]
+        assert source.fetched[at] == 20, "nothing is fetched twice"
+
+
+async def test_a_partition_that_moves_at_the_source_is_followed(target: Broker, pull: Pulling, copies: Copies) -> None:
+    source = PlayedSource(nodes=3)
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    pull(source, limits=Limits(first_pause_s=0.02))
+    for number in range(12):
+        source.move(at, source.nodes[number % 3])
+        source.produce(at, b"%d" % number)
+        if number % 3 == 0:
+            await until(lambda: copies.end(at) == number + 1)  # noqa: B023
+    await until(lambda: copies.end(at) == 12)
+    assert [record.offset for record in await copies.records(at)] == list(range(12))
+
+
+async def test_a_node_that_joins_the_source_is_found_when_it_leads(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: copies.end(at) == 1)
+    source.produce(at, b"b")
+    joined = NodeId(9)
+    source.nodes.append(joined)
+    source._runs[joined], source._serials[joined], source._feeds[joined] = 1, 0, {}
+    source.partitions[at].leader = joined
+    source.partitions[at].epoch += 1
+    await until(lambda: copies.end(at) == 2)
+
+
+async def test_a_paused_link_pulls_nothing_and_goes_on_where_it_was(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    puller = pull(source)
+    await until(lambda: copies.end(at) == 1)
+    puller.pause()
+    assert shown(puller) == PAUSED
+    await asyncio.sleep(0)
+    calls = len(source.calls)
+    source.produce(at, b"b")
+    await asyncio.sleep(0.05)
+    assert len(source.calls) == calls
+    puller.resume()
+    await until(lambda: copies.end(at) == 2)
+    assert source.fetched[at] == 2
+
+
+async def test_a_link_that_is_closed_in_mid_copy_and_made_again_goes_on(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    for number in range(200):
+        source.produce(at, b"%d" % number * 200)
+    puller = pull(source, limits=Limits(partition_bytes=4000, fetch_bytes=4000))
+    await until(lambda: copies.end(at) > 20)
+    await puller.close()
+    assert copies.end(at) < 200
+    pull(source)
+    await until(lambda: copies.end(at) == 200)
+    assert [record.offset for record in await copies.records(at)] == list(range(200))
+
+
+async def test_no_more_is_fetched_than_the_budget_lets_while_the_disk_is_slow(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    partitions = source.topic("t", ID, 8)
+    await copy(target, "t", partitions)
+    for at in partitions:
+        for _ in range(20):
+            source.produce(at, b"x" * 10_000)
+    limits = Limits(budget_bytes=200_000, fetch_bytes=100_000, partition_bytes=40_000)
+    puller = pull(source, limits=limits)
+    budget = puller.state.fetching.budget
+    most = 0
+
+    def done() -> bool:
+        nonlocal most
+        most = max(most, budget.held + budget.reserved)
+        return all(copies.end(at) == 20 for at in partitions)
+
+    source.before_fetch = lambda _wanted: done() and None
+    await until(done)
+    assert 0 < most <= limits.budget_bytes + 11_000
+    await until(lambda: budget.held == 0)
+
+
+async def test_a_source_that_refuses_fails_the_link_with_its_reason_until_it_lets_it_in(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    source.goes(SourceRefuses("wrong password"))
+    puller = pull(source, limits=Limits(longest_pause_s=0.05))
+    await until(lambda: shown(puller) == FAILED)
+    assert puller.state.reason == "wrong password"
+    assert puller.counters.last_error == "wrong password"
+    source.goes(None)
+    await until(lambda: shown(puller) == CAUGHT_UP)
+
+
+async def test_a_source_that_is_the_cluster_itself_is_refused(
+    target: Broker, source: PlayedSource, pull: Pulling
+) -> None:
+    source.cluster_id = target.node.cluster_id
+    puller = pull(source)
+    await until(lambda: shown(puller) == FAILED)
+    assert "this cluster itself" in puller.state.reason
+
+
+async def test_a_source_that_is_another_cluster_than_before_is_refused(
+    target: Broker, source: PlayedSource, pull: Pulling
+) -> None:
+    puller = pull(source, expected_cluster="the-first-one")
+    await until(lambda: shown(puller) == FAILED)
+    assert "the-first-one" in puller.state.reason
+
+
+async def test_a_topic_that_is_at_home_here_is_never_pulled(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    (other,) = source.topic("u", bytes(16))
+    await copy(target, "t", [at], home=target.node.cluster_id)
+    await copy(target, "u", [other])
+    source.produce(at, b"a")
+    source.produce(other, b"a")
+    pull(source)
+    await until(lambda: copies.end(other) == 1)
+    assert at not in source.fetched
+
+
+async def test_a_source_that_knows_a_lower_home_is_not_pulled_from_and_a_higher_home_is_told(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    source.partitions[at].home = Home(0, "a-lower-one")
+    higher: list[bytes] = []
+    puller = pull(source, limits=Limits(first_pause_s=0.02), on_higher=higher.append)
+    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
+    assert "not heard" in puller.state.pulls.all[at].reason
+    assert not higher
+    source.partitions[at].home = Home(1, "third")
+    await until(lambda: higher == [ID] or len(higher) > 1)
+    assert copies.end(at) in (-1, 0)
+    source.partitions[at].home = Home(0, HOME)
+    await until(lambda: copies.end(at) == 1)
+
+
+async def test_a_copy_with_records_of_another_history_is_not_pulled_to_and_that_is_told(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    puller = pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: copies.end(at) == 1)
+    source.partitions[at].origin = "elsewhere"
+    source.partitions[at].epoch += 1
+    source.produce(at, b"b")
+    await until(lambda: puller.state.pulls.all[at].failures >= 2)
+    assert "not its home" in puller.state.pulls.all[at].reason
+    assert copies.end(at) == 1
+
+
+async def test_a_topic_that_is_gone_at_the_source_is_blocked_with_that_reason(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    puller = pull(source)
+    await until(lambda: copies.end(at) == 1)
+
+    def is_deleted(_wanted: object) -> None:
+        source.partitions.clear()
+        source.names.clear()
+
+    source.before_fetch = is_deleted
+    source.produce(at, b"b")
+    await until(lambda: puller.state.pulls.all[at].status is Status.BLOCKED)
+    assert puller.state.pulls.all[at].reason == "gone at the source"
+    assert copies.end(at) == 1
+
+
+async def test_a_roll_in_mid_copy_loses_and_doubles_nothing(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    puller = pull(source, limits=Limits(partition_bytes=4000, fetch_bytes=4000))
+    for number in range(100):
+        source.produce(at, b"%d" % number * 200)
+        if number % 25 == 10:
+            await until(lambda: copies.end(at) > 0)
+            await target.rolls.roll(await leader(target, at))
+            puller.touched([at], led_here=True)
+    await until(lambda: copies.end(at) == 100)
+    offsets: list[int] = []
+    partition = await leader(target, at)
+    for row in partition.chain:
+        end = row.end if row.end >= 0 else partition.high_watermark
+        offsets += range(row.first, end)
+    assert offsets == list(range(100))
+    assert source.fetched[at] >= 100
+
+
+async def test_the_producers_state_comes_with_the_batches(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a", b"b", pid=7)
+    pull(source)
+    await until(lambda: copies.end(at) == 2)
+    partition = await leader(target, at)
+    assert partition.producers.next_sequence(producer_id=7, epoch=0) == 2
+
+
+async def test_a_step_that_fails_unexpectedly_is_tried_again(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    failures = [ZeroDivisionError("a fault"), KafkaError(Code.UNKNOWN_SERVER_ERROR)]
+
+    def fails(_wanted: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    source.before_fetch = fails
+    pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: copies.end(at) == 1)
+    assert not failures
+
+
+async def test_an_idle_link_over_many_topics_costs_one_poll_per_node(
+    target: Broker, pull: Pulling, copies: Copies
+) -> None:
+    source = PlayedSource(nodes=3)
+    for number in range(300):
+        (at,) = source.topic(f"t-{number}", number.to_bytes(16, "big"))
+        if number < 50:
+            await copy(target, f"t-{number}", [at])
+    puller = pull(source)
+    await until(lambda: shown(puller) == CAUGHT_UP and source.calls.count("changes") == 6)
+    calls = len(source.calls)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(source.calls) == calls
+    assert puller.state.wake_at(asyncio.get_running_loop().time()) is None
+    assert len(puller._tasks) == 3

@@ -1,0 +1,216 @@
+"""All links on one node: which of them run, and which of them pulls what."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from played_source import HOME, PlayedSource
+from pulling_kit import STREAM, Copies, copy, until
+
+from headrace.broker.admin_steps import now
+from headrace.broker.broker import Broker
+from headrace.broker.topic import Topic
+from headrace.catalog.commands import (
+    CreatePartitions,
+    DeleteLink,
+    LinkConfig,
+    PutLink,
+    SetLinkState,
+)
+from headrace.catalog.rows import PAUSED, RUNNING, LinkRow
+from headrace.errors import Code, KafkaError
+from headrace.links import choosing, pullers
+from headrace.links.errors import SourceUnreachable
+from headrace.links.figures import CAUGHT_UP
+from headrace.links.figures import PAUSED as SHOWN_PAUSED
+from headrace.links.pullers import Pullers
+from headrace.links.source import Source
+
+ID = bytes(range(16))
+
+
+class Links:
+    """Pullers over played sources, one for each link by name."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.sources: dict[str, PlayedSource] = {}
+        self.opened: list[str] = []
+        self.refuses: KafkaError | None = None
+        self.pullers = Pullers(broker, open_source=self.open)
+
+    def open(self, link: LinkRow) -> Source:
+        if self.refuses is not None:
+            raise self.refuses
+        self.opened.append(link.name)
+        return self.sources[link.name]
+
+    def source(self, name: str, cluster: str = HOME) -> PlayedSource:
+        self.sources[name] = PlayedSource()
+        self.sources[name].cluster_id = cluster
+        return self.sources[name]
+
+    async def put(self, name: str, *topics: str, create: bool = True, throttle: int = 0) -> None:
+        config = LinkConfig(source=["h:1"], source_stream="/s", topics=list(topics) or ["*"], throttle=throttle)
+        await self.broker.catalog.submit(PutLink(name, STREAM, config, now(), create))
+
+    def state(self, name: str) -> str | None:
+        figures = self.pullers.figures(name)
+        return None if figures is None else figures.state
+
+
+@pytest.fixture
+async def links(target: Broker) -> AsyncIterator[Links]:
+    made = Links(target)
+    await made.pullers.start()
+    yield made
+    await made.pullers.close()
+
+
+async def test_links_begin_pause_go_on_and_end_as_the_catalog_says(links: Links, copies: Copies) -> None:
+    source = links.source("a")
+    (at,) = source.topic("t", ID)
+    await copy(links.broker, "t", [at])
+    await links.put("a")
+    source.produce(at, b"1")
+    await until(lambda: copies.end(at) == 1)
+    await links.broker.catalog.submit(SetLinkState("a", PAUSED))
+    await until(lambda: links.state("a") == SHOWN_PAUSED)
+    source.produce(at, b"2")
+    await links.broker.catalog.submit(SetLinkState("a", RUNNING))
+    await until(lambda: copies.end(at) == 2)
+    await links.broker.catalog.submit(DeleteLink("a"))
+    await until(lambda: links.state("a") is None)
+    await until(lambda: source.closed)
+    assert links.opened == ["a"]
+
+
+async def test_a_link_that_is_altered_goes_on_with_what_it_is_now(links: Links, copies: Copies) -> None:
+    source = links.source("a")
+    (at,), (other,) = source.topic("t", ID), source.topic("u", bytes(16))
+    await copy(links.broker, "t", [at])
+    await copy(links.broker, "u", [other])
+    await links.put("a", "t*")
+    source.produce(at, b"1")
+    source.produce(other, b"1")
+    await until(lambda: copies.end(at) == 1)
+    await until(lambda: links.state("a") == CAUGHT_UP)
+    assert other not in source.fetched
+    again = links.source("a")
+    again.names, again.partitions = source.names, source.partitions
+    await links.put("a", "t*", "u*", create=False)
+    await until(lambda: copies.end(other) == 1)
+
+
+async def test_copies_that_are_made_and_that_grow_are_pulled_by_themselves(links: Links, copies: Copies) -> None:
+    source = links.source("a")
+    await links.put("a")
+    await until(lambda: links.state("a") == CAUGHT_UP)
+    first, second = source.topic("t", ID, 2)
+    source.produce(first, b"1")
+    source.produce(second, b"1")
+    await copy(links.broker, "t", [first])
+    await until(lambda: copies.end(first) == 1)
+    ((container, epoch),) = links.broker.place(1)
+    outcome = await links.broker.catalog.submit(CreatePartitions(ID, 2, [container], [epoch], now()))
+    assert outcome.code is Code.NONE
+    await until(lambda: copies.end(second) == 1)
+
+
+async def test_a_partition_that_rolls_is_gone_on_with(links: Links, copies: Copies) -> None:
+    source = links.source("a")
+    (at,) = source.topic("t", ID)
+    await copy(links.broker, "t", [at])
+    await links.put("a")
+    for number in range(5):
+        source.produce(at, b"%d" % number)
+        await until(lambda: copies.end(at) == number + 1)  # noqa: B023
+        (topic,) = await links.broker.topics.resolve_ids([ID])
+        assert isinstance(topic, Topic)
+        await links.broker.rolls.roll(await links.broker.partitions.leader(topic, 0))
+    assert len((await links.broker.partitions.leader(topic, 0)).chain) == 6
+
+
+async def test_of_two_links_the_one_to_the_home_pulls_each_record_once(links: Links, copies: Copies) -> None:
+    home, mirror = links.source("z-home"), links.source("a-mirror", "another-cluster")
+    (at,) = home.topic("t", ID)
+    mirror.topic("t", ID)
+    await copy(links.broker, "t", [at])
+    await links.put("z-home")
+    await links.put("a-mirror")
+    await until(lambda: links.state("z-home") == links.state("a-mirror") == CAUGHT_UP)
+    for number in range(20):
+        home.produce(at, b"%d" % number)
+        mirror.produce(at, b"%d" % number)
+        await until(lambda: copies.end(at) == number + 1)  # noqa: B023
+    assert home.fetched == {at: 20}
+    assert mirror.fetched == {}
+
+
+async def test_another_link_takes_over_while_the_home_is_away_and_gives_back(
+    links: Links, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "TROUBLE_S", 0.1)
+    monkeypatch.setattr(pullers, "TROUBLE_S", 0.1)
+    home, mirror = links.source("z-home"), links.source("a-mirror", "another-cluster")
+    (at,) = home.topic("t", ID)
+    mirror.topic("t", ID)
+    await copy(links.broker, "t", [at])
+    await links.put("z-home")
+    await links.put("a-mirror")
+    await until(lambda: links.state("z-home") == links.state("a-mirror") == CAUGHT_UP)
+
+    def both(value: bytes) -> None:
+        home.produce(at, value)
+        mirror.produce(at, value)
+
+    both(b"1")
+    await until(lambda: copies.end(at) == 1)
+    home.goes(SourceUnreachable("cut"))
+    both(b"2")
+    await until(lambda: copies.end(at) == 2)
+    assert mirror.fetched == {at: 1}
+    home.goes(None)
+    await until(lambda: links.state("z-home") == CAUGHT_UP and not links.pullers._trouble)
+    await until(lambda: links.state("a-mirror") == CAUGHT_UP)
+    both(b"3")
+    await until(lambda: copies.end(at) == 3)
+    assert [record.value for record in await copies.records(at)] == [b"1", b"2", b"3"]
+    assert home.fetched == {at: 2}
+    assert mirror.fetched == {at: 1}
+
+
+async def test_a_link_that_cannot_be_opened_says_why_and_is_tried_again(
+    links: Links, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pullers, "AGAIN_S", 0.01)
+    source = links.source("a")
+    (at,) = source.topic("t", ID)
+    await copy(links.broker, "t", [at])
+    source.produce(at, b"1")
+    links.refuses = KafkaError(Code.INVALID_CONFIG, "credentials of another cluster")
+    await links.put("a")
+    await until(lambda: links.pullers.failed == {"a": "credentials of another cluster"})
+    links.refuses = None
+    await until(lambda: copies.end(at) == 1)
+    assert links.pullers.failed == {}
+
+
+async def test_what_is_led_here_from_now_on_is_pulled_here(links: Links, copies: Copies) -> None:
+    source = links.source("a")
+    (at,) = source.topic("t", ID)
+    await copy(links.broker, "t", [at])
+    await links.put("a")
+    await until(lambda: links.state("a") == CAUGHT_UP)
+    puller = links.pullers.puller("a")
+    assert puller is not None
+    puller.state.pulls.forget(at)
+    puller._elsewhere[at] = None
+    source.produce(at, b"1")
+    await asyncio.sleep(0.02)
+    assert copies.end(at) in (-1, 0)
+    (topic,) = await links.broker.topics.resolve_ids([ID])
+    assert isinstance(topic, Topic)
+    container = (await links.broker.partitions.leader(topic, 0)).container
+    links.pullers.container_led(container)
+    await until(lambda: copies.end(at) == 1)

@@ -8,7 +8,8 @@ Only Kafka's own APIs are used, so that the same command measures any Kafka.
 import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
@@ -74,15 +75,12 @@ def bench(
     names = [f"{stream}:{run}-{number}" if stream else f"{run}-{number}" for number in range(topics)]
     with client_errors("bench"), interrupts.caught():
         admin = AdminClient(client_config(address, {}))
-        _create(admin, names, partitions)
-        try:
+        with own_topics(admin, names, partitions, interrupts):
             throughput = [
                 _produce(address, names, interrupts, records=records, size=size, compression=compression),
                 _consume(address, names, interrupts, records=records, size=size),
             ]
             latency = _paced(address, names[0], interrupts, rate=rate, seconds=seconds, size=size) if seconds else []
-        finally:
-            _delete(admin, names)
     if output is OutputFormat.JSON:
         print_json({"throughput": [asdict(each) for each in throughput], "latency": [asdict(each) for each in latency]})
         return
@@ -100,6 +98,17 @@ def bench(
 def percentile(ordered: Sequence[float], share: float) -> float:
     """The value below which `share` of the ordered values lie (nearest rank)."""
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
+
+
+@contextmanager
+def own_topics(admin: Any, names: Sequence[str], partitions: int, interrupts: Interrupts) -> Iterator[None]:
+    """Topics that are there within, and gone afterwards, whenever an interrupt comes."""
+    try:
+        with interrupts:  # what is asked for and not waited for would be made after it was deleted
+            _create(admin, names, partitions)
+        yield
+    finally:
+        _delete(admin, names)
 
 
 def _create(admin: Any, names: Sequence[str], partitions: int) -> None:

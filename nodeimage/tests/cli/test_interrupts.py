@@ -2,9 +2,12 @@
 
 import os
 import signal
+from concurrent.futures import Future
 
 import pytest
+from confluent_kafka.cimpl import NewTopic
 
+from headrace.cli.bench import own_topics
 from headrace.cli.signals import Interrupts, Uninterrupted
 
 
@@ -78,3 +81,32 @@ def test_a_signal_in_a_clients_call_is_raised_when_that_has_ended() -> None:
         with interrupts.caught(), pytest.raises(KeyboardInterrupt):
             held.poll(0.1)
     assert client.calls == 2
+
+
+class Admin:
+    """As confluent-kafka's; an interrupt comes while it makes topics."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+
+    def create_topics(self, topics: list[NewTopic], **_: object) -> dict[str, Future[None]]:
+        answers = {topic.topic: Future[None]() for topic in topics}
+        come(signal.SIGINT)
+        for name, answer in answers.items():
+            self.topics.add(name)
+            answer.set_result(None)
+        return answers
+
+    def delete_topics(self, names: list[str], **_: object) -> dict[str, Future[None]]:
+        answers = {name: Future[None]() for name in names}
+        for name, answer in answers.items():
+            self.topics.remove(name)
+            answer.set_result(None)
+        return answers
+
+
+def test_what_bench_makes_is_deleted_though_an_interrupt_comes_meanwhile() -> None:
+    admin, interrupts = Admin(), Interrupts()
+    with interrupts.caught(), pytest.raises(KeyboardInterrupt), own_topics(admin, ["a", "b"], 1, interrupts):
+        pytest.fail("it was interrupted before")
+    assert admin.topics == set()

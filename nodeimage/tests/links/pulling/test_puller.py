@@ -6,8 +6,10 @@ import pytest
 from played_source import HOME, PlayedSource
 from pulling_kit import Copies, Pulling, copy, until
 
+from headrace.broker.admin_steps import now
 from headrace.broker.broker import Broker
 from headrace.broker.topic import Topic
+from headrace.catalog.commands import DeleteTopics
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, NodeId
 from headrace.links.errors import SourceRefuses, SourceUnreachable
@@ -452,3 +454,52 @@ async def test_an_idle_link_over_many_topics_costs_one_poll_per_node(
     assert len(source.calls) == calls
     assert puller.state.wake_at(asyncio.get_running_loop().time()) is None
     assert len(puller._tasks) == 3
+
+
+async def test_a_full_disk_here_blocks_with_its_reason_and_goes_on_when_there_is_room(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    container = (await leader(target, at)).container
+    container.refuses = "the disk is full"
+    puller = pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: at in puller.state.pulls.all and puller.state.pulls.all[at].failures >= 2)
+    assert puller.state.pulls.all[at].reason == "the disk is full"
+    assert puller.state.fetching.budget.held == 0
+    assert copies.end(at) == 0
+    container.refuses = ""
+    await until(lambda: copies.end(at) == 1)
+
+
+async def test_a_slow_disk_is_waited_for_with_the_bytes_in_hand(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    await leader(target, at)
+    caught_up = asyncio.Event()
+    monkeypatch.setattr(type(target), "saturated", property(lambda _broker: not caught_up.is_set()))
+    monkeypatch.setattr(type(target), "not_saturated", lambda _broker: caught_up.wait())
+    puller = pull(source)
+    await until(lambda: puller.state.fetching.budget.held > 0)
+    assert copies.end(at) == 0
+    caught_up.set()
+    await until(lambda: copies.end(at) == 1)
+    assert source.fetched[at] == 1
+
+
+async def test_a_topic_that_is_deleted_here_in_mid_copy_is_let_go(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    puller = pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: copies.end(at) == 1)
+    await target.catalog.submit(DeleteTopics(topic_ids=[ID], now=now()))
+    source.produce(at, b"b")
+    await until(lambda: at not in puller.state.pulls.all)
+    assert puller.state.fetching.budget.held == 0

@@ -11,7 +11,7 @@ seen to hold one or the other (invariant 3): a put that timed out may land late.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.ids import Epoch, NodeId, Position
 
@@ -23,8 +23,7 @@ IN_TOUCH_S: Final = 1.0
 """The lease of invariant 16: shorter than any failover takes."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Member:
+class Member(NamedTuple):
     """A replica's identity in the in-sync set (invariant 5): the node, and the uuid of the replica's folder."""
 
     node: NodeId

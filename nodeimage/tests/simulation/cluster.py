@@ -9,6 +9,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -368,8 +369,7 @@ def has_topics(seed: int) -> bool:
 
 def run(seed: int, *, kept_lines: int = 300) -> Outcome:
     """One run. The same seed gives the same outcome, in any process with the same hash seed."""
-    if not gc.get_freeze_count():
-        gc.freeze()  # each run ends with a collection, which is not to look at what all of them share
+    _freeze()
     folder = Path(tempfile.mkdtemp(prefix="headrace-simulation-", dir=_memory()))
     cluster = Cluster(seed, folder, kept_lines=kept_lines)
     problem = ""
@@ -388,6 +388,12 @@ def run(seed: int, *, kept_lines: int = 300) -> Outcome:
         del cluster
         gc.collect()  # nodes refer to their parts and these to them, and each holds files open
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def _freeze() -> None:
+    """Each run ends with a collection, which is not to look at what all of them share."""
+    gc.freeze()
 
 
 def _memory() -> Any:

@@ -43,34 +43,25 @@ class Process:
 
 
 class Handle:
-    """A callback that was scheduled; also asyncio's TimerHandle."""
+    """A callback that was scheduled; also asyncio's TimerHandle, but for its `when`."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when", "process")
+    __slots__ = ("args", "callback", "context", "process")
 
     def __init__(
         self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, process: Process | None
     ) -> None:
-        self._callback: Callable[..., Any] | None = callback
-        self._args = args
-        self._context = context
-        self._cancelled = False
-        self._when = 0.0
+        self.callback: Callable[..., Any] | None = callback
+        """None: cancelled."""
+        self.args = args
+        self.context = context
         self.process = process
 
     def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = None
-        self._args = ()
+        self.callback = None
+        self.args = ()
 
     def cancelled(self) -> bool:
-        return self._cancelled
-
-    def when(self) -> float:
-        return self._when
-
-    def run(self) -> None:
-        assert self._callback is not None
-        self._context.run(self._callback, *self._args)
+        return self.callback is None
 
 
 class Task(asyncio.Task[Any]):
@@ -142,16 +133,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if not self._timers:
                 raise AssertionError("nothing will ever happen again")
             when, _, handle = heapq.heappop(self._timers)
-            if handle._cancelled:
+            if handle.callback is None:
                 return
             if when > self.now:
                 self.now = when
             ready.append(handle)
         while ready and not self.stopped:
             handle = ready.popleft()
-            if handle._cancelled:
+            callback, process = handle.callback, handle.process
+            if callback is None:
                 continue
-            process = handle.process
             if process is not None:
                 if process.dead:
                     continue
@@ -161,9 +152,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._current = process
             self.steps += 1
             try:
-                handle.run()
+                handle.context.run(callback, *handle.args)
             except Exception as error:
-                self.problems.append(f"{process.name if process else 'world'}: {error!r} in {handle._callback}")
+                self.problems.append(f"{process.name if process else 'world'}: {error!r} in {callback}")
         self._current = None
         if self.steps > self._most_steps:
             raise AssertionError(f"{self.steps} steps by {self.now:.3f} s: this seems never to end")
@@ -205,13 +196,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         else:
             process = context.get(PROCESS)
         handle = Handle(callback, args, context, process)
-        if process is None:
-            when = self.now + delay
-            handle._when = when
-        else:
-            when = self.now + delay / process.rate
-            handle._when = process.offset + when * process.rate
         self._serial += 1
+        when = self.now + (delay if process is None else delay / process.rate)
         heapq.heappush(self._timers, (when, self._serial, handle))
         return handle
 

@@ -253,6 +253,20 @@ class HeldBytes(Request[Held], frozen=True):
     answer = Held
 
 
+class AppendedOnce(Message, frozen=True):
+    """The batch is committed, now or since long."""
+
+    offset: Offset
+
+
+class AppendOnce(Request[AppendedOnce], frozen=True):
+    """Append a batch that bears a token, the payload, to a partition that the node leads, unless it is there."""
+
+    topic_id: bytes
+    partition: int
+    answer = AppendedOnce
+
+
 class Rolled(Message, frozen=True):
     """So many partitionlets went on elsewhere."""
 
@@ -383,6 +397,8 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     Rolled,
     HeldBytes,
     Held,
+    AppendOnce,
+    AppendedOnce,
     Follow,
     Following,
     Frames,

@@ -254,6 +254,14 @@ GOLDEN: list[tuple[Message, bytes]] = [
         b"\x82\xa4type\xadSnapshotPiece\xa4last\xc2",
     ),
     (
+        messages.AppendOnce(b"t" * 4, 7),
+        b"\x83\xa4type\xaaAppendOnce\xa8topic_id\xc4\x04tttt\xa9partition\x07",
+    ),
+    (
+        messages.AppendedOnce(AT),
+        b"\x82\xa4type\xacAppendedOnce\xa6offset\x11",
+    ),
+    (
         messages.Call(9, msgspec.Raw(encode_message(messages.Probe()))),
         b"\x83\xa4type\xa4Call\xa4call\t\xa7message\x81\xa4type\xa5Probe",
     ),

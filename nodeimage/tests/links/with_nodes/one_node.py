@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.broker.broker import Broker
+from headrace.broker.cold_reads import locate, read_all
 from headrace.broker.headrace_admin import handle
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
@@ -15,10 +16,10 @@ from headrace.broker.topics import Topic
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteLink
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import TopicRow
-from headrace.errors import KafkaError
+from headrace.errors import Code, KafkaError
 from headrace.ids import LeaderEpoch, Millis, Offset
 from headrace.node import Node
-from headrace.wire.batch import build_batch, read_batch
+from headrace.wire.batch import Record, build_batch, iter_records, read_batch
 from headrace.wire.client import encode_admin_request
 
 
@@ -82,7 +83,14 @@ class OneNode:
         return found
 
     async def partition(self, name: str, index: int = 0, stream: str = "/s") -> Partition:
-        return await self.broker.partitions.leader(await self.topic(name, stream), index)
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    return await self.broker.partitions.leader(await self.topic(name, stream), index)
+                except KafkaError as error:  # it rolls
+                    if error.code not in (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE):
+                        raise
+                await asyncio.sleep(0.01)
 
     async def append(self, name: str, *values: bytes, partition: int = 0, stream: str = "/s") -> int:
         """Append records as one batch, whoever is home; the high watermark once they are committed."""
@@ -95,6 +103,26 @@ class OneNode:
         leader.append(memoryview(batch), read_batch(batch), append_time=None, now=0, request=waiting)
         await waiting.future
         return leader.high_watermark
+
+    async def records(self, name: str, partition: int = 0, stream: str = "/s") -> list[Record]:
+        """All committed records, as a consumer reads them."""
+        leader = await self.partition(name, partition, stream)
+        found: list[Record] = []
+        at = leader.log_start
+        while at < leader.high_watermark:
+            key = (leader.topic_id, partition)
+            read = await read_all(self.broker, [(key, locate(self.broker, leader, at), 1 << 20)], 1 << 20)
+            runs = read[key]
+            assert not isinstance(runs, Exception), runs
+            new = [record for run in runs for record in iter_records(run) if record.offset >= at]
+            if not new:
+                break
+            found += new
+            at = new[-1].offset + 1
+        return found
+
+    async def values(self, name: str, partition: int = 0, stream: str = "/s") -> list[bytes | None]:
+        return [record.value for record in await self.records(name, partition, stream)]
 
     async def commit(self, group: str, name: str, offset: int, *, partition: int = 0, now: int = 0) -> Sequence[Any]:
         row = await self.row(name)

@@ -1,0 +1,105 @@
+"""What becomes of records that are not of the home's history: pure.
+
+They go to the topic `<topic>.diverged` of the same stream, at the same partition number, with their old place in
+headers. A batch of them is named by a token (producers.py), so that one that is appended again, after a crash, is
+dropped: the producer id is a hash of the topic, the partition and the offset from which on the histories part, the
+sequence is the offset of the batch's first record counted from there. Batches are cut in the same way each time.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from headrace.catalog.names import MAX_LENGTH
+from headrace.ids import Offset
+from headrace.links.comparing import home_at
+from headrace.links.keeping import DIVERGED
+from headrace.links.source import HomeStart
+from headrace.wire.batch import BatchHeader, Record, batch_records, build_batch
+
+__all__ = ["HOME", "OFFSET", "PARTITION", "AsideBatch", "aside_batches", "diverged_name"]
+
+OFFSET, PARTITION, HOME = "headrace.offset", "headrace.partition", "headrace.home"
+MOST_BYTES = 4 << 20
+"""Of one batch's keys, values and headers, unpacked; a larger record goes alone."""
+_BLOCK: Final = 1 << 31
+"""Sequences of one token."""
+
+
+class AsideBatch(NamedTuple):
+    """A batch for the diverged topic, of so many records."""
+
+    batch: bytearray
+    records: int
+
+
+def diverged_name(stream: str, topic: str) -> str:
+    """The name, in its stream, of the topic that keeps what diverged of `topic`."""
+    room = MAX_LENGTH - len(stream) - 1 - len(DIVERGED)
+    if len(topic) <= room:
+        return f"{topic}{DIVERGED}"
+    digest = hashlib.sha256(topic.encode()).hexdigest()[:12]
+    return f"{topic[: max(1, room - 13)].rstrip('.')}-{digest}{DIVERGED}"
+
+
+def token(topic_id: bytes, partition: int, parted: Offset, block: int) -> int:
+    """A producer id below -1 for what parted there."""
+    named = b"headrace diverged" + topic_id + b"".join(part.to_bytes(8, "big") for part in (partition, parted, block))
+    return -2 - (int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 2)
+
+
+def aside_batches(
+    header: BatchHeader,
+    batch: memoryview,
+    *,
+    topic_id: bytes,
+    partition: int,
+    parted: Offset,
+    history: Sequence[HomeStart],
+    origin: str,
+) -> Iterator[AsideBatch]:
+    """What is to be kept of one batch: its records from `parted` on. Raises CorruptBatch, UnsupportedCompression."""
+    some: list[Record] = []
+    size = 0
+    for record in batch_records(header, batch):
+        if record.offset < parted:
+            continue
+        weight = sum(len(part or b"") for part in (record.key, record.value)) + sum(
+            len(name) + len(value or b"") for name, value in record.headers
+        )
+        # A token's sequences end with its block; and no batch is to be larger than one can hold.
+        apart = some and (some[0].offset - parted) // _BLOCK != (record.offset - parted) // _BLOCK
+        if some and (apart or size + weight > MOST_BYTES):
+            yield _built(some, topic_id, partition, parted, history, origin)
+            some, size = [], 0
+        some.append(record)
+        size += weight
+    if some:
+        yield _built(some, topic_id, partition, parted, history, origin)
+
+
+def _built(
+    records: Sequence[Record],
+    topic_id: bytes,
+    partition: int,
+    parted: Offset,
+    history: Sequence[HomeStart],
+    origin: str,
+) -> AsideBatch:
+    block, sequence = divmod(records[0].offset - parted, _BLOCK)
+    rows = []
+    for record in records:
+        counter, cluster = home_at(history, origin, Offset(record.offset))
+        place = [
+            (OFFSET, str(record.offset).encode()),
+            (PARTITION, str(partition).encode()),
+            (HOME, f"{counter}:{cluster}".encode()),
+        ]
+        rows.append((record.timestamp, record.key, record.value, [*record.headers, *place]))
+    built = build_batch(
+        rows,
+        producer_id=token(topic_id, partition, parted, block),
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+    return AsideBatch(built, len(rows))

@@ -1,0 +1,82 @@
+"""What is kept of records that are not of the home's history."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.ids import Offset
+from headrace.links import diverged
+from headrace.links.diverged import aside_batches, diverged_name, token
+from headrace.links.source import HomeStart
+from headrace.wire.batch import BatchHeader, Header, Record, build_batch, iter_batches, iter_records, read_batch
+
+ID = b"i" * 16
+
+
+def built(values: list[bytes], base: int) -> tuple[BatchHeader, memoryview]:
+    batch = build_batch([(1_000 + i, b"k", value, [("h", b"1")]) for i, value in enumerate(values)], base_offset=base)
+    ((header, view),) = iter_batches(memoryview(batch))
+    return header, view
+
+
+def kept(batch: tuple[BatchHeader, memoryview], parted: int) -> list[bytearray]:
+    history = [HomeStart(1, "b", Offset(10))]
+    asides = aside_batches(*batch, topic_id=ID, partition=3, parted=Offset(parted), history=history, origin="a")
+    return [aside.batch for aside in asides]
+
+
+def records(batches: list[bytearray]) -> list[Record]:
+    return [record for batch in batches for record in iter_records(batch)]
+
+
+def test_records_keep_all_that_they_are_and_their_old_place() -> None:
+    (first, second) = records(kept(built([b"x", b"y"], 9), 9))
+    assert (first.timestamp, first.key, first.value) == (1_000, b"k", b"x")
+    place: list[Header] = [("headrace.offset", b"9"), ("headrace.partition", b"3"), ("headrace.home", b"0:a")]
+    assert first.headers == [("h", b"1"), *place]
+    assert second.headers[-1] == ("headrace.home", b"1:b")
+
+
+def test_records_below_where_histories_part_are_not_kept() -> None:
+    assert [record.value for record in records(kept(built([b"x", b"y", b"z"], 9), 11))] == [b"z"]
+    assert kept(built([b"x"], 9), 10) == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_batches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diverged, "MOST_BYTES", 40)
+        yield
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(0, 4))
+def test_a_batch_is_cut_alike_each_time_and_its_tokens_rise(sizes: list[int], parted: int) -> None:
+    batch = built([b"v" * size for size in sizes], 2)
+    once, again = kept(batch, parted), kept(batch, parted)
+    assert once == again
+    headers = [read_batch(each) for each in once]
+    assert all(header.producer_id < -1 and header.base_sequence >= 0 for header in headers)
+    assert [header.base_sequence for header in headers] == sorted({header.base_sequence for header in headers})
+    assert [len(record.value or b"") for record in records(once)] == sizes[max(0, parted - 2) :]
+
+
+def test_tokens_are_of_one_parting_alone() -> None:
+    assert token(ID, 0, Offset(5), 0) == token(ID, 0, Offset(5), 0)
+    others = [token(ID, 1, Offset(5), 0), token(ID, 0, Offset(6), 0), token(ID, 0, Offset(5), 1)]
+    assert len({token(ID, 0, Offset(5), 0), *others}) == 4
+
+
+def test_sequences_beyond_their_range_begin_anew_with_another_token() -> None:
+    base = diverged._BLOCK - 1
+    first, second = (read_batch(each) for each in kept(built([b"x", b"y"], base), 0))
+    assert (first.base_sequence, second.base_sequence) == (base, 0)
+    assert first.producer_id != second.producer_id
+
+
+def test_the_name_fits_however_long_the_topics_is() -> None:
+    assert diverged_name("/s", "t") == "t.diverged"
+    long = [diverged_name("/s", "t" * 240 + last) for last in "ab"]
+    assert len(set(long)) == 2
+    assert all(len(f"/s:{name}") <= 249 and name.endswith(".diverged") for name in long)

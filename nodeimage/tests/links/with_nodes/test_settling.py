@@ -1,0 +1,160 @@
+"""Partitions are rolled for their topics' homes, and what diverged is set aside, on a real node."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from one_node import OneNode, until
+
+from headrace.catalog.commands import HomeChange, SetHome
+from headrace.errors import Code, HeadraceError
+from headrace.ids import Home
+from headrace.links import settling
+from headrace.links.settling import Settler
+
+
+@pytest.fixture
+async def settler(south: OneNode) -> AsyncIterator[Settler]:
+    """One that runs, told of what is applied."""
+    made = Settler(south.broker)
+    south.broker.catalog.on_applied(made.applied)
+    running = asyncio.create_task(made.run())
+    yield made
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def moved(
+    south: OneNode, name: str, home: tuple[int, str], lists: dict[int, list[tuple[int, str, int]]] | None
+) -> None:
+    row = await south.row(name)
+    assert row is not None
+    change = HomeChange(row.topic_id, *home, lists)  # type: ignore[arg-type]
+    assert await south.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+
+
+async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitions: int = 1) -> bool:
+    row = await south.row(name)
+    assert row is not None
+    found = await south.broker.catalog.query(lambda reader: reader.settled([row.number]))
+    return all(found.get((row.number, index)) == Home(*home) for index in range(partitions))
+
+
+async def test_a_home_taken_by_force_begins_where_each_partition_ends(south: OneNode, settler: Settler) -> None:
+    await south.append("t", b"a", b"b")
+    epoch = (await south.partition("t")).leader_epoch
+    await moved(south, "t", (1, south.cluster_id), None)
+    await until(lambda: settled_for(south, "t", (1, south.cluster_id)))
+    row = await south.row("t")
+    assert row is not None
+    histories = await south.broker.catalog.query(lambda reader: reader.histories([row.number]))
+    assert [tuple(start) for start in histories[row.number, 0]] == [(1, south.cluster_id, 2)]
+    leader = await south.partition("t")
+    assert leader.leader_epoch > epoch
+    assert leader.next_offset == 2
+    assert await south.row("t.diverged") is None
+
+
+async def test_what_diverged_is_set_aside_with_its_old_place_and_the_partition_resumes_there(
+    south: OneNode, settler: Settler
+) -> None:
+    for value in (b"a", b"b", b"c", b"d"):
+        await south.append("t", value)
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
+    await until(lambda: settled_for(south, "t", (1, "north")))
+    leader = await south.partition("t")
+    assert (leader.next_offset, leader.high_watermark) == (2, 2)
+    assert await south.values("t") == [b"a", b"b"]
+    aside = await south.records("t.diverged")
+    assert [record.value for record in aside] == [b"c", b"d"]
+    assert [dict(record.headers)["headrace.offset"] for record in aside] == [b"2", b"3"]
+    assert dict(aside[0].headers)["headrace.home"] == f"0:{south.cluster_id}".encode()
+    assert settler.set_aside == 2
+    row = await south.row("t.diverged")
+    assert row is not None
+    assert row.configs["retention.ms"] == "-1"
+
+
+async def test_records_of_the_shared_history_stay(south: OneNode, settler: Settler) -> None:
+    await south.append("t", b"a", b"b")
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
+    await until(lambda: settled_for(south, "t", (1, "north")))
+    assert await south.values("t") == [b"a", b"b"]
+    assert await south.row("t.diverged") is None
+
+
+@pytest.mark.parametrize("step", ["before_roll", "in_the_middle"])
+async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
+    south: OneNode, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    for value in (b"a", b"b", b"c", b"d"):
+        await south.append("t", value)
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
+
+    class Crash(HeadraceError):
+        pass
+
+    appended = 0
+    real = settling.keep_aside
+
+    async def crashing(*arguments: object, **named: object) -> object:
+        nonlocal appended
+        found = await real(*arguments, **named)  # type: ignore[arg-type]
+        appended += 1
+        if appended <= 2:
+            raise Crash("the node ends here")
+        return found
+
+    if step == "before_roll":
+        monkeypatch.setattr(settling, "keep_aside", crashing)
+    else:
+        from headrace.links import setting_aside
+
+        real_append = setting_aside._append
+
+        async def append(*arguments: object) -> None:
+            nonlocal appended
+            await real_append(*arguments)  # type: ignore[arg-type]
+            appended += 1
+            if appended in (2, 3):
+                raise Crash("the node ends here")
+
+        monkeypatch.setattr(setting_aside, "_append", append)
+    made = Settler(south.broker)
+    running = asyncio.create_task(made.run())
+    try:
+        await until(lambda: settled_for(south, "t", (1, "north")))
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    assert appended >= 3
+    assert await south.values("t.diverged") == [b"b", b"c", b"d"]
+    assert await south.values("t") == [b"a"]
+
+
+async def test_the_newest_of_several_homes_counts(south: OneNode, settler: Settler) -> None:
+    for value in (b"a", b"b", b"c"):
+        await south.append("t", value)
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
+    await moved(south, "t", (2, "east"), {0: [(1, "north", 2), (2, "east", 5)]})
+    await moved(south, "t", (3, south.cluster_id), None)
+    await until(lambda: settled_for(south, "t", (3, south.cluster_id)))
+    everything = await south.values("t") + (
+        await south.values("t.diverged") if await south.row("t.diverged") is not None else []
+    )
+    assert sorted(everything) == [b"a", b"b", b"c"]
+
+
+async def test_all_partitions_of_many_topics_are_settled(south: OneNode, settler: Settler) -> None:
+    names = [f"t{index}" for index in range(40)]
+    for name in names:
+        await south.append(name, b"a")
+    rows = [await south.row(name) for name in names]
+    items = [HomeChange(row.topic_id, 1, south.cluster_id, None) for row in rows if row is not None]
+    await south.broker.catalog.submit(SetHome(items=items))
+    for name in names:
+        await until(lambda name=name: settled_for(south, name, (1, south.cluster_id)))  # type: ignore[misc]
+    assert settler.problem is None

@@ -136,6 +136,8 @@ class Broker:
         self.old_reads = OldReads(self)
         self.stream_figures = StreamFigures(self)
         self.producer_ids = ProducerIds(self)
+        self.admin_methods: dict[str, Any] = {}
+        """Admin calls that layers above bring (headrace_admin.add_methods)."""
         self._placing = Placing(cluster)
         self._led: set[Container] = set()
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from headrace.broker import cluster_admin, link_homes, link_source, link_topics
-from headrace.broker.admin_params import NoParams, Params
+from headrace.broker.admin_params import Methods, NoParams, Params
 from headrace.broker.admin_steps import now, submitted, topic_rows
 from headrace.broker.chains import STATES, committed_end, extents, leader_epoch_now, partition_states
 from headrace.broker.create_topics import MAX_PARTITIONS
@@ -49,9 +49,10 @@ async def handle(broker: "Broker", body: bytes, session: Connection) -> bytes:
     """The response's body. Raises MalformedRequest for bytes that are no admin request."""
     name, given = decode_admin_request(body)
     try:
-        method = METHODS.get(name)
+        method = METHODS.get(name) or broker.admin_methods.get(name)
         if method is None:
-            raise KafkaError(Code.INVALID_REQUEST, f"there is no method {name[:100]!r}; there are {', '.join(METHODS)}")
+            known = ", ".join([*METHODS, *broker.admin_methods])
+            raise KafkaError(Code.INVALID_REQUEST, f"there is no method {name[:100]!r}; there are {known}")
         of_session = (session,) if method.of_session else ()
         return encode_admin_response(await method.run(broker, _params(name, method, given), *of_session))
     except HeadraceError as error:
@@ -367,6 +368,13 @@ async def groups_list(broker: "Broker", params: NoParams) -> list[dict[str, obje
 async def groups_show(broker: "Broker", params: OneGroup) -> dict[str, object]:
     """A group's members, and its lag on each partition."""
     return await group_shown(broker, params.group)
+
+
+def add_methods(broker: "Broker", methods: Methods) -> None:
+    """Let `broker` answer these too, which layers above it bring."""
+    for params, _ in methods.values():
+        msgspec.msgpack.Decoder(params)  # as below
+    broker.admin_methods.update((name, _Method(*method)) for name, method in methods.items())
 
 
 class _Method(NamedTuple):

@@ -20,6 +20,7 @@ from headrace.broker import peer_apis
 from headrace.broker.broker import Broker, NodeIdentity
 from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.disk_room import DiskRoom
+from headrace.broker.headrace_admin import add_methods
 from headrace.broker.listener import Connection
 from headrace.broker.node_status import node_status
 from headrace.catalog.service import Catalog
@@ -29,6 +30,8 @@ from headrace.control.observed import Settings
 from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.folder import DataFolder
 from headrace.ids import ContainerId, Millis, NodeId
+from headrace.links.link_admin import LinkAdmin
+from headrace.links.links import Links
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
@@ -146,6 +149,7 @@ class Node:
         await self._catalog.caught_up(replica)
         await self._catalog.ensure_default_stream(Millis(self.broker.now()))
         await self.broker.start()
+        await self._start_links(cluster.secret)
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.broker.cluster.open_data)
         for name, each in listening.items():
@@ -226,6 +230,15 @@ class Node:
         self.controller.start()
         self._closing.push_async_callback(self._disk.close)
         self._closing.push_async_callback(self.controller.close)
+
+    async def _start_links(self, secret: str) -> None:
+        self.links = Links(self.broker, secret=secret)
+        self._closing.push_async_callback(self.links.close)
+        self._handlers.update(self.links.handlers())
+        add_methods(self.broker, LinkAdmin(self.links).methods())
+        self.replicas.on_led.append(self.links.container_led)
+        self.replicas.on_left.append(self.links.container_left)
+        await self.links.start()
 
     async def _serve_http(self, host: str, port: int) -> None:
         from headrace.admin.http import HttpPort  # aiohttp: 10 MB that other nodes do not need

@@ -267,6 +267,19 @@ class AppendOnce(Request[AppendedOnce], frozen=True):
     answer = AppendedOnce
 
 
+class LinksTold(Message, frozen=True):
+    """What the node says of its links is the payload, in msgpack (links.links)."""
+
+
+class LinksAsked(Request[LinksTold], frozen=True):
+    """Ask how these links do on the node."""
+
+    links: list[str]
+    behind: bool = False
+    """Which topics lack how many records, too."""
+    answer = LinksTold
+
+
 class Rolled(Message, frozen=True):
     """So many partitionlets went on elsewhere."""
 
@@ -399,6 +412,8 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     Held,
     AppendOnce,
     AppendedOnce,
+    LinksAsked,
+    LinksTold,
     Follow,
     Following,
     Frames,

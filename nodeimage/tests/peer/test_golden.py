@@ -262,6 +262,14 @@ GOLDEN: list[tuple[Message, bytes]] = [
         b"\x82\xa4type\xacAppendedOnce\xa6offset\x11",
     ),
     (
+        messages.LinksAsked(["l"], True),
+        b"\x83\xa4type\xaaLinksAsked\xa5links\x91\xa1l\xa6behind\xc3",
+    ),
+    (
+        messages.LinksTold(),
+        b"\x81\xa4type\xa9LinksTold",
+    ),
+    (
         messages.Call(9, msgspec.Raw(encode_message(messages.Probe()))),
         b"\x83\xa4type\xa4Call\xa4call\t\xa7message\x81\xa4type\xa5Probe",
     ),

@@ -1,0 +1,400 @@
+"""The admin calls on links and homes, as the command line and the operator make them; any node answers.
+
+What a call changes is one catalog command, so that a repeat, or a crash, leaves a link that is or is not there. What is
+shown is asked of all nodes; one that does not answer is left out.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from headrace.broker.admin_params import NoParams, Params
+from headrace.broker.admin_steps import now
+from headrace.broker.chains import ends
+from headrace.broker.stream_policies import PolicyFields, policy_from
+from headrace.catalog.commands import CreateStream, DeleteLink, PutLink, SetLinkState, StreamPolicy
+from headrace.catalog.link_commands import LinkConfig
+from headrace.catalog.names import check_stream
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import Offset
+from headrace.links.addresses import parse_addresses
+from headrace.links.adopting import adopt_source
+from headrace.links.client import ANY, Client
+from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
+from headrace.links.figures import CONNECTING, FAILED, together
+from headrace.links.keeping import DIVERGED, source_problem
+from headrace.links.links import Links, LinkTold
+from headrace.links.moving import Moving
+from headrace.links.security import security_of
+from headrace.links.source import Hello
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+__all__ = ["LinkAdmin"]
+
+log = structlog.get_logger(__name__)
+
+PAGE: Final = 5_000
+MOST_SHOWN: Final = 1_000
+"""Refused or diverged topics of one link that are shown."""
+PASSED_ON_MS: Final = 540_000
+"""How long another cluster may take to move homes."""
+_anything: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+
+
+class NewLink(Params, frozen=True):
+    source: list[str]
+    source_stream: str
+    stream: str
+    name: str = ""
+    topics: list[str] = ["*"]
+    direction: str = PULL
+    bootstrap: list[str] = []
+    forward_writes: bool = False
+    throttle: int = 0
+    credentials: dict[str, str] = {}
+    if_not_exists: bool = False
+
+
+class OneLink(Params, frozen=True):
+    name: str
+
+
+class LinkChange(Params, frozen=True):
+    name: str
+    source: list[str] | None = None
+    topics: list[str] | None = None
+    direction: str | None = None
+    bootstrap: list[str] | None = None
+    forward_writes: bool | None = None
+    throttle: int | None = None
+    credentials: dict[str, str] | None = None
+
+
+class Adoption(Params, frozen=True):
+    name: str
+    topics: list[str] | None = None
+
+
+class Move(Params, frozen=True):
+    stream: str
+    topics: list[str] | None = None
+    to: str | None = None
+    force: bool = False
+
+
+class LinkAdmin:
+    """One node's."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._broker: Broker = links.broker
+        self._own = links.broker.node.cluster_id
+        self._moving = Moving(links.broker, links=self._links_of, source=links.open_source, behind=self._behind)
+
+    def methods(self) -> Mapping[str, tuple[type[Params], Callable[["Broker", Any], Awaitable[object]]]]:
+        """By name: what a method takes, and what runs it."""
+        return {
+            "link.create": (NewLink, self._create),
+            "link.list": (NoParams, self._list),
+            "link.show": (OneLink, self._show),
+            "link.alter": (LinkChange, self._alter),
+            "link.pause": (OneLink, self._pause),
+            "link.resume": (OneLink, self._resume),
+            "link.delete": (OneLink, self._delete),
+            "link.adopt": (Adoption, self._adopt),
+            "home.move": (Move, self._move),
+        }
+
+    # --- made and changed
+
+    async def _create(self, _broker: "Broker", params: NewLink) -> dict[str, Any]:
+        name = params.name or short_name(params.source, params.source_stream)
+        check_link_name(name)
+        config = checked(
+            LinkConfig(
+                source=params.source,
+                source_stream=params.source_stream,
+                topics=params.topics,
+                direction=params.direction,
+                forward_writes=params.forward_writes,
+                throttle=params.throttle,
+                bootstrap=params.bootstrap,
+                credentials=seal(params.credentials, self._links.secret),
+            ),
+            stream=params.stream,
+        )
+        present = await self._broker.catalog.query(lambda reader: reader.link(name))
+        if present is not None:
+            if params.if_not_exists and self._is_same(present, config, params.stream):
+                return await self._shown(present)
+            raise KafkaError(
+                Code.INVALID_REQUEST,
+                f"there is a link {name} already, into {present.stream}; change it with `headrace link alter {name}`",
+            )
+        hello = await self._greet(config)
+        await self._make_stream(params.stream, hello.policy)
+        config = msgspec.structs.replace(config, source_cluster=hello.cluster_id)
+        if config.direction == BOTH:
+            await self._reverse(name, params.stream, config)
+        outcome = await self._broker.catalog.submit(
+            PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
+        )
+        log.info("link made", link=name, stream=params.stream, source=config.source)
+        return await self._shown(outcome.link)
+
+    def _is_same(self, present: LinkRow, config: LinkConfig, stream: str) -> bool:
+        """Credentials are sealed differently each time."""
+        secret = self._links.secret
+        same_credentials = unseal(present.config.credentials, secret) == unseal(config.credentials, secret)
+        alike = msgspec.structs.replace(
+            config, credentials=present.config.credentials, source_cluster=present.config.source_cluster
+        )
+        return same_credentials and present.stream == stream and present.config == alike
+
+    async def _greet(self, config: LinkConfig) -> Hello:
+        """Who the source is. Raises HeadraceError where it cannot be copied from."""
+        source = self._links.open_source(LinkRow(0, "", "", config, RUNNING, now()))
+        try:
+            hello = await source.hello()
+        finally:
+            await source.close()
+        problem = source_problem(
+            cluster_id=hello.cluster_id,
+            expected=config.source_cluster,
+            own_cluster=self._own,
+            problem=hello.problem,
+        )
+        if problem is not None:
+            raise problem
+        return hello
+
+    async def _make_stream(self, path: str, policy: Mapping[str, Any]) -> None:
+        """The stream that is copied into, where there is none: with the source's policy, on the default volume."""
+        check_stream(path)
+        if await self._broker.catalog.query(lambda reader: reader.stream(path)) is not None:
+            return
+        known = {name: value for name, value in policy.items() if name in StreamPolicy.__struct_fields__}
+        known.pop("volume", None)
+        try:
+            wanted = policy_from(msgspec.convert(known, PolicyFields))
+        except (KafkaError, msgspec.ValidationError):
+            wanted = StreamPolicy()
+        await self._broker.catalog.submit(CreateStream(path=path, policy=wanted, now=now()))
+
+    async def _reverse(self, name: str, stream: str, config: LinkConfig) -> None:
+        """Have the source make a link that pulls from here. Raises KafkaError where it refuses."""
+        params = {
+            "name": name,
+            "source": list(config.bootstrap),
+            "source_stream": stream,
+            "stream": config.source_stream,
+            "topics": list(config.topics),
+            "if_not_exists": True,
+        }
+        try:
+            await self._call(config, "link.create", params)
+        except KafkaError as error:
+            raise KafkaError(
+                error.code, f"the source refuses the link that would pull from here, so none was made: {error}"
+            ) from error
+
+    async def _call(self, config: LinkConfig, method: str, params: Mapping[str, Any], *, wait_ms: int = 0) -> Any:
+        """An admin call at the source."""
+        security = security_of(unseal(config.credentials, self._links.secret))
+        client = Client(parse_addresses(config.source), security=security)
+        try:
+            return await client.admin(ANY, method, params, _anything, wait_ms=wait_ms)
+        finally:
+            await client.close()
+
+    async def _alter(self, _broker: "Broker", params: LinkChange) -> dict[str, Any]:
+        link = await self._link(params.name)
+        given = {
+            name: value
+            for name in ("source", "topics", "direction", "bootstrap", "forward_writes", "throttle")
+            if (value := getattr(params, name)) is not None
+        }
+        if params.credentials is not None:
+            given["credentials"] = seal(params.credentials, self._links.secret)
+        config = checked(msgspec.structs.replace(link.config, **given), stream=link.stream)
+        if params.source is not None or params.credentials is not None:
+            await self._greet(config)
+        if config.direction == BOTH and (link.config.direction != BOTH or params.topics is not None):
+            await self._reverse(link.name, link.stream, config)
+        outcome = await self._broker.catalog.submit(
+            PutLink(name=link.name, stream=link.stream, config=config, now=now(), create=False)
+        )
+        return await self._shown(outcome.link)
+
+    async def _pause(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
+        return await self._set_state(params.name, PAUSED)
+
+    async def _resume(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
+        return await self._set_state(params.name, RUNNING)
+
+    async def _set_state(self, name: str, state: str) -> dict[str, Any]:
+        await self._link(name)
+        outcome = await self._broker.catalog.submit(SetLinkState(name=name, state=state))
+        return await self._shown(outcome.link)
+
+    async def _delete(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
+        link = await self._link(params.name)
+        await self._broker.catalog.submit(DeleteLink(name=link.name))
+        log.info("link deleted", link=link.name, stream=link.stream)
+        return {"deleted": link.name}
+
+    async def _link(self, name: str) -> LinkRow:
+        row = await self._broker.catalog.query(lambda reader: reader.link(name))
+        if row is None:
+            raise KafkaError(
+                Code.INVALID_REQUEST, f"there is no link {name[:100]!r}; `headrace link list` shows those that exist"
+            )
+        return row
+
+    async def _links_of(self, stream: str) -> Sequence[LinkRow]:
+        return await self._broker.catalog.query(lambda reader: reader.links(stream))
+
+    # --- shown
+
+    async def _list(self, _broker: "Broker", _params: NoParams) -> list[dict[str, Any]]:
+        rows = await self._broker.catalog.query(lambda reader: reader.links())
+        told = await self._links.told([row.name for row in rows])
+        streams = await self._broker.catalog.query(partial(_partitions, paths={row.stream for row in rows}))
+        return [
+            self._told_of(row, [each[row.name] for each in told if row.name in each], streams.get(row.stream, 0))
+            for row in rows
+        ]
+
+    async def _show(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
+        row = await self._link(params.name)
+        return {**await self._shown(row), "diverged": await self._diverged(row.stream)}
+
+    async def _shown(self, row: LinkRow) -> dict[str, Any]:
+        told = await self._links.told([row.name])
+        streams = await self._broker.catalog.query(partial(_partitions, paths={row.stream}))
+        return self._told_of(row, [each[row.name] for each in told if row.name in each], streams.get(row.stream, 0))
+
+    def _told_of(self, row: LinkRow, told: Sequence[LinkTold], partitions: int) -> dict[str, Any]:
+        figures = together(each.figures for each in told if each.figures is not None)
+        keeper = next((each for each in told if each.kept), LinkTold())
+        failed = next((each.failed for each in told if each.failed), None)
+        errors = [(keeper.last_error_ms or 0, keeper.last_error)]
+        if figures is not None:
+            errors.append((figures.last_error_ms or 0, figures.reason or None))
+        at, error = max(errors, key=lambda each: (each[1] is not None, each[0]))
+        state = CONNECTING if figures is None else figures.state
+        if failed is not None and row.state == RUNNING:
+            state, error, at = FAILED, failed, int(now())
+        if row.state == PAUSED:
+            state = "Paused"
+        lag = None if figures is None else figures.lag
+        return {
+            "name": row.name,
+            "stream": row.stream,
+            "source": row.config.source,
+            "source_stream": row.config.source_stream,
+            "source_cluster": row.config.source_cluster or keeper.source_cluster or None,
+            "topics": row.config.topics,
+            "direction": row.config.direction,
+            "forward_writes": row.config.forward_writes,
+            "throttle": row.config.throttle,
+            "state": state,
+            "since_ms": None if figures is None else int(now() - figures.state_s * 1000),
+            "lag_records": None if lag is None else lag.records,
+            "lag_bytes": None if lag is None else lag.bytes,
+            "lag_seconds": None if lag is None else lag.seconds,
+            "groups": {} if figures is None else msgspec.to_builtins(figures.groups),
+            "partitions": partitions,
+            "lagging": None if lag is None else lag.partitions,
+            "last_error": error,
+            "last_error_ms": at or None if error is not None else None,
+            "refused": [
+                {"topic": name, "reason": reason} for name, reason in sorted(keeper.refused.items())[:MOST_SHOWN]
+            ],
+            "credentials": credential_names(row.config.credentials, self._links.secret),
+        }
+
+    async def _diverged(self, stream: str) -> list[dict[str, Any]]:
+        """What was set aside in a stream, and is still there."""
+        rows: list[TopicRow] = []
+        after = ""
+        while len(rows) < MOST_SHOWN:
+            page = await self._broker.catalog.query(partial(_page, stream=stream, after=after))
+            rows += [row for row in page if row.name.endswith(DIVERGED)]
+            if len(page) < PAGE:
+                break
+            after = page[-1].name
+        starts = await self._broker.catalog.query(lambda reader: reader.log_starts([row.number for row in rows]))
+        places = [(row, index) for row in rows for index in range(row.partitions)]
+        reached = await ends(self._broker, ((row.topic_id, index) for row, index in places))
+        found = [
+            {
+                "topic": row.name.removesuffix(DIVERGED),
+                "partition": index,
+                "records": reached.get((row.topic_id, index), 0) - starts.get((row.number, index), Offset(0)),
+                "into": row.full_name,
+            }
+            for row, index in places
+        ]
+        return [each for each in found if each["records"]][:MOST_SHOWN]
+
+    async def _behind(self, stream: str) -> dict[bytes, int] | None:
+        """By topic, how many records are known to lack here; None where no link knows."""
+        links = [row for row in await self._links_of(stream) if row.state == RUNNING]
+        if not links:
+            return None
+        told = await self._links.told([row.name for row in links], behind=True)
+        if not any(
+            each.figures and each.figures.records + each.figures.tracked for node in told for each in node.values()
+        ):
+            return None
+        found: dict[bytes, int] = {}
+        for node in told:
+            for each in node.values():
+                for topic_id, records in each.behind.items():
+                    found[topic_id] = found.get(topic_id, 0) + records
+        return found
+
+    # --- homes
+
+    async def _adopt(self, _broker: "Broker", params: Adoption) -> list[dict[str, Any]]:
+        link = await self._link(params.name)
+        source = self._links.open_source(link)
+        try:
+            return await adopt_source(self._broker, source, link, params.topics)
+        finally:
+            await source.close()
+
+    async def _move(self, _broker: "Broker", params: Move) -> Any:
+        check_stream(params.stream)
+        if params.to in (None, "", self._own):
+            return await self._moving.move_here(params.stream, params.topics, force=params.force)
+        links = [row for row in await self._links_of(params.stream) if row.config.source_cluster == params.to]
+        if not links:
+            raise KafkaError(
+                Code.INVALID_REQUEST,
+                f"no link of {params.stream} leads to cluster {params.to}: run this at that cluster, without --to",
+            )
+        asked = {"stream": links[0].config.source_stream, "topics": params.topics, "force": params.force}
+        try:
+            return await self._call(links[0].config, "home.move", asked, wait_ms=PASSED_ON_MS)
+        except HeadraceError as error:
+            raise KafkaError(error.code, f"cluster {params.to} was asked to take the home: {error}") from error
+
+
+def _partitions(reader: Reader, *, paths: set[str]) -> dict[str, int]:
+    """[blocking]"""
+    return {path: row.partitions for path in paths if (row := reader.stream(path)) is not None}
+
+
+def _page(reader: Reader, *, stream: str, after: str) -> list[TopicRow]:
+    """[blocking]"""
+    return reader.topics(stream, after=after, limit=PAGE)

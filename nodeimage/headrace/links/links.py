@@ -1,0 +1,270 @@
+"""All that links are on one node: pullers, the settler, on the node that leads the catalog a keeper for each link, and
+the admin calls about them. Made running by `start`, and told of what changes by the node.
+
+A keeper runs where the catalog is led; when that moves, the old node's keeper ends as soon as it hears of it, and two at
+the same time do no harm (keeper.py). A link that cannot be opened, or whose keeper ends for an unforeseen reason, is
+begun anew after a moment; the others go on.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from headrace.catalog.commands import DeleteLink, PutLink, RollDone, SetHome, SetLinkState
+from headrace.catalog.rows import RUNNING, LinkRow, Replaced
+from headrace.catalog.service import CatalogFailed, Change
+from headrace.errors import HeadraceError
+from headrace.links.addresses import parse_addresses
+from headrace.links.client import Client
+from headrace.links.config import unseal
+from headrace.links.figures import LinkFigures
+from headrace.links.headrace_source import HeadraceSource
+from headrace.links.keeper import Keeper
+from headrace.links.pullers import Pullers
+from headrace.links.security import security_of
+from headrace.links.setting_aside import append_once
+from headrace.links.settling import Settler
+from headrace.links.source import Source
+from headrace.peer.messages import AppendedOnce, AppendOnce, LinksAsked, LinksTold, Message
+from headrace.peer.server import Handler
+from headrace.peer.session import Session
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.container.container import Container
+
+__all__ = ["Links", "LinkTold"]
+
+log = structlog.get_logger(__name__)
+
+AGAIN_S: Final = 1.0
+ASK_S: Final = 2.0
+MOST_BEHIND: Final = 200_000
+"""Topics of which a node says how far they are behind."""
+
+
+class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one node says of a link."""
+
+    figures: LinkFigures | None = None
+    failed: str | None = None
+    kept: bool = False
+    """This node keeps it, and says what follows."""
+    source_cluster: str = ""
+    refused: dict[str, str] = {}
+    last_error: str | None = None
+    last_error_ms: int | None = None
+    behind: dict[bytes, int] = {}
+    """By topic, how many records are known to lack."""
+
+
+_told = msgspec.msgpack.Decoder(dict[str, LinkTold])
+
+
+class Links:
+    """One node's."""
+
+    def __init__(self, broker: "Broker", *, secret: str) -> None:
+        """`secret`: the cluster's, with which credentials are sealed."""
+        self.broker = broker
+        self.secret = secret
+        self.settler = Settler(broker)
+        self.pullers = Pullers(broker, open_source=self.open_source, on_higher=self._higher_found)
+        self._keepers: dict[str, tuple[LinkRow, Keeper, asyncio.Task[None]]] = {}
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Begin. The broker runs."""
+        self.broker.catalog.on_applied(self._applied)
+        for container in list(self.broker.containers.values()):
+            self.container_led(container)
+        self.broker.spawn(self.settler.run())
+        await self.pullers.start()
+        self._changed.set()
+        self._following = self.broker.spawn(self._follow())
+
+    async def close(self) -> None:
+        """End all that is under way."""
+        self._closed = True
+        if hasattr(self, "_following"):
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        for name in list(self._keepers):
+            await self._end(name)
+        await self.pullers.close()
+
+    def open_source(self, link: LinkRow) -> Source:
+        """The link's source, opened anew. Raises KafkaError for credentials that cannot be used."""
+        security = security_of(unseal(link.config.credentials, self.secret))
+        return HeadraceSource(Client(parse_addresses(link.config.source), security=security), link.config.source_stream)
+
+    def bootstrap(self, link: LinkRow) -> list[str]:
+        """This cluster's addresses, as the source may reach them."""
+        if link.config.bootstrap:
+            return list(link.config.bootstrap)
+        return [f"{node.host}:{node.port}" for node in self.broker.cluster.nodes()][:16]
+
+    # --- what happens
+
+    def container_led(self, container: "Container") -> None:
+        """This node leads a container from now on."""
+        self.settler.container_led(container)
+        self.pullers.container_led(container)
+        self._changed.set()
+
+    def container_left(self, container: "Container") -> None:
+        """This node leads a container no more."""
+        self.pullers.container_left(container)
+        self._changed.set()
+
+    def _applied(self, changes: Sequence[Change]) -> None:
+        self.settler.applied(changes)
+        for command, _ in changes:
+            match command:
+                case PutLink() | SetLinkState() | DeleteLink():
+                    self._changed.set()
+                case Replaced():
+                    self._changed.set()
+                    for _, keeper, _ in self._keepers.values():
+                        keeper.look_at_all()
+                case SetHome():
+                    self._tell([item.topic_id for item in command.items])
+                case RollDone():
+                    self._tell([item.topic_id for item in command.items if item.home is not None])
+                case _:
+                    pass
+
+    def _tell(self, topic_ids: Sequence[bytes]) -> None:
+        if topic_ids:
+            for _, keeper, _ in self._keepers.values():
+                keeper.changed_here(topic_ids)
+
+    def _higher_found(self, link: str, topic_id: bytes) -> None:
+        """A puller met a higher home at the source."""
+        held = self._keepers.get(link)
+        if held is not None:
+            held[1].changed_here([topic_id])
+
+    # --- keepers
+
+    def keeper(self, name: str) -> Keeper | None:
+        """A link's, where this node keeps it."""
+        held = self._keepers.get(name)
+        return None if held is None else held[1]
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._keep_up()
+            except CatalogFailed:
+                return  # this node ends
+            except HeadraceError as error:
+                log.warning("links are not kept yet", reason=str(error))
+                await asyncio.sleep(AGAIN_S)
+                self._changed.set()
+
+    async def _keep_up(self) -> None:
+        leads = self.broker.catalog_container is not None
+        rows = await self.broker.catalog.query(lambda reader: reader.links()) if leads else []
+        wanted = {row.name: row for row in rows if row.state == RUNNING}
+        for name, (row, _, task) in list(self._keepers.items()):
+            if name not in wanted or task.done() or not _same(row, wanted[name]):
+                await self._end(name)
+        for name, row in wanted.items():
+            if name not in self._keepers:
+                try:
+                    source = self.open_source(row)
+                except HeadraceError as error:
+                    log.warning("a link cannot be opened", link=name, reason=str(error))
+                    continue
+                keeper = Keeper(self.broker, row, source, bootstrap=lambda row=row: self.bootstrap(row))  # type: ignore[misc]
+                task = self.broker.spawn(self._keep(keeper, source))
+                self._keepers[name] = (row, keeper, task)
+
+    async def _keep(self, keeper: Keeper, source: Source) -> None:
+        try:
+            await keeper.run()
+        except Exception:
+            log.exception("a link's keeper failed", link=keeper.link.name)
+            await asyncio.sleep(AGAIN_S)
+            self._changed.set()
+        finally:
+            await source.close()
+
+    async def _end(self, name: str) -> None:
+        _, _, task = self._keepers.pop(name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    # --- what is told
+
+    def handlers(self) -> Mapping[type[Message], Handler]:
+        """What other nodes ask."""
+        return {AppendOnce: self._append_once, LinksAsked: self._links_asked}
+
+    async def _append_once(self, asked: AppendOnce, payload: memoryview, _session: Session) -> AppendedOnce:
+        return AppendedOnce(await append_once(self.broker, asked.topic_id, asked.partition, bytearray(payload)))
+
+    async def _links_asked(
+        self, asked: LinksAsked, _payload: memoryview, _session: Session
+    ) -> tuple[LinksTold, list[bytes]]:
+        return LinksTold(), [msgspec.msgpack.encode(self.told_here(asked.links, behind=asked.behind))]
+
+    def told_here(self, names: Sequence[str], *, behind: bool = False) -> dict[str, LinkTold]:
+        """What this node says of these links."""
+        found: dict[str, LinkTold] = {}
+        for name in names:
+            keeper = self.keeper(name)
+            told = LinkTold(
+                figures=self.pullers.figures(name),
+                failed=self.pullers.failed.get(name),
+                behind=self._behind(name) if behind else {},
+            )
+            if keeper is not None:
+                told = msgspec.structs.replace(
+                    told,
+                    kept=True,
+                    source_cluster=keeper.source_cluster,
+                    refused=dict(keeper.refused),
+                    last_error=keeper.last_error,
+                    last_error_ms=keeper.last_error_ms,
+                )
+            found[name] = told
+        return found
+
+    def _behind(self, name: str) -> dict[bytes, int]:
+        puller = self.pullers.puller(name)
+        found: dict[bytes, int] = {}
+        for pull in () if puller is None else puller.state.pulls.all.values():
+            records = pull.lag_records()
+            if records and len(found) < MOST_BEHIND:
+                found[pull.at.topic_id] = found.get(pull.at.topic_id, 0) + records
+        return found
+
+    async def told(self, names: Sequence[str], *, behind: bool = False) -> list[dict[str, LinkTold]]:
+        """What each node says that answers."""
+        asked = LinksAsked(list(names), behind)
+
+        async def one(node: Any) -> dict[str, LinkTold]:
+            if node.node_id == self.broker.node_id:
+                return self.told_here(names, behind=behind)
+            try:
+                _, payload = await self.broker.cluster.ask(node, asked, timeout_s=ASK_S)
+                return _told.decode(payload)
+            except (HeadraceError, OSError, msgspec.DecodeError) as error:
+                log.info("a node does not tell of its links", node=node.node_id, reason=str(error))
+                return {}
+
+        return list(await asyncio.gather(*map(one, self.broker.cluster.nodes())))
+
+
+def _same(old: LinkRow, new: LinkRow) -> bool:
+    """Whether a keeper may go on; that the source has told who it is, it knows itself."""
+    config = msgspec.structs.replace(new.config, source_cluster=old.config.source_cluster)
+    return config == old.config and new._replace(config=old.config) == old

@@ -1,8 +1,8 @@
 """Clashes resolved: the source is home of topics that this cluster has too, under the same names.
 
-Ours take no writes any more, are set aside whole into `<topic>.diverged`, and are deleted; the link then makes copies of
-the source's. Broken off anywhere, it goes on when it is asked for again: what is set aside is known by its token, and
-nothing is deleted before all of it is there.
+Ours take no writes any more, are set aside whole into `<topic>.diverged`, and are deleted; the link then makes copies
+of the source's. Broken off anywhere, it goes on when it is asked for again: what is set aside is known by its token,
+and nothing is deleted before all of it is there.
 """
 
 import asyncio
@@ -65,10 +65,8 @@ async def adopt_source(
         after = page.after
         if after is None:
             break
-    for name in names or ():
-        if name not in seen:
-            answers.append(_answer(name, error="the source has no such topic, or the link does not copy it"))
-    return answers
+    missing = "the source has no such topic, or the link does not copy it"
+    return answers + [_answer(name, error=missing) for name in names or () if name not in seen]
 
 
 async def _adopt_one(broker: "Broker", row: TopicRow, topic: SourceTopic, link: LinkRow) -> dict[str, Any]:

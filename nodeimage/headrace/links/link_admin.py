@@ -4,7 +4,6 @@ What a call changes is one catalog command, so that a repeat, or a crash, leaves
 shown is asked of all nodes; one that does not answer is left out.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -54,12 +53,12 @@ class NewLink(Params, frozen=True):
     source_stream: str
     stream: str
     name: str = ""
-    topics: list[str] = ["*"]
+    topics: list[str] = msgspec.field(default_factory=lambda: ["*"])
     direction: str = PULL
-    bootstrap: list[str] = []
+    bootstrap: list[str] = msgspec.field(default_factory=list)
     forward_writes: bool = False
     throttle: int = 0
-    credentials: dict[str, str] = {}
+    credentials: dict[str, str] = msgspec.field(default_factory=dict)
     if_not_exists: bool = False
 
 

@@ -1,8 +1,8 @@
 """All that links are on one node: pullers, the settler, on the node that leads the catalog a keeper for each link, and
 the admin calls about them. Made running by `start`, and told of what changes by the node.
 
-A keeper runs where the catalog is led; when that moves, the old node's keeper ends as soon as it hears of it, and two at
-the same time do no harm (keeper.py). A link that cannot be opened, or whose keeper ends for an unforeseen reason, is
+A keeper runs where the catalog is led; when that moves, the old node's keeper ends as soon as it hears of it, and two
+at the same time do no harm (keeper.py). A link that cannot be opened, or whose keeper ends for an unforeseen reason, is
 begun anew after a moment; the others go on.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.container.container import Container
 
-__all__ = ["Links", "LinkTold"]
+__all__ = ["LinkTold", "Links"]
 
 log = structlog.get_logger(__name__)
 

@@ -1,8 +1,8 @@
 """Moves homes of topics to this cluster: agreed with the present home, or by force.
 
-Agreed: the present home cedes (`home.cede`: from then on it takes no writes, and its partitions end where they end), its
-histories are adopted here, the partitions are settled, what they lack is still copied, and from the offset on at which
-the new home begins writes are accepted. Each step may be repeated, and is looked up anew when the move is asked for
+Agreed: the present home cedes (`home.cede`: from then on it takes no writes, and its partitions end where they end),
+its histories are adopted here, the partitions are settled, what they lack is still copied, and from the offset on at
+which the new home begins writes are accepted. Each step may be repeated, and is looked up anew when the move is asked for
 again: after a crash anywhere it goes on by itself, since the keeper of the link finds the higher home at the source.
 
 By force: this cluster takes the next home epoch, from where its partitions end. What the former home has beyond that is
@@ -204,7 +204,7 @@ class Moving:
         ]
 
     async def _cede(self, source: Source, ids: Sequence[bytes]) -> tuple[dict[bytes, Ceded], dict[bytes, str]]:
-        """Ask the home to cede these topics; what it says of those that it does, and why it does not cede the others."""
+        """Ask the home to cede topics; what it says of those that it does, and why it does not cede the others."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLED_S
         asked = list(ids)

@@ -13,6 +13,18 @@ from one_node import OneNode
 
 from headrace.broker.broker import NodeSettings
 from headrace.node import Node, Options
+from headrace.wire import cold
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_versions import encode_response as encode_api_versions
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _schemas() -> None:
+    """Loaded before anybody waits for an answer: the first use takes seconds on a machine that has much else to do."""
+    for version in range(5):
+        cold.prepare(ApiKey.API_VERSIONS, version)
+        encode_api_versions(version)
+
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 

@@ -17,10 +17,14 @@ from headrace.catalog.commands import CommitCursors, Cursor, DeleteLink
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, KafkaError
-from headrace.ids import LeaderEpoch, Millis, Offset
+from headrace.ids import LeaderEpoch, Millis, NodeId, Offset
+from headrace.links.addresses import parse_addresses
+from headrace.links.client import Client
+from headrace.links.security import Security
 from headrace.node import Node
 from headrace.wire.batch import Record, build_batch, iter_records, read_batch
 from headrace.wire.client import encode_admin_request
+from headrace.wire.produce import PartitionRecords
 
 
 async def until(holds: Callable[[], bool] | Callable[[], Awaitable[bool]], timeout_s: float = 30) -> None:
@@ -103,6 +107,24 @@ class OneNode:
         leader.append(memoryview(batch), read_batch(batch), append_time=None, now=0, request=waiting)
         await waiting.future
         return leader.high_watermark
+
+    async def produce(self, name: str, *values: bytes, partition: int = 0, stream: str = "/s") -> None:
+        """As a client would, until it is taken or refused for good. Raises KafkaError."""
+        await self.topic(name, stream, create=True)
+        client = Client(parse_addresses([self.bootstrap]), security=Security())
+        batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values])
+        part = PartitionRecords(f"{stream}:{name}", partition, memoryview(batch))
+        try:
+            async with asyncio.timeout(30):
+                while True:
+                    (result,) = await client.produce(NodeId(1), [part])
+                    if not result.error:
+                        return
+                    if result.error not in (Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER):
+                        raise KafkaError(Code(result.error), result.message or "")
+                    await asyncio.sleep(0.02)
+        finally:
+            await client.close()
 
     async def records(self, name: str, partition: int = 0, stream: str = "/s") -> list[Record]:
         """All committed records, as a consumer reads them."""

@@ -1,0 +1,224 @@
+"""Two clusters, and the links between them: copies, failover, failback, both ways, clashes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from one_node import OneNode, until
+
+from headrace.errors import Code, KafkaError
+from headrace.ids import Home
+
+StartCluster = Callable[[str], Awaitable[OneNode]]
+
+
+@pytest.fixture
+async def north(start: StartCluster) -> OneNode:
+    """Another cluster, with a stream /s."""
+    node = await start("north")
+    await node.admin("stream.create", path="/s")
+    return node
+
+
+async def linked(target: OneNode, source: OneNode, /, **params: Any) -> dict[str, Any]:
+    """A link into `target`'s /s from `source`'s."""
+    fields = {"name": "l", "source": [source.bootstrap], "source_stream": "/s", "stream": "/s"}
+    shown: dict[str, Any] = await target.admin("link.create", **{**fields, **params})
+    return shown
+
+
+async def has(cluster: OneNode, name: str, values: list[bytes], partition: int = 0) -> bool:
+    if await cluster.row(name) is None:
+        return False
+    return await cluster.values(name, partition) == values
+
+
+async def home_is(cluster: OneNode, name: str, home: OneNode) -> bool:
+    row = await cluster.row(name)
+    return row is not None and row.home is not None and row.home.cluster == home.cluster_id
+
+
+async def test_copies_follow_with_ids_offsets_and_cursors(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a")
+    await north.produce("t", b"b", b"c")
+    assert await north.commit("g", "t", 2) == [Code.NONE]
+    shown = await linked(south, north)
+    assert shown["source_cluster"] == north.cluster_id
+    await until(lambda: has(south, "t", [b"a", b"b", b"c"]))
+    there, here = await north.row("t"), await south.row("t")
+    assert there is not None
+    assert here is not None
+    assert here.topic_id == there.topic_id
+    assert here.home == Home(0, north.cluster_id)
+    assert await south.records("t") == await north.records("t")
+
+    async def cursor_is_here() -> bool:
+        return await south.cursor("g", "t") == 2
+
+    await until(cursor_is_here)
+    await north.produce("late", b"x")
+    await north.produce("t", b"d")
+    await until(lambda: has(south, "late", [b"x"]))
+    await until(lambda: has(south, "t", [b"a", b"b", b"c", b"d"]))
+
+    async def caught_up() -> bool:
+        return (await south.admin("link.show", name="l"))["state"] == "CaughtUp"
+
+    await until(caught_up)
+    shown = await south.admin("link.show", name="l")
+    assert (shown["lag_records"], shown["refused"], shown["diverged"], shown["last_error"]) == (0, [], [], None)
+
+
+async def test_a_copy_takes_no_writes_and_names_its_home(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    with pytest.raises(KafkaError, match=north.cluster_id) as caught:
+        await south.produce("t", b"mine")
+    assert caught.value.code is Code.POLICY_VIOLATION
+
+
+async def test_an_agreed_move_loses_nothing_and_the_old_home_follows(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a", b"b")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a", b"b"]))
+    (moved,) = await south.admin("home.move", stream="/s")
+    assert moved == {
+        "topic": "/s:t",
+        "home": south.cluster_id,
+        "counter": 1,
+        "moved": True,
+        "not_replicated": 0,
+        "error": None,
+    }
+    await south.produce("t", b"c")
+    with pytest.raises(KafkaError, match=south.cluster_id):
+        await north.produce("t", b"d")
+    await until(lambda: has(north, "t", [b"a", b"b", b"c"]))
+    (again,) = await south.admin("home.move", stream="/s")
+    assert (again["moved"], again["error"]) == (False, None)
+    # And back: by the link that the announcement made.
+    (back,) = await north.admin("home.move", stream="/s", topics=["t"])
+    assert (back["moved"], back["error"], back["counter"]) == (True, None, 2)
+    await north.produce("t", b"e")
+    await until(lambda: has(south, "t", [b"a", b"b", b"c", b"e"]))
+    assert await south.row("t.diverged") is None
+    assert await north.row("t.diverged") is None
+
+
+async def test_a_forced_move_sets_aside_what_only_the_old_home_had(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a", b"b")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a", b"b"]))
+    await south.admin("link.pause", name="l")
+    await north.produce("t", b"lost-1")
+    await north.produce("t", b"lost-2")
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
+    assert (moved["moved"], moved["home"], moved["error"]) == (True, south.cluster_id, None)
+    await south.produce("t", b"c")
+    await south.admin("link.resume", name="l")
+    await until(lambda: has(north, "t", [b"a", b"b", b"c"]))
+    await until(lambda: has(north, "t.diverged", [b"lost-1", b"lost-2"]))
+    assert [dict(each.headers)["headrace.offset"] for each in await north.records("t.diverged")] == [b"2", b"3"]
+    (back,) = [each["name"] for each in await north.admin("link.list")]
+    shown = await north.admin("link.show", name=back)
+    assert shown["diverged"] == [{"topic": "t", "partition": 0, "records": 2, "into": "/s:t.diverged"}]
+    (home,) = await north.admin("home.move", stream="/s", topics=["t"])
+    assert home["moved"], home
+    await north.produce("t", b"d")
+    await until(lambda: has(south, "t", [b"a", b"b", b"c", b"d"]))
+    assert await has(north, "t.diverged", [b"lost-1", b"lost-2"])
+
+
+async def test_homes_on_both_sides_of_a_link_in_both_directions(south: OneNode, north: OneNode) -> None:
+    await north.produce("of-north", b"n")
+    await south.produce("of-south", b"s")
+    await linked(south, north, direction="both", bootstrap=[south.bootstrap])
+    await until(lambda: has(south, "of-north", [b"n"]))
+    await until(lambda: has(north, "of-south", [b"s"]))
+    assert [each["name"] for each in await north.admin("link.list")] == ["l"]
+    await linked(south, north, direction="both", bootstrap=[south.bootstrap], if_not_exists=True)
+    await north.produce("of-north", b"n2")
+    await south.produce("of-south", b"s2")
+    await until(lambda: has(south, "of-north", [b"n", b"n2"]))
+    await until(lambda: has(north, "of-south", [b"s", b"s2"]))
+
+
+async def test_a_clash_is_refused_until_the_sources_topic_is_adopted(south: OneNode, north: OneNode) -> None:
+    await south.produce("t", b"ours-1", b"ours-2")
+    await north.produce("t", b"theirs")
+    await linked(south, north)
+
+    async def refused() -> bool:
+        return [each["topic"] for each in (await south.admin("link.show", name="l"))["refused"]] == ["t"]
+
+    await until(refused)
+    assert await has(south, "t", [b"ours-1", b"ours-2"])
+    assert await south.admin("link.adopt", name="l") == [
+        {"topic": "t", "records": 2, "into": "/s:t.diverged", "error": None}
+    ]
+    await until(lambda: has(south, "t", [b"theirs"]))
+    assert await has(south, "t.diverged", [b"ours-1", b"ours-2"])
+
+
+async def test_a_deleted_link_leaves_copies_and_one_made_again_goes_on(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    await south.admin("link.delete", name="l")
+    await north.produce("t", b"b")
+    with pytest.raises(KafkaError):
+        await south.produce("t", b"mine")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a", b"b"]))
+
+
+async def test_a_source_that_cannot_be_copied_from_is_refused_with_a_clear_line(south: OneNode, north: OneNode) -> None:
+    async def refused(**params: Any) -> str:
+        with pytest.raises(KafkaError) as caught:
+            await linked(south, north, **params)
+        return str(caught.value)
+
+    assert "itself" in await refused(source=[south.bootstrap])
+    assert "no stream /other" in await refused(source_stream="/other")
+    assert "127.0.0.1:1" in await refused(source=["127.0.0.1:1"])
+    assert await south.admin("link.list") == []
+
+
+async def test_moving_home_without_a_link_says_what_to_do(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    await south.admin("link.delete", name="l")
+    (moved,) = await south.admin("home.move", stream="/s")
+    assert "--force" in moved["error"]
+    with pytest.raises(KafkaError, match="run this at that cluster"):
+        await south.admin("home.move", stream="/s", to=north.cluster_id)
+    (unknown,) = await south.admin("home.move", stream="/s", topics=["nothing"])
+    assert "there is no topic" in unknown["error"]
+
+
+async def test_a_home_is_given_to_another_cluster_through_a_link(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north, direction="both", bootstrap=[south.bootstrap])
+    await until(lambda: has(south, "t", [b"a"]))
+    (moved,) = await north.admin("home.move", stream="/s", to=south.cluster_id)
+    assert (moved["moved"], moved["home"]) == (True, south.cluster_id)
+    await until(lambda: home_is(north, "t", south))
+    await south.produce("t", b"b")
+    await until(lambda: has(north, "t", [b"a", b"b"]))
+
+
+async def test_many_topics_move_together(south: OneNode, north: OneNode) -> None:
+    names = [f"t{index}" for index in range(60)]
+    for name in names:
+        await north.produce(name, b"a")
+    await linked(south, north)
+    for name in names:
+        await until(lambda name=name: has(south, name, [b"a"]))  # type: ignore[misc]
+    moved = await south.admin("home.move", stream="/s")
+    assert [each["error"] for each in moved] == [None] * 60
+    await asyncio.gather(*(south.produce(name, b"b") for name in names))
+    for name in names:
+        await until(lambda name=name: has(north, name, [b"a", b"b"]))  # type: ignore[misc]

@@ -237,6 +237,7 @@ async def topic_show(broker: "Broker", params: OneTopic) -> dict[str, object]:
     return {
         "topic": row.full_name,
         "topic_id": shown_id(row.topic_id),
+        **({} if row.home is None else {"home": {"cluster": row.home.cluster, "counter": row.home.counter}}),
         "created_ms": row.created,
         "retention_ms": policy.retention_ms,
         "retention_bytes": policy.retention_bytes,

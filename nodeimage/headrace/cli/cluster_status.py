@@ -1,6 +1,7 @@
 """`headrace status`: nodes, redundancy, what happened lately. Any node tells; events are asked of all of them."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -26,6 +27,7 @@ NODE_COLUMNS: Final = (
 LACKING_COLUMNS: Final = ("container", "kind", "volume", "primary", "in_sync", "wanted", "reason", "behind_bytes")
 TURNS: Final = ("lost", "whole")
 """Kinds of the events by which redundancy turns."""
+LINK_FIELDS: Final = ("name", "stream", "state", "lag_records", "last_error")
 EVENT_COLUMNS: Final = ("at_ms", "kind", "container", "reason")
 
 
@@ -80,6 +82,7 @@ def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[
         "cluster": answer["cluster"],
         "controller": answer["controller"],
         **{name: own[name] for name in ("streams", "topics", "partitions")},
+        "links": [{name: each[name] for name in LINK_FIELDS} for each in cluster.admin("link.list")],
         **{name: answer[name] for name in ("redundancy", "volumes", "nodes", "lacking")},
         "events": newest_events((each for each in seen if each is not None), events),
     }
@@ -127,6 +130,12 @@ def volume_in_words(volume: Mapping[str, Any]) -> str:
     return f"{said}; {volume['problem']}" if volume["problem"] else said
 
 
+def links_in_words(links: Iterable[Mapping[str, Any]]) -> str:
+    """How many links are in which state."""
+    states = Counter(each["state"] for each in links)
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+
+
 def controller_in_words(controller: int | None, nodes: Iterable[Mapping[str, Any]]) -> str:
     """Who is the controller; another takes over within seconds where that node does not answer."""
     if controller is None:
@@ -160,6 +169,8 @@ def _print(shown: dict[str, Any]) -> None:
     heading["controller"] = controller_in_words(shown["controller"], shown["nodes"])
     heading |= {name: shown[name] for name in ("streams", "topics", "partitions")}
     heading |= {f"volume {each['volume']}": volume_in_words(each) for each in shown["volumes"]}
+    if shown["links"]:
+        heading["links"] = links_in_words(shown["links"])
     heading["redundancy"] = redundancy_in_words(shown["redundancy"])
     if clocks := clocks_in_words(shown["nodes"]):
         heading["clocks"] = clocks

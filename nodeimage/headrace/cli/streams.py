@@ -79,8 +79,12 @@ def list_streams(bootstrap: Bootstrap = None, data: DataFolder = None, output: O
 
 @app.command()
 def show(path: Path, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show one stream: its policy and how much is in it."""
-    _show(_call(bootstrap, data, "stream.show", {"path": path, "figures": True}), output)
+    """Show one stream: its policy, how much is in it, and the links that copy into it."""
+    shown = _call(bootstrap, data, "stream.show", {"path": path, "figures": True})
+    links = [each for each in _call(bootstrap, data, "link.list", {}) if each["stream"] == path]
+    if links:
+        shown["links"] = [f"{each['name']} ({each['state']})" for each in links]
+    _show(shown, output)
 
 
 @app.command()

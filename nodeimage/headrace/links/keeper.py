@@ -85,6 +85,10 @@ class Keeper:
         self._tries: dict[bytes, int] = {}
         self._behind: dict[bytes, float] = {}
         """Topics of which the source does not know a home that is neither here nor there, since when."""
+        self._followed: set[bytes] = set()
+        """Topics that moved here, of which the source was told so that it follows."""
+        self._ids: dict[str, bytes] = {}
+        """By name, the source's topics that are refused."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
 
@@ -94,6 +98,10 @@ class Keeper:
         """Homes of these topics, or what their partitions are settled for, have changed in this cluster."""
         self._due.update(dict.fromkeys(topic_ids))
         self._wake.set()
+
+    def deleted_here(self, names: Iterable[str]) -> None:
+        """Topics of these names are gone here: they may have been in the way."""
+        self.changed_here([self._ids[name] for name in names if name in self._ids])
 
     def look_at_all(self) -> None:
         """All topics are to be looked at: the catalog's rows were replaced, or the link was altered."""
@@ -261,9 +269,13 @@ class Keeper:
         for row in found.relay:
             if at - self._behind.setdefault(row.topic_id, at) >= RELAY_S:
                 found.announce.append(row)
+        found.announce += [row for row in found.follow if row.topic_id not in self._followed]
         done = await carry_out(self._broker, self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
+        self._followed.update(row.topic_id for row in found.follow if row.topic_id not in done.later)
         for name in found.fine:
             self.refused.pop(name, None)
+            self._ids.pop(name, None)
+        self._ids.update((topic.name, topic.topic_id) for topic in topics if topic.name in found.refused)
         for name, reason in (found.refused | done.refused).items():
             self._refuse(name, reason)
         for topic in topics:

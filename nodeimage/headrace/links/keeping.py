@@ -53,6 +53,8 @@ class Plan:
     """The source does not know of the home yet, and it is this cluster."""
     relay: list[TopicRow] = field(default_factory=list)
     """It does not know of it yet, and it is another cluster, which may tell it first."""
+    follow: list[TopicRow] = field(default_factory=list)
+    """The source knows that the home moved here; whether it has a link that follows is not known."""
     refused: dict[str, str] = field(default_factory=dict)
     """By name, what cannot be done, and what to do about it."""
     fine: list[str] = field(default_factory=list)
@@ -123,6 +125,8 @@ def _look(
             (found.announce if ours.cluster == own_cluster else found.relay).append(row)
         return None
     if ours.cluster == own_cluster:
+        if ours.counter > 0:
+            found.follow.append(row)
         return None
     return _follow(found, topic, row)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from headrace.catalog.commands import DeleteLink, PutLink, RollDone, SetHome, SetLinkState
-from headrace.catalog.rows import RUNNING, LinkRow, Replaced
+from headrace.catalog.commands import DeleteLink, DeleteTopics, PutLink, RollDone, SetHome, SetLinkState
+from headrace.catalog.rows import RUNNING, LinkRow, Replaced, TopicOutcome, TopicRow
 from headrace.catalog.service import CatalogFailed, Change
 from headrace.errors import HeadraceError
 from headrace.links.addresses import parse_addresses
@@ -123,7 +123,7 @@ class Links:
 
     def _applied(self, changes: Sequence[Change]) -> None:
         self.settler.applied(changes)
-        for command, _ in changes:
+        for command, outcome in changes:
             match command:
                 case PutLink() | SetLinkState() | DeleteLink():
                     self._changed.set()
@@ -131,6 +131,10 @@ class Links:
                     self._changed.set()
                     for _, keeper, _ in self._keepers.values():
                         keeper.look_at_all()
+                case DeleteTopics() if isinstance(outcome, list):
+                    self._tell_deleted(
+                        [made.topic for made in outcome if isinstance(made, TopicOutcome) and made.topic]
+                    )
                 case SetHome():
                     self._tell([item.topic_id for item in command.items])
                 case RollDone():
@@ -142,6 +146,10 @@ class Links:
         if topic_ids:
             for _, keeper, _ in self._keepers.values():
                 keeper.changed_here(topic_ids)
+
+    def _tell_deleted(self, rows: Sequence[TopicRow]) -> None:
+        for _, keeper, _ in self._keepers.values():
+            keeper.deleted_here(row.name for row in rows if row.stream == keeper.link.stream)
 
     def _higher_found(self, link: str, topic_id: bytes) -> None:
         """A puller met a higher home at the source."""

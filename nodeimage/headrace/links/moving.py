@@ -2,8 +2,9 @@
 
 Agreed: the present home cedes (`home.cede`: from then on it takes no writes, and its partitions end where they end),
 its histories are adopted here, the partitions are settled, what they lack is still copied, and from the offset on at
-which the new home begins writes are accepted. Each step may be repeated, and is looked up anew when the move is asked for
-again: after a crash anywhere it goes on by itself, since the keeper of the link finds the higher home at the source.
+which the new home begins writes are accepted. Each step may be repeated, and is looked up anew when the move is asked
+for again: after a crash anywhere it goes on by itself, since the keeper of the link finds the higher home at the
+source.
 
 By force: this cluster takes the next home epoch, from where its partitions end. What the former home has beyond that is
 not of the history any more: it is set aside wherever it is, the former home among them once it is back.

@@ -51,7 +51,7 @@ async def carry_out(broker: "Broker", source: Source, plan: Plan, *, stream: str
     done.later.update(await adopt(broker, source, [topic for _, topic in plan.adopt]))
     await _grow(broker, source, plan.grow, stream, done)
     await _configure(broker, plan.configure, done)
-    done.later.update(await announce(broker, source, plan.announce, bootstrap=bootstrap))
+    done.later.update(await announce(broker, source, plan.announce, stream=stream, bootstrap=bootstrap))
     done.later.update(row.topic_id for row in plan.relay)
     return done
 
@@ -110,7 +110,7 @@ async def adopt(broker: "Broker", source: Source, topics: Sequence[SourceTopic])
 
 
 async def announce(
-    broker: "Broker", source: Source, rows: Sequence[TopicRow], *, bootstrap: Sequence[str]
+    broker: "Broker", source: Source, rows: Sequence[TopicRow], *, stream: str, bootstrap: Sequence[str]
 ) -> set[bytes]:
     """Tell the source of the higher homes of these topics, once all of their partitions here are settled for them.
 
@@ -125,7 +125,7 @@ async def announce(
         later.update(set(ids) - {item.topic_id for item in items})
         if not items:
             continue
-        answers = await source.announce(items, bootstrap=bootstrap, cluster=broker.node.cluster_id)
+        answers = await source.announce(items, bootstrap=bootstrap, cluster=broker.node.cluster_id, stream=stream)
         for item, (code, message) in zip(items, answers, strict=True):
             if code not in (Code.NONE, Code.FENCED_LEADER_EPOCH):  # of a higher home there we hear next
                 later.add(item.topic_id)

@@ -122,7 +122,8 @@ def test_configs_that_this_version_does_not_know_are_left_out() -> None:
 
 def test_of_topics_at_home_here_nothing_follows() -> None:
     ours = here(home=(1, "south"), partitions=2)
-    assert planned(there(home=(1, "south"), partitions=3, configs={"max.message.bytes": "5"}), ours) == Plan(fine=["t"])
+    theirs = there(home=(1, "south"), partitions=3, configs={"max.message.bytes": "5"})
+    assert planned(theirs, ours) == Plan(fine=["t"], follow=[ours])
 
 
 def test_what_is_gone_at_its_home_is_said() -> None:

@@ -180,7 +180,7 @@ class FakeSource:
         raise AssertionError("nobody fetches here")
 
     async def announce(
-        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str
+        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str, stream: str = ""
     ) -> Sequence[tuple[Code, str]]:
         self._call("announce")
         answers = []

@@ -53,9 +53,7 @@ Credentials = Annotated[
 
 @app.command()
 def create(
-    source: Annotated[
-        str, typer.Option("--source", metavar="HOST:PORT,.../PATH", help="For example north:9092/factory/sensors")
-    ],
+    source: Annotated[str, typer.Option("--source", metavar="HOST:PORT,.../PATH", help="Without a path: Apache Kafka")],
     target: Annotated[
         str | None, typer.Option("--target", metavar="PATH", help="[default: the source's path]", show_default=False)
     ] = None,
@@ -73,6 +71,10 @@ def create(
 ) -> None:
     """Copy a stream of another cluster: its topics, records at their offsets, cursors, and what follows."""
     addresses, path = split_source(source)
+    if not path and target is None:
+        raise HeadraceError(
+            "a source without a path is an Apache Kafka cluster; say with --target which stream it fills"
+        )
     fields = link_fields(topics, direction, reach, forward_writes, throttle, credentials)
     fields |= {"source": addresses, "source_stream": path, "stream": target or path}
     if name is not None:
@@ -261,11 +263,11 @@ def _fail_if_any(results: list[dict[str, Any]]) -> None:
 
 
 def split_source(source: str) -> tuple[list[str], str]:
-    """`a:9092,b:9092/path/of/stream` in its addresses and its path. Raises HeadraceError."""
+    """`a:9092,b:9092/path/of/stream` in its addresses and its path, "" for none. Raises HeadraceError."""
     addresses, slash, path = source.partition("/")
-    if not slash or not path or not addresses.strip():
+    if (slash and not path) or not addresses.strip():
         raise HeadraceError(f"{source!r} is no source: write HOST:PORT/PATH, for example north:9092/factory/sensors")
-    return [each.strip() for each in addresses.split(",") if each.strip()], f"/{path}"
+    return [each.strip() for each in addresses.split(",") if each.strip()], f"/{path}" if slash else ""
 
 
 def link_fields(

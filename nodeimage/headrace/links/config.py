@@ -21,7 +21,7 @@ from headrace.errors import Code, KafkaError
 from headrace.links.addresses import parse_addresses
 from headrace.links.security import security_of
 
-__all__ = ["BOTH", "PULL", "check_link_name", "checked", "credential_names", "matches", "seal", "unseal"]
+__all__ = ["BOTH", "PULL", "check_link_name", "checked", "credential_names", "is_kafka", "matches", "seal", "unseal"]
 
 PULL, BOTH = "pull", "both"
 MOST_PATTERNS: Final = 100
@@ -45,10 +45,14 @@ def check_link_name(name: str) -> None:
 def checked(config: LinkConfig, *, stream: str) -> LinkConfig:
     """`config` as it is kept, of a link into `stream`. Raises KafkaError with a line that says what to write."""
     check_stream(stream)
-    try:
-        check_stream(config.source_stream)
-    except KafkaError as error:
-        raise _wrong(f"the source's stream: {error}") from None
+    if is_kafka(config):
+        if config.direction != PULL:
+            raise _wrong("an Apache Kafka cluster has no links: direction can be pull only")
+    else:
+        try:
+            check_stream(config.source_stream)
+        except KafkaError as error:
+            raise _wrong(f"the source's stream: {error}") from None
     source = [str(each) for each in parse_addresses(config.source)]
     if config.direction not in (PULL, BOTH):
         raise _wrong(f"direction is {config.direction[:40]!r}; it can be {PULL} or {BOTH}")
@@ -61,6 +65,11 @@ def checked(config: LinkConfig, *, stream: str) -> LinkConfig:
     if config.throttle < 0 or 0 < config.throttle < LEAST_THROTTLE:
         raise _wrong(f"throttle is {config.throttle} bytes a second; 0 is none, else {LEAST_THROTTLE} at least")
     return msgspec.structs.replace(config, source=source, bootstrap=bootstrap, topics=checked_patterns(config.topics))
+
+
+def is_kafka(config: LinkConfig) -> bool:
+    """Whether the source is an Apache Kafka cluster: it has no streams, so the link names none."""
+    return not config.source_stream
 
 
 def checked_patterns(patterns: Sequence[str]) -> list[str]:

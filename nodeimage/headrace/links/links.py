@@ -19,9 +19,10 @@ from headrace.catalog.service import CatalogFailed, Change
 from headrace.errors import HeadraceError
 from headrace.links.addresses import parse_addresses
 from headrace.links.client import Client
-from headrace.links.config import unseal
+from headrace.links.config import is_kafka, unseal
 from headrace.links.figures import LinkFigures
 from headrace.links.headrace_source import HeadraceSource
+from headrace.links.kafka_source import KafkaSource
 from headrace.links.keeper import Keeper
 from headrace.links.pullers import Pullers
 from headrace.links.security import security_of
@@ -100,7 +101,8 @@ class Links:
     def open_source(self, link: LinkRow) -> Source:
         """The link's source, opened anew. Raises KafkaError for credentials that cannot be used."""
         security = security_of(unseal(link.config.credentials, self.secret))
-        return HeadraceSource(Client(parse_addresses(link.config.source), security=security), link.config.source_stream)
+        client = Client(parse_addresses(link.config.source), security=security)
+        return KafkaSource(client) if is_kafka(link.config) else HeadraceSource(client, link.config.source_stream)
 
     def bootstrap(self, link: LinkRow) -> list[str]:
         """This cluster's addresses, as the source may reach them."""

@@ -9,7 +9,8 @@ from headrace.errors import HeadraceError
 def test_a_source_is_addresses_and_a_path() -> None:
     assert split_source("north:9092/factory/sensors") == (["north:9092"], "/factory/sensors")
     assert split_source("a:1, b:2/x") == (["a:1", "b:2"], "/x")
-    for wrong in ("north:9092", "/factory", "north:9092/", ""):
+    assert split_source("kafka:9092") == (["kafka:9092"], "")
+    for wrong in ("/factory", "north:9092/", ""):
         with pytest.raises(HeadraceError, match="HOST:PORT/PATH"):
             split_source(wrong)
 

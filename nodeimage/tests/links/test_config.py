@@ -30,6 +30,7 @@ def test_what_is_wrong_is_refused_with_what_to_write() -> None:
     assert "host:port" in refused(source=[])
     assert "the source's stream" in refused(source_stream="sensors")
     assert "pull or both" in refused(direction="push")
+    assert "pull only" in refused(source_stream="", direction="both", bootstrap=["h:1"])
     assert "--reach" in refused(direction="both")
     assert "host:port" in refused(direction="both", bootstrap=["here"])
     assert "'*' for all" in refused(topics=[])

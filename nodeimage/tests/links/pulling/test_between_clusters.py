@@ -15,14 +15,8 @@ from headrace.broker.admin_steps import now
 from headrace.catalog.commands import CreateStream, CreateTopics, LinkConfig, NewTopic, PutLink, StreamPolicy
 from headrace.catalog.rows import LinkRow
 from headrace.errors import Code
-from headrace.links.addresses import parse_addresses
-from headrace.links.client import Client
 from headrace.links.figures import CAUGHT_UP
-from headrace.links.headrace_source import HeadraceSource
-from headrace.links.keeper import Keeper
 from headrace.links.pullers import Pullers
-from headrace.links.security import security_of
-from headrace.links.source import Source
 from headrace.local.processes import free_port
 from headrace.node import Node
 
@@ -40,8 +34,6 @@ class Cluster:
         self.port = free_port("127.0.0.1")
         self.node: Node | None = None
         self.pullers: Pullers | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._keepers_source: Source | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -57,27 +49,11 @@ class Cluster:
         await self.node.start()
 
     async def pull(self) -> None:
-        """Pull by all links that the catalog has."""
-        node = self.running
-        self.pullers = Pullers(node.broker, open_source=open_source)
-        node.replicas.on_led.append(self.pullers.container_led)
-        node.replicas.on_left.append(self.pullers.container_left)
-        await self.pullers.start()
-        link = await self.link()
-        self._keepers_source = open_source(link)
-        keeper = Keeper(node.broker, link, self._keepers_source, bootstrap=lambda: [self.bootstrap])
-        self._keeping = asyncio.create_task(keeper.run())
+        """From now on tests look at how it pulls: the node does so by itself, by all links that the catalog has."""
+        self.pullers = self.running.links.pullers
 
     async def stop(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
-            self._keeping = None
-        if self._keepers_source is not None:
-            await self._keepers_source.close()
-        if self.pullers is not None:
-            await self.pullers.close()
-            self.pullers = None
+        self.pullers = None
         if self.node is not None:
             await self.node.stop()
             self.node = None
@@ -117,10 +93,6 @@ class Cluster:
         topic = self.running.broker.topics.cached_id(topic_id)
         found = {} if topic is None else topic.partitions
         return [found[index].high_watermark if index in found else -1 for index in range(PARTITIONS)]
-
-
-def open_source(link: LinkRow) -> Source:
-    return HeadraceSource(Client(parse_addresses(link.config.source), security=security_of({})), "/copies")
 
 
 @pytest.fixture

@@ -143,3 +143,28 @@ def test_any_recent_batch_sent_again_is_answered_with_its_own_offset(sizes: list
     again = data.draw(st.sampled_from(sent[-BATCHES_KEPT:]))
     assert check(producers, again[0], records=again[1]) == again[2]
     assert refused(producers, sequence + data.draw(st.integers(1, 1000))) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_cut_takes_back_what_is_known_of_batches_that_are_gone() -> None:
+    known = Producers()
+    for producer, sequence, offset in ((7, 0, 0), (7, 1, 10), (8, 0, 11), (-9, 3, 5), (-9, 4, 12), (6, 0, 9)):
+        known.add(
+            producer_id=producer,
+            epoch=0,
+            base_sequence=sequence,
+            records=1,
+            base_offset=offset,
+            timestamp=1,
+            now=1,
+        )
+    left = dict(known.cut(10).items())
+    assert {each: [batch.base_offset for batch in producer.batches] for each, producer in left.items()} == {
+        7: [0],
+        -9: [5],
+        6: [9],
+    }
+    assert {each: producer.torn for each, producer in left.items()} == {7: True, -9: True, 6: False}
+    cut = known.cut(10)
+    assert cut.check(producer_id=7, epoch=0, base_sequence=2, records=1, timestamp=1) is None, "it lost what it sent"
+    assert cut.check(producer_id=-9, epoch=0, base_sequence=4, records=1, timestamp=1) is None, "a token comes again"
+    assert len(known) == 4, "the other is as it was"

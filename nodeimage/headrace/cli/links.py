@@ -15,7 +15,7 @@ app = typer.Typer(help="Links: streams copied from other clusters, at the same o
 
 LIST_COLUMNS: Final = (
     *("name", "stream", "source", "source_stream", "state"),
-    *("partitions", "lag_records", "lag_bytes", "lag", "problem"),
+    *("partitions", "lag_records", "lag_bytes", "lag_time", "problem"),
 )
 MOVED_COLUMNS: Final = ("topic", "home", "moved", "not_replicated", "error")
 MOVE_TIMEOUT_S: Final = 600.0
@@ -333,7 +333,7 @@ def told_link(link: dict[str, Any]) -> dict[str, Any]:
     failed_ms = shown.pop("last_error_ms", None)
     return {
         **shown,
-        "lag": None if seconds is None else f"{seconds:.1f} s",
+        "lag_time": None if seconds is None else f"{seconds:.1f} s",
         "throttle_bytes": throttle or None,
         "last_error_at_ms": failed_ms,
     }

@@ -60,9 +60,11 @@ class Keeper:
         source: Source,
         *,
         bootstrap: Callable[[], Sequence[str]],
+        brings_cursors: Callable[[str], bool] = lambda _home: True,
         randomness: random.Random | None = None,
     ) -> None:
-        """`bootstrap` gives this cluster's addresses as the source may reach them."""
+        """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_cursors` says whether this
+        link is the one that brings the cursors of topics with that home."""
         self._broker = broker
         self.link = link
         self._source = source
@@ -76,7 +78,9 @@ class Keeper:
         self.source_cluster = link.config.source_cluster
         self.swept = asyncio.Event()
         """All topics of the source have been looked at once."""
-        self.cursors = Cursors(broker, source, stream=link.stream, own_cluster=self._own)
+        self.cursors = Cursors(
+            broker, source, stream=link.stream, own_cluster=self._own, comes_from_here=brings_cursors
+        )
         self._nodes: list[NodeId] = []
         self._due: dict[bytes, None] = {}
         """Topics to look at, in order."""

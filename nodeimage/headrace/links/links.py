@@ -8,6 +8,7 @@ begun anew after a moment; the others go on.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -193,9 +194,28 @@ class Links:
                 except HeadraceError as error:
                     log.warning("a link cannot be opened", link=name, reason=str(error))
                     continue
-                keeper = Keeper(self.broker, row, source, bootstrap=lambda row=row: self.bootstrap(row))  # type: ignore[misc]
+                keeper = Keeper(
+                    self.broker,
+                    row,
+                    source,
+                    bootstrap=partial(self.bootstrap, row),
+                    brings_cursors=partial(self._brings_cursors, name),
+                )
                 task = self.broker.spawn(self._keep(keeper, source))
                 self._keepers[name] = (row, keeper, task)
+
+    def _brings_cursors(self, name: str, home: str) -> bool:
+        """That from the home itself brings them while it works: what comes by way of others comes later."""
+        held = self._keepers.get(name)
+        if held is None or held[1].source_cluster == home:
+            return True
+        return not any(
+            other is not held[1]
+            and row.stream == held[0].stream
+            and other.source_cluster == home
+            and other.last_error is None
+            for row, other, _ in self._keepers.values()
+        )
 
     async def _keep(self, keeper: Keeper, source: Source) -> None:
         try:

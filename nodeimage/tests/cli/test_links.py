@@ -44,4 +44,4 @@ def test_what_was_not_replicated_may_be_unknown() -> None:
 
 def test_a_lag_is_shown_with_its_unit() -> None:
     shown = told_link({"name": "l", "lag_seconds": 1.25, "throttle": 0, "last_error_ms": None})
-    assert shown == {"name": "l", "lag": "1.2 s", "throttle_bytes": None, "last_error_at_ms": None}
+    assert shown == {"name": "l", "lag_time": "1.2 s", "throttle_bytes": None, "last_error_at_ms": None}

@@ -2,8 +2,10 @@
 
 They go to the topic `<topic>.diverged` of the same stream, at the same partition number, with their old place in
 headers. A batch of them is named by a token (producers.py), so that one that is appended again, after a crash, is
-dropped: the producer id is a hash of the topic, the partition and the offset from which on the histories part, the
-sequence is the offset of the batch's first record counted from there. Batches are cut in the same way each time.
+dropped: the producer id is a hash of the topic, the partition, the home that wrote the records and the offset from
+which on the histories part, the sequence is the offset of the batch's first record counted from there. A home writes
+each of its offsets once, so what another home wrote there, which may part at the same offset later, is not taken for
+it. Batches are cut in the same way each time.
 """
 
 import hashlib
@@ -11,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.catalog.names import MAX_LENGTH
-from headrace.ids import Offset
+from headrace.ids import Home, Offset
 from headrace.links.comparing import home_at
 from headrace.links.keeping import DIVERGED
 from headrace.links.source import HomeStart
@@ -42,9 +44,10 @@ def diverged_name(stream: str, topic: str) -> str:
     return f"{topic[: max(1, room - 13)].rstrip('.')}-{digest}{DIVERGED}"
 
 
-def token(topic_id: bytes, partition: int, parted: Offset, block: int) -> int:
-    """A producer id below -1 for what parted there."""
-    named = b"headrace diverged" + topic_id + b"".join(part.to_bytes(8, "big") for part in (partition, parted, block))
+def token(topic_id: bytes, partition: int, home: Home, parted: Offset, block: int) -> int:
+    """A producer id below -1 for what `home` wrote, and what parted there."""
+    numbers = b"".join(part.to_bytes(8, "big") for part in (partition, home.counter, parted, block))
+    named = b"headrace diverged" + topic_id + numbers + home.cluster.encode()
     return -2 - (int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 2)
 
 
@@ -61,6 +64,7 @@ def aside_batches(
     """What is to be kept of one batch: its records from `parted` on. Raises CorruptBatch, UnsupportedCompression."""
     some: list[Record] = []
     size = 0
+    writer = Home(0, origin)
     for record in batch_records(header, batch):
         if record.offset < parted:
             continue
@@ -69,36 +73,31 @@ def aside_batches(
         )
         # A token's sequences end with its block; and no batch is to be larger than one can hold.
         apart = some and (some[0].offset - parted) // _BLOCK != (record.offset - parted) // _BLOCK
-        if some and (apart or size + weight > MOST_BYTES):
-            yield _built(some, topic_id, partition, parted, history, origin)
+        home = home_at(history, origin, Offset(record.offset))
+        if some and (apart or home != writer or size + weight > MOST_BYTES):
+            yield _built(some, topic_id, partition, parted, writer)
             some, size = [], 0
+        writer = home
         some.append(record)
         size += weight
     if some:
-        yield _built(some, topic_id, partition, parted, history, origin)
+        yield _built(some, topic_id, partition, parted, writer)
 
 
-def _built(
-    records: Sequence[Record],
-    topic_id: bytes,
-    partition: int,
-    parted: Offset,
-    history: Sequence[HomeStart],
-    origin: str,
-) -> AsideBatch:
+def _built(records: Sequence[Record], topic_id: bytes, partition: int, parted: Offset, writer: Home) -> AsideBatch:
+    """Records of one home."""
     block, sequence = divmod(records[0].offset - parted, _BLOCK)
     rows = []
     for record in records:
-        counter, cluster = home_at(history, origin, Offset(record.offset))
         place = [
             (OFFSET, str(record.offset).encode()),
             (PARTITION, str(partition).encode()),
-            (HOME, f"{counter}:{cluster}".encode()),
+            (HOME, f"{writer.counter}:{writer.cluster}".encode()),
         ]
         rows.append((record.timestamp, record.key, record.value, [*record.headers, *place]))
     built = build_batch(
         rows,
-        producer_id=token(topic_id, partition, parted, block),
+        producer_id=token(topic_id, partition, writer, parted, block),
         producer_epoch=0,
         base_sequence=sequence,
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.ids import Offset
+from headrace.ids import Home, Offset
 from headrace.links import diverged
 from headrace.links.diverged import aside_batches, diverged_name, token
 from headrace.links.source import HomeStart
@@ -63,9 +63,28 @@ def test_a_batch_is_cut_alike_each_time_and_its_tokens_rise(sizes: list[int], pa
 
 
 def test_tokens_are_of_one_parting_alone() -> None:
-    assert token(ID, 0, Offset(5), 0) == token(ID, 0, Offset(5), 0)
-    others = [token(ID, 1, Offset(5), 0), token(ID, 0, Offset(6), 0), token(ID, 0, Offset(5), 1)]
-    assert len({token(ID, 0, Offset(5), 0), *others}) == 4
+    a, b = Home(0, "a"), Home(1, "b")
+    assert token(ID, 0, a, Offset(5), 0) == token(ID, 0, a, Offset(5), 0)
+    others = [token(ID, 1, a, Offset(5), 0), token(ID, 0, a, Offset(6), 0), token(ID, 0, a, Offset(5), 1)]
+    assert len({token(ID, 0, a, Offset(5), 0), token(ID, 0, b, Offset(5), 0), *others}) == 5
+
+
+def test_what_two_homes_wrote_at_the_same_offset_is_told_apart_though_it_parted_at_the_same_place() -> None:
+    history = [HomeStart(1, "b", Offset(9))]
+    (first,) = kept(built([b"x"], 9), 9)
+    (later,) = (
+        aside.batch
+        for aside in aside_batches(
+            *built([b"y"], 9), topic_id=ID, partition=3, parted=Offset(9), history=history, origin="a"
+        )
+    )
+    assert read_batch(first).producer_id != read_batch(later).producer_id
+
+
+def test_a_batch_holds_records_of_one_home() -> None:
+    first, second = kept(built([b"x", b"y"], 9), 9)
+    assert [record.offset for record in records([first, second])] == [0, 0]
+    assert read_batch(first).producer_id != read_batch(second).producer_id
 
 
 def test_sequences_beyond_their_range_begin_anew_with_another_token() -> None:

@@ -34,7 +34,11 @@ EXPECTED: dict[str, list[Due]] = {
     "job-executors.yaml": [Due("streamjob", "wide", "Running", reason="Running")],
     "job-kubeflow.yaml": [Due("streamjob", "by-kubeflow", "Reconciled", "False", "NoSparkOperator")],
     "job-schedule.yaml": [Due("streamjob", "every-five-minutes", "Running", reason="Scheduled")],
-    "replicationlink.yaml": [Due("replicationlink", "from-north", "Ready", "Unknown", "NotSupported")],
+    "replicationlink.yaml": [
+        Due("replicationlink", "from-quickstart", "Ready"),
+        Due("replicationlink", "from-quickstart", "CaughtUp"),
+        Due("replicationlink", "from-north", "Ready", "False", "SourceSilent"),
+    ],
     "stream.yaml": [Due("stream", "telemetry", "Ready")],
     "streamcluster.yaml": [Due("streamcluster", "plant", "Ready")],
     "streamjob.yaml": [Due("streamjob", "nightly", "Running", reason="Scheduled")],
@@ -45,7 +49,7 @@ EXPECTED: dict[str, list[Due]] = {
     "written-by-nodes/storagenode.yaml": [],
 }
 """In this order."""
-PASSING = ("job-application.yaml", "job-schedule.yaml", "streamcluster.yaml", "streamjob.yaml")
+PASSING = ("job-application.yaml", "job-schedule.yaml", "replicationlink.yaml", "streamcluster.yaml", "streamjob.yaml")
 """Taken away again at once, since a machine may be small."""
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 from headrace.errors import Code, HeadraceError, KafkaError
@@ -30,8 +31,18 @@ class Unreachable(HeadraceError):
 class Calls(Protocol):
     """What reconcilers ask of clusters: the seam for tests."""
 
-    async def call(self, bootstrap: str, method: str, params: Mapping[str, Any] | None = None) -> Any:
-        """The result of one of Headrace's own calls. Raises KafkaError as the node says, Unreachable."""
+    async def call(
+        self,
+        bootstrap: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        patience_s: float | None = None,
+    ) -> Any:
+        """The result of one of Headrace's own calls. Raises KafkaError as the node says, Unreachable.
+
+        `patience_s`: of a call for which the node asks others, so that silence says nothing of the node.
+        """
 
     async def kafka(self, bootstrap: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         """The response of one of Kafka's cold APIs. Raises KafkaError, Unreachable."""
@@ -55,9 +66,20 @@ class Admin:
         self._lock = threading.Lock()
         self.calls = 0
 
-    async def call(self, bootstrap: str, method: str, params: Mapping[str, Any] | None = None) -> Any:
+    async def call(
+        self,
+        bootstrap: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        patience_s: float | None = None,
+    ) -> Any:
         """See Calls."""
-        return await self._with(bootstrap, lambda connection: _admin(connection, method, params))
+        if patience_s is None:
+            return await self._with(bootstrap, lambda connection: _admin(connection, method, params))
+        self.calls += 1
+        patient = partial(self._patient, bootstrap, method, params, patience_s)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, patient)
 
     async def kafka(self, bootstrap: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         """See Calls."""
@@ -94,6 +116,15 @@ class Admin:
                 endpoint = self._endpoints.setdefault(address, _Endpoint())
                 endpoint.failed_at, endpoint.failure = time.monotonic(), failure
             raise Unreachable(failure) from error
+
+    def _patient(self, address: str, method: str, params: Mapping[str, Any] | None, patience_s: float) -> Any:
+        """[blocking] Over a connection of its own."""
+        host, _, port = address.rpartition(":")
+        try:
+            with BrokerConnection(host, int(port), CLIENT_ID, patience_s) as connection:
+                return _admin(connection, method, params)
+        except OSError as error:
+            raise Unreachable(f"{address} does not answer {method}: {error}") from error
 
     def _used(self, address: str, connection: BrokerConnection, use: Callable[[BrokerConnection], Any]) -> Any:
         try:

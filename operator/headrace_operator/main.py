@@ -31,8 +31,9 @@ from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.finalizers import is_ending
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.job import Jobs
+from headrace_operator.kinds.link import Links
 from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kinds.users import Links, Users
+from headrace_operator.kinds.users import Users
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import PodHttp
 from headrace_operator.specs import API, GROUP, OWN_NAMESPACE, VERSION
@@ -110,7 +111,7 @@ class Operator:
         cache = self.engine.cache
         self.engine.seen(body, deleted=deleted)
         if OWN_NAMESPACE and body["metadata"]["name"] == OWN_NAMESPACE and is_ending(cache, OWN_NAMESPACE):
-            for kind in ("StreamCluster", "Stream", "Topic"):
+            for kind in ("StreamCluster", "Stream", "Topic", "ReplicationLink"):
                 for each in cache.all(kind):
                     meta = each["metadata"]
                     self.engine.enqueue(Key(kind, str(meta["namespace"]), str(meta["name"])))
@@ -129,7 +130,7 @@ class Operator:
             ).reconcile,
             "Topic": Topics(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
             "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
-            "ReplicationLink": Links(reporter=reporter).reconcile,
+            "ReplicationLink": Links(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
             "StreamJob": Jobs(kube=kube, pods=pods, reporter=reporter, cache=cache, image=spark).reconcile,
         }
 

@@ -185,6 +185,38 @@ class UserSpec(Spec, frozen=True):
     listener: str = "internal"
 
 
+class LinkSource(Spec, frozen=True):
+    """What is copied: `cluster_ref` or `bootstrap`."""
+
+    bootstrap: str | None = None
+    cluster_ref: ClusterRef | None = None
+    stream: str = ""
+    """None, for an Apache Kafka cluster."""
+    credentials_secret: str | None = None
+
+
+class LinkTarget(Spec, frozen=True):
+    stream: str
+    ttl: str | None = None
+    bootstrap: str | None = None
+    """The cluster's addresses, as the source reaches them."""
+
+
+class LinkSpec(Spec, frozen=True):
+    """ReplicationLink."""
+
+    cluster_ref: ClusterRef
+    source: LinkSource
+    target: LinkTarget
+    name: str | None = None
+    topics: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    mode: str = "OneWay"
+    forward_writes: bool = False
+    throttle: str | None = None
+    paused: bool = False
+    reclaim_policy: str = "Delete"
+
+
 class JobInput(Spec, frozen=True):
     stream: str
     name: str = "input"
@@ -300,7 +332,7 @@ class JobSpec(Spec, frozen=True):
 
 
 _KNOWN: Final = [
-    msgspec.json.Decoder(spec) for spec in (ClusterSpec, VolumeSpec, StreamSpec, TopicSpec, UserSpec, JobSpec)
+    msgspec.json.Decoder(spec) for spec in (ClusterSpec, VolumeSpec, StreamSpec, TopicSpec, UserSpec, LinkSpec, JobSpec)
 ]
 """So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""
 

@@ -3,6 +3,7 @@
 `settle` is all that Kubernetes and the nodes do by themselves in a while.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +14,9 @@ from headrace_operator.engine import Cache, Engine, Key, key_of
 from headrace_operator.kinds.cluster import Clusters, balance_policy
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.index import Index
+from headrace_operator.kinds.link import Links
 from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kinds.users import Links, Users
+from headrace_operator.kinds.users import Users
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Answer
 from headrace_operator.specs import API, Balance
@@ -23,6 +25,13 @@ from .fake_api import FakeApi, Object
 
 NS = "ns"
 IMAGE = "registry:5000/headrace/node:1"
+
+
+LOOKS = (
+    *("cluster.status", "cluster.events", "topic.show", "stream.show", "volume.list"),
+    *("link.show", "link.hello", "link.topics"),
+)
+"""Calls that change nothing."""
 
 
 class FakeCluster:
@@ -50,14 +59,33 @@ class FakeCluster:
         self.next_node = 1
         self.happened: dict[str, list[Object]] = {}
         """Events that nodes have seen, by address."""
+        self.links: dict[tuple[str, str], Object] = {}
+        """By the bootstrap address of the cluster that copies, and name."""
+        self.homes: list[Object] = []
+        """Of every stream's topics, as `link.topics` tells them."""
+        self.refuses: KafkaError | None = None
+        """What comes of asking a source."""
+        self.holds_sources: asyncio.Event | None = None
+        """Sources answer once it is set."""
+        self.held = 0
         self._asked = ""
 
-    async def call(self, bootstrap: str, method: str, params: Mapping[str, Any] | None = None) -> Any:
+    async def call(
+        self,
+        bootstrap: str,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        patience_s: float | None = None,
+    ) -> Any:
         if self.away:
             raise Unreachable(f"{bootstrap} does not answer")
         params = params or {}
-        if method not in ("cluster.status", "cluster.events", "topic.show", "stream.show", "volume.list"):
+        if method not in LOOKS:
             self.calls.append((method, params))
+        if method in ("link.create", "link.alter") and self.holds_sources is not None:
+            self.held += 1
+            await self.holds_sources.wait()
         self._asked = bootstrap
         return getattr(self, method.replace(".", "_"))(**params)
 
@@ -197,6 +225,50 @@ class FakeCluster:
         partitions = [{"partitionlets": 1} for _ in range(found["partitions"])]
         return {"topic_id": "x", "configs": dict(found["configs"]), "bytes": 5, "partitions": partitions}
 
+    def link_show(self, name: str) -> Object:
+        if (self._asked, name) not in self.links:
+            raise KafkaError(Code.INVALID_REQUEST, f"there is no link {name!r}")
+        shown = self.links[self._asked, name]
+        return {**shown, "credentials": sorted(shown["credentials"])}
+
+    def link_create(self, name: str, if_not_exists: bool, **fields: Any) -> Object:
+        if self.refuses is not None:
+            raise self.refuses
+        assert (self._asked, name) not in self.links
+        self.streams.setdefault(fields["stream"], {"ttl_ms": 1000})
+        told = {"source_cluster": "north", "state": "CaughtUp", "since_ms": 0, "groups": {}, "partitions": 4}
+        told |= {"lag_records": 0, "lag_bytes": 0, "lag_seconds": 0.0, "last_error": None, "last_error_ms": None}
+        self.links[self._asked, name] = {"name": name, **fields, **told, "refused": [], "diverged": []}
+        if fields["direction"] == "both":
+            back = {"name": name, "stream": fields["source_stream"], "source_stream": fields["stream"]}
+            back |= {"source": fields["bootstrap"], "direction": "pull", "credentials": {}}
+            self.links[fields["source"][0], name] = back
+        return self.link_show(name)
+
+    def link_alter(self, name: str, **changes: Any) -> Object:
+        if self.refuses is not None and changes.keys() & {"source", "credentials", "direction"}:
+            raise self.refuses
+        self.links[self._asked, name] |= changes
+        return self.link_show(name)
+
+    def link_pause(self, name: str) -> Object:
+        self.links[self._asked, name]["state"] = "Paused"
+        return self.link_show(name)
+
+    def link_resume(self, name: str) -> Object:
+        self.links[self._asked, name]["state"] = "CaughtUp"
+        return self.link_show(name)
+
+    def link_delete(self, name: str) -> Object:
+        del self.links[self._asked, name]
+        return {"deleted": name}
+
+    def link_hello(self, version: int, stream: str) -> Object:
+        return {"cluster_id": "own"}
+
+    def link_topics(self, version: int, stream: str, after: str | None, limit: int) -> Object:
+        return {"topics": self.homes, "after": None}
+
     # --- what Kubernetes and the nodes do
 
     def settle(self) -> None:
@@ -285,7 +357,7 @@ class World:
             "Stream": Streams(**common, index=self.index, wake=self.woken.extend).reconcile,
             "Topic": Topics(**common, index=self.index).reconcile,
             "StreamUser": Users(kube=self.kube, reporter=self.reporter, cache=self.cache).reconcile,
-            "ReplicationLink": Links(reporter=self.reporter).reconcile,
+            "ReplicationLink": Links(**common, index=self.index).reconcile,
         }
 
     def engine(self) -> Engine:

@@ -323,7 +323,7 @@ async def test_a_policy_that_changes_takes_the_finalizer_off(world: World) -> No
     assert not world.api.one("Stream", "plant")["metadata"].get("finalizers")
 
 
-# --- users, links
+# --- users
 
 
 async def test_a_user_has_a_secret_whose_password_stays(world: World) -> None:
@@ -372,12 +372,6 @@ async def test_a_secret_that_cannot_be_is_a_condition_and_no_failure(world: Worl
     state, reason, message = world.condition("StreamUser", "alice")
     assert (state, reason) == ("False", "Refused")
     assert "Secret Alice" in message
-
-
-async def test_a_link_is_unknown(world: World) -> None:
-    spec = {**REF, "source": {"bootstrap": "b:1"}, "target": {"stream": "/x"}}
-    await world.run(world.declare("ReplicationLink", "l", spec))
-    assert world.condition("ReplicationLink", "l")[:2] == ("Unknown", "NotSupported")
 
 
 # --- whatever happens in between

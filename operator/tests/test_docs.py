@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from headrace.control import events
-from headrace_operator.kinds import cluster, data, job
+from headrace_operator.kinds import cluster, data, job, link_status
 from headrace_operator.kinds.cluster import SEEN_BY_ALL, event_reason
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def reasons() -> set[str]:
     for name, arguments, _ in calls():
         if name in ("note", "Condition") and len(arguments) > 2:
             said |= texts(arguments[2])
-        if name == "Unresolved" and arguments:
+        if name in ("Unresolved", "Unheard") and arguments:
             said |= texts(arguments[0])
     return {each for each in said if isinstance(each, str) and re.fullmatch(r"[A-Z][A-Za-z]+", each)}
 
@@ -79,7 +79,7 @@ def test_the_reference_of_resources_is_up_to_date() -> None:
 
 
 def test_every_condition_is_explained() -> None:
-    assert names(KUBERNETES, "condition") == {*cluster.TYPES, *data.TYPES, *job.TYPES}
+    assert names(KUBERNETES, "condition") == {*cluster.TYPES, *data.TYPES, *job.TYPES, *link_status.TYPES}
 
 
 def test_every_reason_is_explained() -> None:
@@ -96,6 +96,8 @@ def test_every_event_is_explained() -> None:
     for name, arguments, named in calls():
         if name == "tell":
             told |= texts(arguments[1] if len(arguments) > 1 else named.get("reason"))
+        if name == "Turn":
+            told |= texts(arguments[0])
     told = {each for each in told if isinstance(each, str) and re.fullmatch(r"[A-Z]\w+", each)}
     kinds = ("anything", *SEEN_BY_ALL, *re.findall(r"`(\w+)`", kinds_of_the_controller()))
     told |= {event_reason(kind) for kind in kinds}

@@ -10,6 +10,7 @@ from headrace.cli.output import OutputFormat, note, print_fields, print_json, pr
 from headrace.cli.units import parse_size
 from headrace.cli.words import described, rows_of
 from headrace.errors import HeadraceError
+from headrace.links.properties import parse_properties
 
 app = typer.Typer(help="Links: streams copied from other clusters, at the same offsets.", no_args_is_help=True)
 
@@ -288,19 +289,6 @@ def link_fields(
         "credentials": None if credentials is None else parse_properties(credentials.read_text()),
     }
     return {name: value for name, value in said.items() if value is not None}
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties, as far as Kafka's clients write them. Raises HeadraceError for a line without `=`."""
-    found: dict[str, str] = {}
-    for line in text.replace("\\\n", "").splitlines():
-        if not line.strip() or line.lstrip().startswith(("#", "!")):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip():
-            raise HeadraceError("a line of the credentials is not NAME=VALUE")  # what it is may be a secret
-        found[name.strip()] = value.strip()
-    return found
 
 
 def _call(

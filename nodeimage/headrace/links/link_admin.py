@@ -303,6 +303,7 @@ class LinkAdmin:
             "source_cluster": row.config.source_cluster or keeper.source_cluster or None,
             "topics": row.config.topics,
             "direction": row.config.direction,
+            "bootstrap": row.config.bootstrap,
             "forward_writes": row.config.forward_writes,
             "throttle": row.config.throttle,
             "state": state,

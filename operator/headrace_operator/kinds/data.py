@@ -7,7 +7,7 @@ with `reclaimPolicy: Delete` is deleted in the cluster too, by a finalizer that 
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -23,7 +23,7 @@ from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.references import Unresolved, check_oldest, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
-from headrace_operator.specs import FINALIZER, Spec, StreamSpec, TopicSpec, VolumeSpec, milliseconds, quantity
+from headrace_operator.specs import FINALIZER, LinkSpec, Spec, StreamSpec, TopicSpec, VolumeSpec, milliseconds, quantity
 from headrace_operator.status import Condition, instant
 
 AGAIN_S: Final = 15.0
@@ -47,7 +47,7 @@ FINAL: Final = frozenset(
 )
 """Refusals that the same request meets again."""
 
-S = TypeVar("S", VolumeSpec, StreamSpec, TopicSpec)
+S = TypeVar("S", VolumeSpec, StreamSpec, TopicSpec, LinkSpec)
 Figures = Mapping[str, Any]
 Wake = Callable[[Collection[Key]], None]
 
@@ -61,9 +61,12 @@ class Made:
 
 
 class Kind(ABC, Generic[S]):
-    """What the three have in common."""
+    """What the three have in common, and ReplicationLinks with them."""
 
     name: ClassVar[str]
+    types: ClassVar[Sequence[str]] = TYPES
+    aside: ClassVar[Sequence[str]] = ()
+    """Those of `types` that Ready does not sum up."""
     spec: type[S]
 
     def __init__(
@@ -93,14 +96,17 @@ class Kind(ABC, Generic[S]):
         except msgspec.ValidationError as error:
             await keep_finalizer(self._kube, self._cache, body, wanted=False)
             if not body["metadata"].get("deletionTimestamp"):
-                await self._reporter.report(body, [invalid(error)], {}, types=TYPES)
+                await self._report(body, [invalid(error)], {})
             return None
         if body["metadata"].get("deletionTimestamp"):
             return await self._end(body, spec)
         await keep_finalizer(self._kube, self._cache, body, wanted=self._deletes(spec))
         conditions, figures, again = await self._advance(body, spec)
-        await self._reporter.report(body, conditions, figures, types=TYPES)
+        await self._report(body, conditions, figures)
         return again
+
+    async def _report(self, body: Body, conditions: Sequence[Condition], figures: Figures) -> None:
+        await self._reporter.report(body, conditions, figures, types=self.types, aside=self.aside)
 
     async def _advance(self, body: Body, spec: S) -> tuple[list[Condition], Figures, float | None]:
         try:
@@ -147,7 +153,7 @@ class Kind(ABC, Generic[S]):
                 refused = Condition(
                     "Reconciled", False, "NotDeleted", f"{why}; with reclaimPolicy Retain it is left as it is"
                 )
-                await self._reporter.report(body, [refused], {}, types=TYPES)
+                await self._report(body, [refused], {})
                 return END_AGAIN_S
             await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
@@ -231,7 +237,7 @@ class Streams(Kind[StreamSpec]):
                 raise
             made = {"path": spec.path, "policy": policy, "if_not_exists": True}
             shown = await self._admin.call(bootstrap, "stream.create", made)
-            self._wake(self._index.topics_of(key_of(body)))
+            self._wake(self._index.inside(key_of(body)))
         changes = {name: value for name, value in policy.items() if name in shown and shown[name] != value}
         if changes:
             await self._admin.call(bootstrap, "stream.alter", {"path": spec.path, "changes": changes})

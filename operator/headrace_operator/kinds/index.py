@@ -5,8 +5,8 @@ two resources that clash find each other without a look at all of them. Works on
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from headrace_operator.engine import Body, Cache, Key
 
@@ -15,7 +15,15 @@ class _Spoken(NamedTuple):
     """What a resource speaks of."""
 
     cluster: Key
-    thing: tuple[str, Key, str] | None
+    thing: tuple[str, Key, str] | None = None
+    stream: str = ""
+    """The path of the stream that it lies in."""
+    source: Key | None = None
+    """The cluster that it copies from."""
+
+    @property
+    def clusters(self) -> set[Key]:
+        return {self.cluster} if self.source is None else {self.cluster, self.source}
 
 
 class Index:
@@ -37,7 +45,8 @@ class Index:
         self._forget(key)
         if self._cache.get(key) is not None and (spoken := _spoken(key, body)) is not None:
             self._of[key] = spoken
-            self._by_cluster[spoken.cluster].add(key)
+            for cluster in spoken.clusters:
+                self._by_cluster[cluster].add(key)
             if spoken.thing is not None:
                 self._by_thing[spoken.thing].add(key)
         return {*others, *self.alike(key)}
@@ -46,14 +55,31 @@ class Index:
         """The resources that name a cluster."""
         return tuple(self._by_cluster.get(cluster, ()))
 
-    def topics_of(self, stream: Key) -> Collection[Key]:
-        """The Topics of a Stream's path."""
+    def inside(self, stream: Key) -> Collection[Key]:
+        """The Topics of a Stream's path, and the ReplicationLinks into it."""
         spoken = self._of.get(stream)
         if spoken is None or spoken.thing is None:
             return ()
-        begin = f"{spoken.thing[2]}:"
-        there = (key for key in self._by_cluster[spoken.cluster] if key.kind == "Topic")
-        return tuple(key for key in there if (of := self._of[key].thing) is not None and of[2].startswith(begin))
+        within = spoken.cluster, spoken.thing[2]
+        there = self._by_cluster[spoken.cluster]
+        return tuple(key for key in there if (self._of[key].cluster, self._of[key].stream) == within)
+
+    def streams_around(self, key: Key) -> Collection[Key]:
+        """The Streams that declare the path that a Topic or a ReplicationLink is in."""
+        spoken = self._of.get(key)
+        return () if spoken is None else tuple(self._by_thing.get(("Stream", spoken.cluster, spoken.stream), ()))
+
+    def links_beside(self, link: Key) -> Collection[Key]:
+        """The other ReplicationLinks into a ReplicationLink's stream."""
+        spoken = self._of.get(link)
+        if spoken is None:
+            return ()
+        into = spoken.cluster, spoken.stream
+        return tuple(
+            key
+            for key in self._by_cluster[spoken.cluster]
+            if key.kind == link.kind and key != link and (self._of[key].cluster, self._of[key].stream) == into
+        )
 
     def alike(self, key: Key) -> Collection[Key]:
         """Other resources that are about the same thing."""
@@ -66,9 +92,10 @@ class Index:
         spoken = self._of.pop(key, None)
         if spoken is None:
             return
-        self._by_cluster[spoken.cluster].discard(key)
-        if not self._by_cluster[spoken.cluster]:
-            del self._by_cluster[spoken.cluster]
+        for cluster in spoken.clusters:
+            self._by_cluster[cluster].discard(key)
+            if not self._by_cluster[cluster]:
+                del self._by_cluster[cluster]
         if spoken.thing is not None:
             self._by_thing[spoken.thing].discard(key)
             if not self._by_thing[spoken.thing]:
@@ -77,17 +104,28 @@ class Index:
 
 def _spoken(key: Key, body: Body) -> _Spoken | None:
     spec = body.get("spec") or {}
+    cluster = _cluster(key, spec)
+    if cluster is None:
+        return None
+    match key.kind:
+        case "Volume":
+            return _Spoken(cluster, (key.kind, cluster, str(spec.get("name") or key.name)))
+        case "Stream":
+            return _Spoken(cluster, (key.kind, cluster, str(spec.get("path"))))
+        case "Topic":
+            stream = str(spec.get("stream"))
+            return _Spoken(cluster, (key.kind, cluster, f"{stream}:{spec.get('name') or key.name}"), stream)
+        case "ReplicationLink":
+            name = str(spec.get("name") or key.name)
+            stream = str((spec.get("target") or {}).get("stream"))
+            return _Spoken(cluster, (key.kind, cluster, name), stream, _cluster(key, spec.get("source") or {}))
+        case _:
+            return _Spoken(cluster)
+
+
+def _cluster(key: Key, spec: Mapping[str, Any]) -> Key | None:
+    """The one that `clusterRef` names."""
     ref = spec.get("clusterRef") or {}
     if not ref.get("name"):
         return None
-    cluster = Key("StreamCluster", str(ref.get("namespace") or key.namespace), str(ref["name"]))
-    match key.kind:
-        case "Volume":
-            thing = str(spec.get("name") or key.name)
-        case "Stream":
-            thing = str(spec.get("path"))
-        case "Topic":
-            thing = f"{spec.get('stream')}:{spec.get('name') or key.name}"
-        case _:
-            return _Spoken(cluster, None)
-    return _Spoken(cluster, (key.kind, cluster, thing))
+    return Key("StreamCluster", str(ref.get("namespace") or key.namespace), str(ref["name"]))

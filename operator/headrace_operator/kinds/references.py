@@ -32,15 +32,14 @@ def cluster_key(body: Body, ref: ClusterRef) -> Key:
     return Key("StreamCluster", ref.namespace or body["metadata"]["namespace"], ref.name)
 
 
-def resolve(cache: Cache, body: Body, ref: ClusterRef) -> tuple[Body, ClusterSpec, str]:
-    """The cluster, what it asks for, and where its clients begin. Raises Unresolved."""
+def resolve(cache: Cache, body: Body, ref: ClusterRef, *, field: str = "clusterRef") -> tuple[Body, ClusterSpec, str]:
+    """The cluster that a field of `body` names, what it asks for, and where its clients begin. Raises Unresolved."""
     key = cluster_key(body, ref)
     found = cache.get(key)
     if found is None or found["metadata"].get("deletionTimestamp"):
         raise Unresolved(
             "NoCluster",
-            f"there is no StreamCluster {key.name} in namespace {key.namespace}: make it, or name another in"
-            " clusterRef",
+            f"there is no StreamCluster {key.name} in namespace {key.namespace}: make it, or name another in {field}",
         )
     try:
         spec = msgspec.convert(found["spec"], ClusterSpec)
@@ -71,16 +70,16 @@ def check_oldest(cache: Cache, index: Index, body: Body) -> None:
 
     Raises Unresolved for the others.
     """
-    mine = _claim(body)
+    mine = claim(body)
     for key in index.alike(key_of(body)):
         other = cache.get(key)
-        if other is not None and _claim(other) < mine and is_allowed(cache, other):
+        if other is not None and claim(other) < mine and is_allowed(cache, other):
             raise Unresolved(
                 "Clash", f"{key.kind} {key.namespace}/{key.name}, which is older, is about the same: delete one of them"
             )
 
 
-def _claim(body: Body) -> tuple[str, bool, str, str]:
+def claim(body: Body) -> tuple[str, bool, str, str]:
     """The least holds. Times are whole seconds: of two resources of one second the one that has it already."""
     meta = body["metadata"]
     return meta["creationTimestamp"], not figures_of(body.get("status") or {}), meta["namespace"], meta["name"]

@@ -33,18 +33,25 @@ class Reporter:
         self.statuses = 0
 
     async def report(
-        self, body: Body, conditions: Sequence[Condition], figures: Mapping[str, Any], *, types: Sequence[str] = ()
+        self,
+        body: Body,
+        conditions: Sequence[Condition],
+        figures: Mapping[str, Any],
+        *,
+        types: Sequence[str] = (),
+        aside: Sequence[str] = (),
     ) -> None:
         """What came of a resource: conditions at once, figures once a minute. `types`: conditions of its kind.
 
-        A condition takes the figures along, and does not put off their own time: of what has just begun they are 0.
+        `aside`: those that Ready does not sum up. A condition takes the figures along, and does not put off their own
+        time: of what has just begun they are 0.
         """
         meta = body["metadata"]
         before = body.get("status") or {}
         all_of_them = complete(conditions, types)
         wanted = status(
             generation=meta["generation"],
-            conditions=[ready(all_of_them), *all_of_them],
+            conditions=[ready([each for each in all_of_them if each.type not in aside]), *all_of_them],
             # What is not known now is as it was: no answer is no reason to forget.
             figures={**figures_of(before), **{name: value for name, value in figures.items() if value is not None}},
             before=before,

@@ -1,4 +1,4 @@
-"""StreamUser: a Secret beside it with all that a client needs. ReplicationLink: unknown, until links are built."""
+"""StreamUser: a Secret beside it with all that a client needs."""
 
 import base64
 import secrets
@@ -99,19 +99,3 @@ def secret(resource: Manifest, *, name: str, user: str, bootstrap: str, present:
         "type": "Opaque",
         "data": {entry: base64.b64encode(value.encode()).decode() for entry, value in values.items()},
     }
-
-
-class Links:
-    """ReplicationLink."""
-
-    def __init__(self, *, reporter: Reporter) -> None:
-        self._reporter = reporter
-
-    async def reconcile(self, _key: Key, body: Body | None) -> float | None:
-        """See engine.Reconcile."""
-        if body is not None and not body["metadata"].get("deletionTimestamp"):
-            message = "this version of the operator does not run links yet"
-            await self._reporter.report(
-                body, [Condition("Reconciled", None, "NotSupported", message)], {"state": "Unknown"}
-            )
-        return None

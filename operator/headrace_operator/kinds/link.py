@@ -1,0 +1,339 @@
+"""ReplicationLinks: a link of the target's cluster made as declared, looked after, and deleted.
+
+The link is the cluster's own, and copies with or without an operator. It is made and changed by admin calls at the
+target; of what these make there all is compared first, and only what differs is sent. What is not shown, the values
+of the credentials, is sent when the Secret is another version than the one that was sent last.
+
+1. Deleting the resource deletes the link, unless `reclaimPolicy` is Retain; what was copied stays in either case.
+2. Calls for which a cluster asks the source take as long as the source does: few at a time, so that sources that are
+   silent keep nobody else waiting.
+3. Nothing of a Secret is in a status, an event or a log.
+"""
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from time import time
+from typing import Any, Final
+
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace_operator.engine import Body
+from headrace_operator.kinds.data import (
+    AGAIN_EACH_S,
+    AGAIN_S,
+    FIGURES_AGAIN_S,
+    FIGURES_EACH_S,
+    FINAL,
+    Figures,
+    Kind,
+    Made,
+)
+from headrace_operator.kinds.link_asked import Asked, Asking, Unheard
+from headrace_operator.kinds.link_credentials import without_secrets
+from headrace_operator.kinds.link_status import (
+    ASIDE,
+    TYPES,
+    Homes,
+    Shown,
+    figures,
+    judge,
+    kept,
+    moved,
+    turns,
+)
+from headrace_operator.kinds.references import Unresolved, resolve
+from headrace_operator.specs import LinkSpec, milliseconds
+from headrace_operator.status import Condition
+
+__all__ = ["Links"]
+
+LOOK_S: Final = 30.0
+LOOK_EACH_S: Final = 0.1
+"""For each link: with hundreds of them each is looked at less often."""
+PATIENCE_S: Final = 45.0
+AT_ONCE: Final = 2
+"""Calls under way for which a source is asked."""
+IN_TURN_S: Final = 3.0
+MOST_COUNTED: Final = 1000
+"""Topics of a stream whose homes are counted."""
+SILENT: Final = frozenset({Code.BROKER_NOT_AVAILABLE, Code.REQUEST_TIMED_OUT})
+NO_METHOD: Final = "there is no method"
+"""How a cluster of a version without links answers."""
+
+
+class _InTurn(Exception):
+    """Other sources are asked just now."""
+
+
+class Links(Kind[LinkSpec]):
+    """ReplicationLink."""
+
+    name = "ReplicationLink"
+    spec = LinkSpec
+    types = TYPES
+    aside = ASIDE
+
+    def __init__(self, **common: Any) -> None:
+        """As Kind."""
+        super().__init__(**common)
+        self._asks = Asking(kube=self._kube, cache=self._cache, index=self._index)
+        self._asking = 0
+        self._sent: dict[str, str] = {}
+        """The version of the credentials that were sent last, by the resource's uid."""
+        self._homes: dict[str, Homes] = {}
+        """By the resource's uid."""
+
+    async def _advance(self, body: Body, spec: LinkSpec) -> tuple[list[Condition], Figures, float | None]:
+        before = body.get("status") or {}
+        credentials: Mapping[str, str] = {}
+        try:
+            asked = await self._asks.resolved(body, spec)
+            credentials = asked.credentials
+            shown, problem = await self._made(asked, body, spec)
+            again = self._again_after(problem) if problem else self._again(LOOK_S, LOOK_EACH_S)
+            if shown is None:
+                return _failed(problem, credentials), {}, again
+            shown = _clean(shown, credentials)
+            reconciled = _failed(problem, credentials)[:1] if problem else [Condition("Reconciled", True, "AsAsked")]
+            conditions = [*reconciled, *judge(shown, before, now=time())]
+            found = {**figures(shown, spec), "credentialsVersion": self._sent.get(body["metadata"]["uid"])}
+            found |= await self._stream(asked, body, spec)
+        except _InTurn:
+            waits = Condition("Reconciled", None, "InTurn", "the sources of other links are asked first")
+            is_told = before.get("observedGeneration") == body["metadata"]["generation"]
+            return kept(before) if is_told else [waits], {}, IN_TURN_S * random.uniform(0.5, 1.5)
+        except Unheard as error:
+            return [error.condition], {}, self._again(AGAIN_S, AGAIN_EACH_S)
+        except Unresolved as error:
+            return [error.condition], {}, None  # the index calls again when that changes
+        except HeadraceError as error:
+            return _failed(error, credentials), {}, self._again_after(error)
+        return conditions, found, again
+
+    def _again_after(self, error: HeadraceError) -> float:
+        """What the same call would meet again waits for longer."""
+        final = isinstance(error, KafkaError) and error.code in (*FINAL, Code.CLUSTER_AUTHORIZATION_FAILED)
+        return self._again(FIGURES_AGAIN_S if final else AGAIN_S, FIGURES_EACH_S if final else AGAIN_EACH_S)
+
+    async def _report(self, body: Body, conditions: Sequence[Condition], figures: Figures) -> None:
+        """Then tell of what has become otherwise, for which there is one time: what is told is in the status."""
+        await super()._report(body, conditions, figures)
+        if body["metadata"].get("deletionTimestamp"):
+            return
+        stream = str((body["spec"].get("target") or {}).get("stream"))
+        for turn in turns(body.get("status") or {}, conditions, stream):
+            await self._kube.tell(body, reason=turn.reason, message=turn.message, warning=turn.warning)
+
+    async def _make(self, bootstrap: str, body: Body, spec: LinkSpec) -> Made:
+        raise NotImplementedError  # _advance does it its own way
+
+    # --- what is made
+
+    async def _made(self, asked: Asked, body: Body, spec: LinkSpec) -> tuple[Shown | None, HeadraceError | None]:
+        """The link as it is then, and what could not be done of it. Raises HeadraceError, Unresolved, _InTurn."""
+        shown = await self._shown(asked.bootstrap, asked.name)
+        if is_new := shown is None:
+            await self._await_stream(asked, body, spec)
+            try:
+                shown = await self._create(asked, body, spec)
+            except KafkaError as error:
+                return None, error
+        elif (shown["stream"], shown["source_stream"]) != (spec.target.stream, spec.source.stream):
+            raise Unheard(
+                "OtherLink",
+                f"the cluster has a link {asked.name} already, from {shown['source_stream']} into {shown['stream']}:"
+                " name this one otherwise, or delete that one with `headrace link delete`",
+            )
+        seen, problem = shown, None
+        if spec.paused and shown["state"] != "Paused":  # at once, whatever the source says
+            shown = await self._admin.call(asked.bootstrap, "link.pause", {"name": asked.name})
+        try:
+            shown = await self._altered(asked, body, spec, shown)
+        except KafkaError as error:
+            problem = error
+        if not spec.paused and shown["state"] == "Paused":
+            shown = await self._admin.call(asked.bootstrap, "link.resume", {"name": asked.name})
+        if shown is not seen or is_new:  # what makes or changes it does not tell all
+            shown = await self._shown(asked.bootstrap, asked.name) or shown
+        return shown, problem
+
+    async def _shown(self, bootstrap: str, name: str) -> Shown | None:
+        """None: there is no such link."""
+        try:
+            found: Shown = await self._admin.call(bootstrap, "link.show", {"name": name})
+        except KafkaError as error:
+            if error.code is not Code.INVALID_REQUEST:
+                raise
+            if NO_METHOD in str(error):
+                raise Unheard(
+                    "NotSupported", "the cluster's version runs no links: give the StreamCluster a newer spec.version"
+                ) from error
+            return None
+        return found
+
+    async def _await_stream(self, asked: Asked, body: Body, spec: LinkSpec) -> None:
+        """A Stream that is declared comes first: a link would make it with the source's policy."""
+        stream = self._asks.declared(body)
+        if stream is None:
+            return
+        try:
+            await self._admin.call(asked.bootstrap, "stream.show", {"path": spec.target.stream})
+        except KafkaError as error:
+            if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            of = f"Stream {stream['metadata']['namespace']}/{stream['metadata']['name']}"
+            raise Unheard("StreamFirst", f"{of} is to make {spec.target.stream} first: see there") from error
+
+    async def _create(self, asked: Asked, body: Body, spec: LinkSpec) -> Shown:
+        params = {
+            **asked.fields,
+            "name": asked.name,
+            "source_stream": spec.source.stream,
+            "stream": spec.target.stream,
+            "credentials": dict(asked.credentials),
+            "if_not_exists": True,
+        }
+        async with self._asking_a_source():
+            shown: Shown = await self._admin.call(asked.bootstrap, "link.create", params, patience_s=PATIENCE_S)
+        self._note_sent(body, asked)
+        what = f"{spec.source.stream or 'all topics'} of {','.join(asked.source)}"
+        await self._kube.tell(body, reason="LinkCreated", message=f"{what} into {spec.target.stream}")
+        return shown
+
+    async def _altered(self, asked: Asked, body: Body, spec: LinkSpec, shown: Shown) -> Shown:
+        changes = {name: value for name, value in asked.fields.items() if name in shown and shown[name] != value}
+        noted = (body.get("status") or {}).get("credentialsVersion", "")
+        known = self._sent.get(body["metadata"]["uid"], noted)
+        if known != asked.version or sorted(asked.credentials) != sorted(shown.get("credentials") or []):
+            changes["credentials"] = dict(asked.credentials)
+        if not changes:
+            self._note_sent(body, asked)
+            return shown
+        was_both, told = shown["direction"] == "both", ", ".join(changes)
+        if "direction" in changes:
+            changes["bootstrap"] = asked.reach
+        if changes.keys() & {"source", "credentials", "direction", "topics"}:
+            async with self._asking_a_source():
+                changed = await self._admin.call(
+                    asked.bootstrap, "link.alter", {"name": asked.name, **changes}, patience_s=PATIENCE_S
+                )
+        else:
+            changed = await self._admin.call(asked.bootstrap, "link.alter", {"name": asked.name, **changes})
+        self._note_sent(body, asked)
+        await self._kube.tell(body, reason="LinkChanged", message=f"the link has another {told} now")
+        if was_both and asked.fields["direction"] == "pull":
+            await self._drop_reverse(asked, body, spec)
+        return dict(changed)
+
+    def _note_sent(self, body: Body, asked: Asked) -> None:
+        self._sent[body["metadata"]["uid"]] = asked.version
+
+    @asynccontextmanager
+    async def _asking_a_source(self) -> AsyncIterator[None]:
+        """Raises _InTurn where enough are."""
+        if self._asking >= AT_ONCE:
+            raise _InTurn
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+
+    async def _stream(self, asked: Asked, body: Body, spec: LinkSpec) -> dict[str, Any]:
+        """Have the copy live for as long as is asked; how many topics it has, and how many of them are at home here."""
+        shown = await self._admin.call(asked.bootstrap, "stream.show", {"path": spec.target.stream})
+        if spec.target.ttl is not None and shown["ttl_ms"] != (ttl_ms := milliseconds(spec.target.ttl)):
+            changes = {"path": spec.target.stream, "changes": {"ttl_ms": ttl_ms}}
+            await self._admin.call(asked.bootstrap, "stream.alter", changes)
+        found = {"topics": shown["topics"]}
+        if shown["topics"] <= MOST_COUNTED:
+            homes = await self._counted(asked.bootstrap, spec.target.stream)
+            found["topicsAtHome"] = homes.here
+            uid = body["metadata"]["uid"]
+            if (before := self._homes.get(uid)) is not None and (turn := moved(before, homes, spec.target.stream)):
+                await self._kube.tell(body, reason=turn.reason, message=turn.message)
+            self._homes[uid] = homes
+        return found
+
+    async def _counted(self, bootstrap: str, stream: str) -> Homes:
+        own = (await self._admin.call(bootstrap, "link.hello", {"version": 1, "stream": stream}))["cluster_id"]
+        here = elsewhere = 0
+        after: str | None = None
+        while True:
+            asked = {"version": 1, "stream": stream, "after": after, "limit": MOST_COUNTED}
+            page = await self._admin.call(bootstrap, "link.topics", asked)
+            at_home = sum(each["home"][1] == own for each in page["topics"])
+            here, elsewhere = here + at_home, elsewhere + len(page["topics"]) - at_home
+            after = page["after"]
+            if after is None or here + elsewhere > MOST_COUNTED:
+                return Homes(here, elsewhere)
+
+    # --- what is unmade
+
+    async def _unmake(self, bootstrap: str, body: Body, spec: LinkSpec) -> None:
+        name = spec.name or body["metadata"]["name"]
+        shown = await self._shown(bootstrap, name)
+        if shown is not None:
+            if (shown["stream"], shown["source_stream"]) != (spec.target.stream, spec.source.stream):
+                return  # somebody else's
+            await self._admin.call(bootstrap, "link.delete", {"name": name})
+        if spec.mode == "MultiHome":
+            await self._drop_reverse_of(bootstrap, name, body, spec)
+        self._forget(body)
+
+    async def _drop_reverse_of(self, bootstrap: str, name: str, body: Body, spec: LinkSpec) -> None:
+        where = None
+        if spec.source.cluster_ref is not None:
+            try:
+                _, _, where = resolve(self._cache, body, spec.source.cluster_ref)
+            except Unresolved:
+                return  # with that cluster its links have gone
+        await self._drop(where, name, bootstrap, body, spec)
+
+    async def _drop_reverse(self, asked: Asked, body: Body, spec: LinkSpec) -> None:
+        await self._drop(asked.source_bootstrap, asked.name, asked.bootstrap, body, spec)
+
+    async def _drop(self, where: str | None, name: str, target: str, body: Body, spec: LinkSpec) -> None:
+        """Delete the link of the source that copies from here; say so where that cannot be."""
+        why = "it is not known here how to ask it"
+        if where is not None:
+            try:
+                shown = await self._shown(where, name)
+                if shown is None:
+                    return
+                ends = shown["stream"], shown["source_stream"], list(shown["source"])
+                if ends == (spec.source.stream, spec.target.stream, [target]):
+                    await self._admin.call(where, "link.delete", {"name": name})
+                    return
+                why = "it has been changed"
+            except (HeadraceError, Unresolved) as error:
+                why = str(error)
+        message = (
+            f"the source's link {name}, which copies from here, is left: `headrace link delete {name}` there ({why})"
+        )
+        await self._kube.tell(body, reason="NotDeleted", message=message, warning=True)
+
+    def _forget(self, body: Body) -> None:
+        self._sent.pop(body["metadata"]["uid"], None)
+        self._homes.pop(body["metadata"]["uid"], None)
+
+
+def _failed(error: HeadraceError | None, credentials: Mapping[str, str]) -> list[Condition]:
+    """What a refusal comes to: Reconciled first."""
+    text = without_secrets(str(error), credentials)
+    if not isinstance(error, KafkaError):
+        return [Condition("Reconciled", False, "NoAnswer", text)]
+    if error.code in SILENT:
+        return [
+            Condition("Reconciled", False, "SourceSilent", text),
+            Condition("Connected", False, "SourceSilent", text),
+        ]
+    if error.code is Code.CLUSTER_AUTHORIZATION_FAILED:
+        refuses = Condition("Reconciled", False, "SourceRefuses", text)
+        return [refuses, replace(refuses, type="Connected")]
+    return [Condition("Reconciled", False, "Refused", text)]
+
+
+def _clean(shown: Shown, credentials: Mapping[str, str]) -> Shown:
+    return {**shown, "last_error": without_secrets(str(shown.get("last_error") or ""), credentials)}

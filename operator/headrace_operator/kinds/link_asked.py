@@ -1,0 +1,134 @@
+"""What a ReplicationLink asks for, in its cluster's words: clusters and Streams looked up, the Secret read. Asks no
+cluster, and changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.links.addresses import parse_addresses
+from headrace_operator.engine import Body, Cache, key_of
+from headrace_operator.kinds.index import Index
+from headrace_operator.kinds.link_credentials import properties_of
+from headrace_operator.kinds.references import Unresolved, check_oldest, claim, is_allowed, resolve
+from headrace_operator.kube import Kube
+from headrace_operator.specs import LinkSpec, milliseconds, quantity
+
+
+class Unheard(Unresolved):
+    """What no event tells of: it is looked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the resource comes to, in the cluster's words."""
+
+    bootstrap: str
+    """Of the target's cluster."""
+    name: str
+    source: Sequence[str]
+    source_bootstrap: str | None
+    """Where the source's own admin calls go; None: the source is no StreamCluster here."""
+    reach: Sequence[str]
+    """The target's addresses, as the source reaches them; none are known: []."""
+    credentials: Mapping[str, str] = field(repr=False)
+    version: str
+    """Of the Secret that the credentials are from; "": there is none."""
+    fields: Mapping[str, Any]
+    """What `link.alter` can change, but for the credentials."""
+
+
+class Asking:
+    """Over all ReplicationLinks."""
+
+    def __init__(self, *, kube: Kube, cache: Cache, index: Index) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._index = index
+
+    async def resolved(self, body: Body, spec: LinkSpec) -> Asked:
+        """Raises Unresolved, and KafkaError for what cannot be read."""
+        cluster, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
+        check_oldest(self._cache, self._index, body)
+        self._check_ttl(body, spec)
+        source_bootstrap = None
+        if spec.source.cluster_ref is not None:
+            _, _, source_bootstrap = resolve(self._cache, body, spec.source.cluster_ref, field="source.clusterRef")
+        source = _addresses(source_bootstrap or spec.source.bootstrap or "")
+        if spec.target.bootstrap is not None:
+            reach = _addresses(spec.target.bootstrap)
+        elif source_bootstrap is not None:
+            reach = [bootstrap]
+        else:
+            reach = _addresses(str((cluster.get("status") or {}).get("externalBootstrap") or ""))
+        both = spec.mode == "MultiHome"
+        if both and not reach:
+            raise Unheard(
+                "NoAddress",
+                "with MultiHome the source copies from here, and this cluster has no address outside of Kubernetes"
+                " (yet): give it listeners.external, or say in target.bootstrap which addresses the source reaches",
+            )
+        credentials, version = await self._credentials(body, spec)
+        fields: dict[str, Any] = {
+            "source": source,
+            "topics": list(dict.fromkeys(spec.topics)),
+            "direction": "both" if both else "pull",
+            "forward_writes": spec.forward_writes,
+            "throttle": quantity(spec.throttle) if spec.throttle is not None else 0,
+            "bootstrap": reach,
+        }
+        return Asked(
+            bootstrap=bootstrap,
+            name=spec.name or body["metadata"]["name"],
+            source=source,
+            source_bootstrap=source_bootstrap,
+            reach=reach,
+            credentials=credentials,
+            version=version,
+            fields=fields,
+        )
+
+    async def _credentials(self, body: Body, spec: LinkSpec) -> tuple[Mapping[str, str], str]:
+        """The properties, and which version of the Secret they are from."""
+        name = spec.source.credentials_secret
+        if name is None:
+            return {}, ""
+        secret = await self._kube.get("v1", "Secret", body["metadata"]["namespace"], name)
+        if secret is None:
+            raise Unheard("NoSecret", f"there is no Secret {name} beside this resource: make it, or name another")
+        try:
+            properties = properties_of(secret)
+        except HeadraceError as error:
+            raise Unheard("BadSecret", f"Secret {name} cannot be used: {error}") from None
+        return properties, f"{name}@{secret['metadata']['resourceVersion']}"
+
+    def declared(self, body: Body) -> Body | None:
+        """The Stream that declares the target's path."""
+        for key in self._index.streams_around(key_of(body)):
+            found = self._cache.get(key)
+            if found is not None and is_allowed(self._cache, found):
+                return found
+        return None
+
+    def _check_ttl(self, body: Body, spec: LinkSpec) -> None:
+        """Two resources that want another time to live of one stream would change it for ever. Raises Unresolved."""
+        if spec.target.ttl is None:
+            return
+        stream = self.declared(body)
+        others = [] if stream is None else [(stream, str(stream["spec"].get("ttl", "0")))]
+        for key in self._index.links_beside(key_of(body)):
+            other = self._cache.get(key)
+            if other is not None and claim(other) < claim(body) and is_allowed(self._cache, other):
+                theirs = (other["spec"].get("target") or {}).get("ttl")
+                others += [] if theirs is None else [(other, str(theirs))]
+        for other, theirs in others:
+            if milliseconds(theirs) != milliseconds(spec.target.ttl):
+                meta = other["metadata"]
+                of = f"{other['kind']} {meta['namespace']}/{meta['name']} gives {spec.target.stream} a ttl of {theirs}"
+                raise Unheard("TtlTwice", f"{of}: leave target.ttl out, or change it there")
+
+
+def _addresses(text: str) -> list[str]:
+    """As a cluster writes them; none for "". Raises KafkaError."""
+    return [str(each) for each in parse_addresses([text])] if text else []

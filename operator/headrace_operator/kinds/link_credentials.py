@@ -1,0 +1,74 @@
+"""The credentials Secret of a ReplicationLink, as client properties. Pure.
+
+A Secret has one entry `client.properties`, as StreamUser makes it, or an entry for each property; both together are
+read too, and an entry counts more than a line. Nothing of a value is in any message, and nothing of a line whose name
+does not look like a property: it may be part of a key.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headrace.errors import HeadraceError
+from headrace.links.properties import parse_properties
+from headrace.links.security import security_of
+
+FILE: Final = "client.properties"
+OF_A_USER: Final = frozenset({"bootstrap", "user", "password"})
+"""Entries that StreamUser makes beside the file."""
+NOT_SECURITY: Final = frozenset({"bootstrap.servers", "client.id"})
+"""Properties that a client's file has, and a link has elsewhere."""
+OPEN: Final = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
+"""Properties whose values may be shown."""
+LEAST_SECRET: Final = 3
+"""A shorter one would be found in any text."""
+_NAME: Final = re.compile(r"[a-z]+(\.[a-z0-9]+)+")
+
+
+def properties_of(secret: Mapping[str, Any]) -> dict[str, str]:
+    """The properties, checked. Raises HeadraceError with what to change."""
+    entries = {}
+    for name, value in (secret.get("data") or {}).items():
+        try:
+            entries[str(name)] = base64.b64decode(value or "").decode()
+        except ValueError:
+            raise HeadraceError(f"its entry {name} is not text") from None
+    found = _of_file(entries.pop(FILE)) if FILE in entries else {}
+    made_by_user = bool(found)
+    for name, value in entries.items():
+        if not (made_by_user and name in OF_A_USER):
+            found[name] = value.rstrip("\n")
+    found = {name: value for name, value in found.items() if name not in NOT_SECURITY}
+    if not found:
+        raise HeadraceError(f"it has no client properties: give {FILE}, or an entry for each property")
+    for name in found:
+        if name.endswith(".location"):
+            raise HeadraceError(
+                f"{name} would be a file in the storage nodes' pods: give ssl.ca.pem, ssl.certificate.pem or"
+                " ssl.key.pem with what is in the file"
+            )
+    security_of(found)
+    return found
+
+
+def _of_file(text: str) -> dict[str, str]:
+    try:
+        found = parse_properties(text)
+    except HeadraceError:
+        raise HeadraceError(f"its entry {FILE} has a line that is not NAME=VALUE") from None
+    for number, name in enumerate(found, 1):
+        if not _NAME.fullmatch(name):
+            raise HeadraceError(
+                f"its entry {FILE} has a line that names no property (it is the {number}. property there); a PEM of"
+                " several lines is better an entry of its own, such as ssl.ca.pem"
+            )
+    return found
+
+
+def without_secrets(text: str, properties: Mapping[str, str]) -> str:
+    """What somebody said of them, without what nobody may read."""
+    for name, value in properties.items():
+        if name not in OPEN and len(value) >= LEAST_SECRET:
+            text = text.replace(value, "***")
+    return text

@@ -31,6 +31,9 @@ COPY = {
 }
 NIGHTLY = {"availableNow": True, "schedule": "0 3 * * *"}
 
+COPIED = {"stream": "/bad/copy"}
+KAFKA = {"bootstrap": "127.0.0.1:1"}
+
 
 class Bad(NamedTuple):
     """A resource, and what has to be said of it."""
@@ -55,6 +58,9 @@ REFUSED: list[tuple[str, kube.Body, str]] = [
     ("StreamJob", {**COPY, "trigger": {"schedule": "0 3 * * *"}}, "goes with trigger.availableNow: true"),
     ("StreamJob", {**COPY, "executors": 2}, "ReadWriteMany claim"),
     ("StreamJob", {**COPY, "application": {}}, "exactly one of configMap, path, url and sql"),
+    ("ReplicationLink", {"source": {"stream": "/n"}, "target": COPIED}, "give either source.bootstrap or"),
+    ("ReplicationLink", {"source": {"bootstrap": "n"}, "target": COPIED}, "spec.source.bootstrap"),
+    ("ReplicationLink", {"source": KAFKA, "target": COPIED, "mode": "MultiHome"}, "a source that is Headrace"),
 ]
 """By the CRD alone."""
 CHANGES: list[tuple[str, kube.Body, kube.Body, str]] = [
@@ -70,6 +76,15 @@ CONDITIONS = [
     Bad("Volume", "wide", {"replicas": 9, "minInSync": 2, "spread": "required"}, "Reconciled", "Refused", "node"),
     Bad("Topic", "nowhere", {"stream": "/bad/none"}, "Reconciled", "Refused", "/bad/none"),
     Bad("Stream", "of-nobody", {"path": "/x", "clusterRef": {"name": "nobody"}}, "Reconciled", "NoCluster", "nobody"),
+    Bad("ReplicationLink", "silent", {"source": KAFKA, "target": COPIED}, "Reconciled", "SourceSilent", "127.0.0.1:1"),
+    Bad(
+        "ReplicationLink",
+        "without-secret",
+        {"source": {**KAFKA, "credentialsSecret": "no-such-secret"}, "target": COPIED},
+        "Reconciled",
+        "NoSecret",
+        "no-such-secret",
+    ),
     Bad("StreamUser", "of-nobody", {"clusterRef": {"name": "nobody"}}, "Reconciled", "NoCluster", "nobody"),
     Bad(
         "Stream",

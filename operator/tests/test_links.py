@@ -480,6 +480,14 @@ async def test_sources_that_are_silent_keep_nobody_else_waiting(world: World) ->
     assert len(world.cluster.links) == 4
 
 
+async def test_a_link_that_has_not_connected_yet_is_looked_at_again_soon(world: World) -> None:
+    key = declared(world)
+    await world.run(key)
+    the_link(world).update(state="Connecting", since_ms=0)
+    assert await world.once(key) == pytest.approx(links.SOON_S, rel=0.11)
+    assert world.condition("ReplicationLink", "l")[:2] == ("Unknown", "Connecting")
+
+
 def test_a_node_that_starts_anew_is_no_lost_source_and_a_moment_behind_is_not_behind() -> None:
     shown: Object = {"state": "Connecting", "since_ms": 95_000, "last_error": None}
     before = {

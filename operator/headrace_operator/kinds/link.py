@@ -49,6 +49,8 @@ from headrace_operator.status import Condition
 __all__ = ["Links"]
 
 LOOK_S: Final = 30.0
+SOON_S: Final = 5.0
+"""While nobody knows yet whether the source answers."""
 LOOK_EACH_S: Final = 0.1
 """For each link: with hundreds of them each is looked at less often."""
 PATIENCE_S: Final = 45.0
@@ -97,6 +99,8 @@ class Links(Kind[LinkSpec]):
             shown = _clean(shown, credentials)
             reconciled = _failed(problem, credentials)[:1] if problem else [Condition("Reconciled", True, "AsAsked")]
             conditions = [*reconciled, *judge(shown, before, now=time())]
+            if any(each.type == "Connected" and each.ok is None for each in conditions):
+                again = self._again(SOON_S, AGAIN_EACH_S)
             found = {**figures(shown, spec), "credentialsVersion": self._sent.get(body["metadata"]["uid"])}
             found |= await self._stream(asked, body, spec)
         except _InTurn:

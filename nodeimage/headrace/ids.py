@@ -27,6 +27,18 @@ class Home(NamedTuple):
     counter: int
     cluster: str
 
+    def given_to(self, cluster: str) -> "Home":
+        """The next home, which this one gives away; its counter is odd.
+
+        A cluster that has not heard that a home was given to it may take one by force: the two must not be the same,
+        since they begin at different offsets.
+        """
+        return Home(self.counter + 1 + self.counter % 2, cluster)
+
+    def taken_by(self, cluster: str) -> "Home":
+        """The next home, which that cluster takes by force; its counter is even."""
+        return Home(self.counter + 2 - self.counter % 2, cluster)
+
 
 PARTITIONLET_BITS = 40
 

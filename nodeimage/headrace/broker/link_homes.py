@@ -229,7 +229,7 @@ async def cede(broker: "Broker", params: Cession) -> dict[str, object]:
                 Code.LEADER_NOT_AVAILABLE, f"{row.full_name} has just moved here, and is not complete yet; try again"
             )
         else:
-            changes.append(HomeChange(topic_id, home.counter + 1, params.to))
+            changes.append(HomeChange(topic_id, *home.given_to(params.to)))
     if changes:
         log.info("homes are given away", topics=len(changes), to=params.to)
         for change, code in zip(changes, await submitted(broker, SetHome(items=changes), timeout_ms=0), strict=True):

@@ -71,7 +71,7 @@ def home_of(broker: "Broker", row: TopicRow) -> Home:
 
 def is_settled(home: Home, settled: Home | None) -> bool:
     """Whether a partition that was last rolled for `settled` (None: never) is settled for its topic's home."""
-    return settled is None if home.counter == 0 else settled == home
+    return settled == home or (settled is None and home.counter == 0)
 
 
 # --- topics

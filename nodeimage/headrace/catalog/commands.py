@@ -120,6 +120,7 @@ class CreatePartitions(CatalogCommand, frozen=True):
     is a success, with their rows.
 
     The new ones are settled for the topic's home: their `histories` are as in NewTopic, or begin with that home (None).
+    Refused with OPERATION_NOT_ATTEMPTED where that is not `home`, to which the histories belong; None: whatever it is.
     """
 
     topic_id: bytes
@@ -128,6 +129,7 @@ class CreatePartitions(CatalogCommand, frozen=True):
     container_epochs: list[Epoch]
     now: Millis
     histories: list[tuple[int, int, str, Offset]] | None = None
+    home: tuple[int, str] | None = None
 
 
 class AlterTopic(CatalogCommand, frozen=True):

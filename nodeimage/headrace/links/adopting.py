@@ -75,7 +75,7 @@ async def _adopt_one(broker: "Broker", row: TopicRow, topic: SourceTopic, link: 
         home = home_of(row, own)
         if home.cluster == own:  # from now on it takes no writes
             cluster = topic.home.cluster if topic.home.cluster != own else link.config.source_cluster
-            change = HomeChange(row.topic_id, home.counter + 1, cluster, None)
+            change = HomeChange(row.topic_id, *home.given_to(cluster), None)
             (code,) = await broker.catalog.submit(SetHome(items=[change]))
             if code is not Code.NONE:
                 raise KafkaError(code, "its home has just changed; ask again")

@@ -126,7 +126,7 @@ class Moving:
                 wanted.append(row)
         for start in range(0, len(wanted), PAGE):
             some = wanted[start : start + PAGE]
-            homes = [Home(home_of(row, self._own).counter + 1, self._own) for row in some]
+            homes = [home_of(row, self._own).taken_by(self._own) for row in some]
             items = [HomeChange(row.topic_id, *home, None) for row, home in zip(some, homes, strict=True)]
             codes = await self._broker.catalog.submit(SetHome(items=items))
             for row, home, code in zip(some, homes, codes, strict=True):
@@ -266,7 +266,7 @@ class Moving:
             short = {at[0] for at, end in wanted.items() if reached.get(at, -1) < end}
             ready = sorted(left - short)
             if ready:
-                items = [HomeChange(each, homes[each].counter + 1, self._own, None) for each in ready]
+                items = [HomeChange(each, *homes[each].given_to(self._own), None) for each in ready]
                 await self._broker.catalog.submit(SetHome(items=items))
             left = short
             if left and loop.time() >= deadline:

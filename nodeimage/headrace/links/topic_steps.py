@@ -5,7 +5,7 @@ done already; so it can be broken off anywhere. What cannot be done yet is told 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,7 +18,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import HomeStart as StoredStart
 from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, KafkaError
-from headrace.ids import NodeId, Offset
+from headrace.ids import ContainerId, Epoch, NodeId, Offset
 from headrace.links.keeping import Grow, Plan, Reconfigure, home_of, kept_configs
 from headrace.links.source import NO_NODE, Announcement, HomeStart, Meeting, Source, SourceTopic, TopicPartition
 
@@ -33,6 +33,10 @@ PARTITIONS_PER_COMMAND: Final = 20_000
 TOPICS_PER_COMMAND: Final = 2_000
 MET_AT_ONCE: Final = 2_000
 ANNOUNCED_AT_ONCE: Final = 500
+
+_CHANGED_MEANWHILE: Final = frozenset(
+    {Code.LEADER_NOT_AVAILABLE, Code.OPERATION_NOT_ATTEMPTED, Code.INVALID_PARTITIONS, Code.UNKNOWN_TOPIC_ID}
+)
 
 
 class Done(NamedTuple):
@@ -90,6 +94,9 @@ async def adopt(broker: "Broker", source: Source, topics: Sequence[SourceTopic])
     for some in _batches(topics):
         met = await meet_all(source, some)
         later.update(topic.topic_id for topic in some if topic.topic_id not in met)
+        short = await _grow_first(broker, some, met)
+        later.update(short)
+        met = {topic_id: meetings for topic_id, meetings in met.items() if topic_id not in short}
         items = [
             HomeChange(
                 topic_id=topic.topic_id,
@@ -107,6 +114,34 @@ async def adopt(broker: "Broker", source: Source, topics: Sequence[SourceTopic])
             codes = await broker.catalog.submit(SetHome(items=items))
             log.info("homes adopted", count=sum(code is Code.NONE for code in codes), source=source.name)
     return later
+
+
+async def _grow_first(
+    broker: "Broker", topics: Sequence[SourceTopic], met: Mapping[bytes, Sequence[Meeting]]
+) -> set[bytes]:
+    """Let copies have all partitions before their home changes: at home here, nobody would see that some lack.
+
+    Those that could not be grown. New partitions begin with what their history is under the home that is known here.
+    """
+    rows = await broker.catalog.query(lambda reader: reader.topics_by_id([topic.topic_id for topic in topics]))
+    short: set[bytes] = set()
+    for topic in topics:
+        row = rows.get(topic.topic_id)
+        if row is None or topic.topic_id not in met or row.partitions >= topic.partitions:
+            continue
+        known = row.home if row.home is not None and row.home.counter else None
+        histories = [
+            each
+            for each in _histories(met[topic.topic_id], first=row.partitions)
+            if known is not None and (each[1], each[2]) <= known
+        ]
+        places = broker.place(topic.partitions - row.partitions, await _volume(broker, row.stream))
+        try:
+            await broker.catalog.submit(_growth(row, topic, places, histories))
+        except KafkaError as error:
+            log.info("a copy could not be grown", topic=row.full_name, reason=str(error))
+            short.add(topic.topic_id)
+    return short
 
 
 async def announce(
@@ -209,20 +244,31 @@ async def _grow(broker: "Broker", source: Source, grown: Sequence[Grow], stream:
             done.later.add(topic.topic_id)
             continue
         places = broker.place(topic.partitions - row.partitions, volume)
-        outcome = await broker.catalog.submit(
-            CreatePartitions(
-                topic_id=row.topic_id,
-                count=topic.partitions,
-                container_ids=[container for container, _ in places],
-                container_epochs=[epoch for _, epoch in places],
-                now=now(),
-                histories=_histories(met.get(topic.topic_id, ()), first=row.partitions),
-            )
-        )
-        if outcome.code is Code.LEADER_NOT_AVAILABLE:
-            done.later.add(topic.topic_id)
-        elif outcome.code is not Code.NONE:
-            done.refused[topic.name] = outcome.message or outcome.code.name
+        histories = _histories(met.get(topic.topic_id, ()), first=row.partitions)
+        try:
+            await broker.catalog.submit(_growth(row, topic, places, histories))
+        except KafkaError as error:  # of this topic alone
+            if error.code in _CHANGED_MEANWHILE:
+                done.later.add(topic.topic_id)
+            else:
+                done.refused[topic.name] = str(error)
+
+
+def _growth(
+    row: TopicRow,
+    topic: SourceTopic,
+    places: Sequence[tuple[ContainerId, Epoch]],
+    histories: list[tuple[int, int, str, Offset]],
+) -> CreatePartitions:
+    return CreatePartitions(
+        topic_id=row.topic_id,
+        count=topic.partitions,
+        container_ids=[container for container, _ in places],
+        container_epochs=[epoch for _, epoch in places],
+        now=now(),
+        histories=histories,
+        home=row.home,
+    )
 
 
 async def _configure(broker: "Broker", changes: Sequence[Reconfigure], done: Done) -> None:

@@ -21,8 +21,9 @@ from headrace.catalog.commands import (
     SetHome,
 )
 from headrace.catalog.link_commands import HomeChange, LinkConfig
-from headrace.errors import Code
+from headrace.errors import Code, KafkaError
 from headrace.ids import Home
+from headrace.links.settling import Settler
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.client import encode_admin_request
 
@@ -407,7 +408,11 @@ class TestCede:
             (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
             assert ceded == {"error": 0, "message": None, "home": [1, THERE], "ends": [0, 3]}
 
-    async def test_what_is_not_settled_in_time_is_asked_for_again(self, call, stream, create, broker):
+    async def test_what_is_not_settled_in_time_is_asked_for_again(self, call, stream, create, broker, monkeypatch):
+        async def not_yet(settler, wanted):
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "later")
+
+        monkeypatch.setattr(Settler, "_settle", not_yet)
         topic = await create("/plant:t")
         (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
         assert ceded["error"] == Code.LEADER_NOT_AVAILABLE

@@ -264,3 +264,13 @@ def test_a_home_without_pieces_that_are_sealed_is_a_chain_of_one(tables: Tables)
     (only,) = tables.reader.chain(number)
     assert (only.first, only.state) == (0, 1)
     assert all(row.state != SEALED for row in tables.reader.chain(number))
+
+
+def test_partitions_are_added_under_the_home_that_their_histories_belong_to(tables: Tables) -> None:
+    make(tables, home=(2, THERE), origin=THERE, histories=[(0, 2, THERE, Offset(0))])
+    late = CreatePartitions(
+        ID, 2, [ContainerId(1)], [Epoch(1)], NOW, histories=[(1, 1, THERE, Offset(0))], home=(1, THERE)
+    )
+    with pytest.raises(KafkaError) as refused:
+        tables.apply(late)
+    assert refused.value.code is Code.OPERATION_NOT_ATTEMPTED

@@ -14,6 +14,7 @@ from headrace.catalog.link_commands import LinkConfig
 from headrace.errors import Code
 from headrace.ids import Home, Millis
 from headrace.links.keeper import Keeper
+from headrace.links.settling import Settler, Unsettled
 
 Keep = Callable[..., Awaitable[Keeper]]
 
@@ -151,11 +152,15 @@ async def test_a_higher_home_at_the_source_is_adopted_with_its_history_once_all_
             return found is not None and found.home == Home(1, "east")
 
         await until(adopted)
-        pending = await south.broker.catalog.query(lambda reader: reader.pending([row.number]))
-        assert {index: [tuple(each) for each in starts] for index, starts in pending[row.number].items()} == {
-            0: [(1, "east", 7)],
-            1: [(1, "east", 7)],
-        }
+
+        async def settled() -> bool:  # by the node, which has nothing to cut
+            found = await south.broker.catalog.query(lambda reader: reader.histories([row.number]))
+            return {index: [tuple(each) for each in starts] for (_, index), starts in found.items()} == {
+                0: [(1, "east", 7)],
+                1: [(1, "east", 7)],
+            }
+
+        await until(settled)
         assert keeper.refused == {}
 
 
@@ -219,7 +224,17 @@ async def test_a_link_made_again_doubles_nothing(south: OneNode, north: FakeSour
         assert keeper.refused == {}
 
 
-async def test_set_home_of_ours_is_told_to_the_source_when_it_is_settled(south: OneNode, north: FakeSource) -> None:
+async def test_set_home_of_ours_is_told_to_the_source_when_it_is_settled(
+    south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settling = asyncio.Event()
+    settle = Settler._settle
+
+    async def held_back(self: Settler, wanted: Unsettled) -> None:
+        await settling.wait()
+        await settle(self, wanted)
+
+    monkeypatch.setattr(Settler, "_settle", held_back)
     north.put("t")
     async with kept(south, north) as keeper:
         await until(lambda: _exists(south, "t"))
@@ -231,3 +246,5 @@ async def test_set_home_of_ours_is_told_to_the_source_when_it_is_settled(south: 
         keeper.changed_here([row.topic_id])
         await until(lambda: north.calls.get("topics_by_id", 0) > asked + 1)
         assert north.announced == [], "its partition is not settled yet"
+        settling.set()
+        await until(lambda: [item.home for item in north.announced] == [Home(1, south.cluster_id)])

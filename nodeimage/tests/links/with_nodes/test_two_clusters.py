@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from one_node import OneNode, until
 
+from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, SetHome, SetLogStart
 from headrace.errors import Code, KafkaError
-from headrace.ids import Home
+from headrace.ids import Home, Millis, Offset
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 
@@ -100,7 +101,7 @@ async def test_an_agreed_move_loses_nothing_and_the_old_home_follows(south: OneN
     assert (again["moved"], again["error"]) == (False, None)
     # And back: by the link that the announcement made.
     (back,) = await north.admin("home.move", stream="/s", topics=["t"])
-    assert (back["moved"], back["error"], back["counter"]) == (True, None, 2)
+    assert (back["moved"], back["error"], back["counter"]) == (True, None, 3)
     await north.produce("t", b"e")
     await until(lambda: has(south, "t", [b"a", b"b", b"c", b"e"]))
     assert await south.row("t.diverged") is None
@@ -222,3 +223,84 @@ async def test_many_topics_move_together(south: OneNode, north: OneNode) -> None
     await asyncio.gather(*(south.produce(name, b"b") for name in names))
     for name in names:
         await until(lambda name=name: has(north, name, [b"a", b"b"]))  # type: ignore[misc]
+
+
+async def grown(cluster: OneNode, name: str, count: int) -> None:
+    row = await cluster.row(name)
+    assert row is not None
+    places = cluster.broker.place(count - row.partitions, "default")
+    await cluster.broker.catalog.submit(
+        CreatePartitions(
+            topic_id=row.topic_id,
+            count=count,
+            container_ids=[container for container, _ in places],
+            container_epochs=[epoch for _, epoch in places],
+            now=Millis(0),
+        )
+    )
+
+
+@pytest.mark.parametrize("moved_before", [False, True])
+async def test_partitions_that_are_new_at_the_home_move_with_it(
+    south: OneNode, north: OneNode, moved_before: bool
+) -> None:
+    await north.produce("t", b"a")
+    if moved_before:
+        await south.produce("elsewhere", b"x")
+        (taken,) = await north.admin("home.move", stream="/s", topics=["t"], force=True)
+        row = await north.row("t")
+        assert row is not None
+        change = HomeChange(row.topic_id, 7, north.cluster_id, None)
+        assert await north.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE], taken
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    await south.admin("link.pause", name="l")  # so that nobody follows what is new
+    await grown(north, "t", 3)
+    await north.produce("t", b"only-there", partition=2)
+    moving = asyncio.create_task(south.admin("home.move", stream="/s", topics=["t"]))
+    await until(lambda: home_is(south, "t", south))
+    await south.admin("link.resume", name="l")
+    (moved,) = await moving
+    assert (moved["moved"], moved["error"]) == (True, None)
+    await until(lambda: has(south, "t", [b"only-there"], 2))
+    await south.produce("t", b"b", partition=2)
+    await until(lambda: has(north, "t", [b"only-there", b"b"], 2))
+    assert await south.row("t.diverged") is None
+
+
+async def test_a_home_taken_by_force_that_had_just_been_given_away_unheard_is_another_home(
+    south: OneNode, north: OneNode
+) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    await south.admin("link.pause", name="l")
+    await north.produce("t", b"lost")
+    row = await north.row("t")
+    assert row is not None
+    ceded = await north.admin("home.cede", version=1, topic_ids=[row.topic_id], to=south.cluster_id)
+    assert ceded["topics"][0]["error"] == 0  # and that answer is lost
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
+    assert moved["error"] is None
+    await south.produce("t", b"b")
+    await south.admin("link.resume", name="l")
+    await until(lambda: has(north, "t", [b"a", b"b"]))
+    await until(lambda: has(north, "t.diverged", [b"lost"]))
+
+
+async def test_a_copy_that_jumped_to_where_its_source_begins_is_a_source_itself(
+    start: StartCluster, south: OneNode, north: OneNode
+) -> None:
+    await north.produce("t", b"gone")
+    await north.produce("t", b"a")
+    row = await north.row("t")
+    assert row is not None
+    await north.broker.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(1))]))
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    assert (await south.partition("t")).log_start == 1
+    leaf = await start("leaf")
+    await linked(leaf, south)
+    await until(lambda: has(leaf, "t", [b"a"]))
+    await north.produce("t", b"b")
+    await until(lambda: has(leaf, "t", [b"a", b"b"]))

@@ -17,6 +17,8 @@ class Node:
     def __init__(self) -> None:
         self.connections = 0
         self.hang_up = False
+        self.others = asyncio.Event()
+        """Set once those answer whom this node asks."""
 
     async def start(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -34,6 +36,8 @@ class Node:
                 request = await reader.readexactly(length)
                 _, _, correlation, name = struct.unpack_from(">hhih", request)
                 method, params = decode_admin_request(request[10 + name :])
+                if method == "ask others":
+                    await self.others.wait()
                 refused = method == "refuse"
                 body = encode_admin_response(
                     {"method": method, **params},
@@ -93,3 +97,13 @@ async def test_a_cluster_that_does_not_answer_is_left_in_peace_for_a_moment(
         with pytest.raises(Unreachable):
             await admin.call(node.address, "x")
     assert time.monotonic() - begun < 2
+
+
+async def test_others_that_a_node_asks_in_vain_say_nothing_of_the_node(admin: Admin, node: Node) -> None:
+    with pytest.raises(Unreachable, match="does not answer ask others"):
+        await admin.call(node.address, "ask others", patience_s=0.2)
+    assert await admin.call(node.address, "x") == {"method": "x"}
+    node.others.set()
+    assert await admin.call(node.address, "ask others", {"a": 1}, patience_s=20.0) == {"method": "ask others", "a": 1}
+    with pytest.raises(KafkaError, match="no"):
+        await admin.call(node.address, "refuse", patience_s=20.0)

@@ -459,6 +459,19 @@ def test_topics_that_are_made_or_deleted_move_no_home() -> None:
     assert moved(Homes(2, 3), Homes(0, 5), "/plant") is not None
 
 
+async def test_what_is_remembered_of_links_that_are_gone_is_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "ROOM", 3)
+    for number in range(12):
+        name = f"l{number}"
+        await world.run(world.declare("ReplicationLink", name, {**LINK, "reclaimPolicy": "Retain"}))
+        world.api.remove("ReplicationLink", name)
+    reconciler: links.Links = world.reconcilers["ReplicationLink"].__self__  # type: ignore[attr-defined]
+    assert len(reconciler._sent) <= 3 + 2
+    assert len(reconciler._homes) <= 3 + 2
+
+
 async def test_sources_that_are_silent_keep_nobody_else_waiting(world: World) -> None:
     keys = [world.declare("ReplicationLink", f"l{number}", LINK) for number in range(4)]
     world.watch()

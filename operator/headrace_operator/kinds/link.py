@@ -59,6 +59,8 @@ AT_ONCE: Final = 2
 IN_TURN_S: Final = 3.0
 MOST_COUNTED: Final = 1000
 """Topics of a stream whose homes are counted."""
+ROOM: Final = 100
+"""Resources that are gone, and about which something is remembered."""
 SILENT: Final = frozenset({Code.BROKER_NOT_AVAILABLE, Code.REQUEST_TIMED_OUT})
 NO_METHOD: Final = "there is no method"
 """How a cluster of a version without links answers."""
@@ -232,6 +234,10 @@ class Links(Kind[LinkSpec]):
 
     def _note_sent(self, body: Body, asked: Asked) -> None:
         self._sent[body["metadata"]["uid"]] = asked.version
+        if len(self._sent) > ROOM + 2 * self._cache.count(self.name):  # some go without a word
+            left = {each["metadata"]["uid"] for each in self._cache.all(self.name)}
+            self._sent = {uid: version for uid, version in self._sent.items() if uid in left}
+            self._homes = {uid: homes for uid, homes in self._homes.items() if uid in left}
 
     @asynccontextmanager
     async def _asking_a_source(self) -> AsyncIterator[None]:

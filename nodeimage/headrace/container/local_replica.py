@@ -25,7 +25,8 @@ from headrace.container.follower import Follower
 from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
 from headrace.container.replica_folder import ReplicaFile
-from headrace.errors import CorruptLog, HeadraceError, LostTail
+from headrace.container.replica_opening import open_folder
+from headrace.errors import CorruptLog, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store.records import ContainerRecord
@@ -53,6 +54,7 @@ class LocalReplica:
         fatal: Callable[[str], None],
         state: ReplicaFile,
         container_log: ContainerLog,
+        aside: bool,
     ) -> None:
         self.id = container_id
         self.kind = kind
@@ -74,6 +76,8 @@ class LocalReplica:
         self._fatal = fatal
         self._state = state
         self._known_committed = Position(0)
+        self._aside = aside
+        """What this node had of the container before, damaged, is kept beside."""
         self._turn = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
         """Of the files: under way."""
@@ -98,33 +102,12 @@ class LocalReplica:
     ) -> "LocalReplica":
         """Recover the replica in `folder`, or make an empty one.
 
-        `unmarked`: see replica_folder.prepare. `replaceable`: others have the data, so a damaged replica is thrown
-        away and fetched anew, as another format (invariant 14). Else raises CorruptLog. One that has only lost its end
-        keeps the rest, as another format: it may be all that there is.
+        `replaceable`, `unmarked`, and what is raised: see replica_opening.
         """
         loop = asyncio.get_running_loop()
 
-        def opened() -> tuple[ReplicaFile, ContainerLog]:
-            try:
-                state = replica_folder.prepare(folder, unmarked=unmarked)
-                if not options.fsync:
-                    state = replica_folder.after_page_cache(folder, state)
-                try:
-                    return state, ContainerLog.open(folder, options)
-                except LostTail as error:
-                    log.error("a replica has lost what it had synced, and is in sync no more", container=container_id,
-                              error=str(error))  # fmt: skip
-                    state = replica_folder.as_another(folder, state)
-                    ContainerLog.forget_mark(folder)
-                    return state, ContainerLog.open(folder, options)
-            except CorruptLog as error:
-                if not replaceable:
-                    raise
-                log.error("a damaged replica is fetched anew", container=container_id, error=str(error))
-                replica_folder.remove(folder)
-                return replica_folder.prepare(folder), ContainerLog.open(folder, options)
-
-        state, container_log = await loop.run_in_executor(executor, opened)
+        find = partial(open_folder, container_id, folder, options, replaceable=replaceable, unmarked=unmarked)
+        state, container_log, aside = await loop.run_in_executor(executor, find)
         return cls(
             container_id=container_id,
             kind=kind,
@@ -136,6 +119,7 @@ class LocalReplica:
             fatal=fatal,
             state=structs.replace(state, history=clip(state.history, container_log.end)),
             container_log=container_log,
+            aside=aside,
         )
 
     def _new_cycle(self, container_log: ContainerLog) -> SyncCycle:
@@ -228,9 +212,18 @@ class LocalReplica:
         self.on_other_epoch(epoch)
 
     async def adopt(self, history: History) -> None:
-        """The primary's history, before any of its frames is appended here."""
-        if history != self._state.history:
-            await self._write(lambda state: structs.replace(state, history=history))
+        """The primary's history, before any of its frames is appended here.
+
+        Somebody leads, who has all that was committed: what was set aside here for damage goes.
+        """
+        if history == self._state.history and not self._aside:
+            return
+
+        def adopted(state: ReplicaFile) -> ReplicaFile:
+            return structs.replace(state, history=history)
+
+        await self._write(adopted, drop_aside=self._aside)
+        self._aside = False
 
     @property
     def known_record(self) -> ContainerRecord | None:
@@ -243,12 +236,18 @@ class LocalReplica:
         if record != self._state.record:
             await self._write(lambda state: structs.replace(state, record=record))
 
-    async def _write(self, change: Callable[[ReplicaFile], ReplicaFile]) -> None:
-        await self._to_its_end(lambda: self._write_now(change))
+    async def _write(self, change: Callable[[ReplicaFile], ReplicaFile], *, drop_aside: bool = False) -> None:
+        await self._to_its_end(lambda: self._write_now(change, drop_aside=drop_aside))
 
-    async def _write_now(self, change: Callable[[ReplicaFile], ReplicaFile]) -> None:
+    async def _write_now(self, change: Callable[[ReplicaFile], ReplicaFile], *, drop_aside: bool = False) -> None:
         state = change(self._state)
-        await self._loop.run_in_executor(self._executor, replica_folder.write, self.folder, state)
+
+        def write() -> None:
+            if drop_aside:
+                replica_folder.drop_aside(self.folder)
+            replica_folder.write(self.folder, state)
+
+        await self._loop.run_in_executor(self._executor, write)
         self._state = state
 
     async def _to_its_end(self, change: Callable[[], Coroutine[None, None, None]]) -> None:

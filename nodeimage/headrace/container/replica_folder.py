@@ -6,7 +6,11 @@
 highest epoch that the replica has heard of, written before it answers in that epoch (invariant 4). `led` is the last
 epoch in which it was primary: no later run of the process writes in that epoch again. `history` is written before the
 first frame of an epoch. `replica.json.room` is where the file is written the next time: a replica on a full disk must
-go on following whoever leads. Everything here blocks.
+go on following whoever leads.
+
+A replica that is damaged at a start is set aside, as the folder's name with `.damaged` behind it, until another leads:
+by the record others have it too, but all of them may be damaged, as on a disk that lost what it said it had synced.
+Everything here blocks.
 """
 
 import os
@@ -23,6 +27,7 @@ from headrace.log.files import rewrite_file, sync_folder
 
 _NAME = "replica.json"
 _REMOVED = ".removed"
+_DAMAGED = ".damaged"
 
 
 class ReplicaFile(msgspec.Struct, frozen=True):
@@ -109,6 +114,11 @@ def remove(folder: Path) -> None:
     """Remove a replica: all of it at once, also over a crash. Chunks without their replica.json would pass for an old
     replica's, whose history nobody knows.
     """
+    _remove(folder)
+    drop_aside(folder)
+
+
+def _remove(folder: Path) -> None:
     aside = folder.with_name(folder.name + _REMOVED)
     shutil.rmtree(aside, ignore_errors=True)
     try:
@@ -117,6 +127,29 @@ def remove(folder: Path) -> None:
         return
     sync_folder(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def set_aside(folder: Path) -> None:
+    """Another replica takes the place of a damaged one, which is kept; one set aside before has more, and stays."""
+    if has_aside(folder):
+        _remove(folder)
+        return
+    folder.rename(_aside_of(folder))
+    sync_folder(folder.parent)
+
+
+def has_aside(folder: Path) -> bool:
+    """Whether a damaged replica is kept beside this one."""
+    return _aside_of(folder).exists()
+
+
+def drop_aside(folder: Path) -> None:
+    """Another has all that a damaged replica held, or its room is needed."""
+    shutil.rmtree(_aside_of(folder), ignore_errors=True)
+
+
+def _aside_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + _DAMAGED)
 
 
 def listed(folder: Path) -> set[ContainerId]:

@@ -12,7 +12,7 @@ import pytest
 from headrace.container import replica_folder
 from headrace.container.history import History
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import StorageFull
+from headrace.errors import CorruptLog, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.synced_mark import read_mark
@@ -151,6 +151,46 @@ async def test_one_that_lost_its_synced_end_keeps_the_rest_as_another_format(
             await found.close()
         formats.append(found.format)
     assert formats[0] != formats[1] == formats[2]
+
+
+async def test_a_damaged_replica_is_kept_beside_the_one_in_its_place_until_another_leads(
+    replica: LocalReplica,
+) -> None:
+    """By the record others have what it had; but all may be damaged, and each would have thrown away what it had."""
+    aside = replica.folder.with_name("7.damaged")
+    (path,) = replica.folder.glob("*.chunk")
+    await replica.close()
+    raw = b"\0" * 8 + path.read_bytes()[8:]
+    path.write_bytes(raw)
+
+    async def opened(*, replaceable: bool) -> LocalReplica:
+        return await LocalReplica.open(
+            container_id=ContainerId(7),
+            kind="data",
+            node=NodeId(1),
+            folder=replica.folder,
+            options=LogOptions(chunk_bytes=1 << 20),
+            executor=executor,
+            room=PlentyOfRoom(),
+            fatal=fatal,
+            replaceable=replaceable,
+        )
+
+    with ThreadPoolExecutor(3) as executor:
+        with pytest.raises(CorruptLog):
+            await opened(replaceable=False)
+        assert not aside.exists()
+        for _ in range(2):  # the second time there is one in its place
+            found = await opened(replaceable=True)
+            assert (found.log.end, found.format != replica.format) == (0, True)
+            assert (aside / path.name).read_bytes() == raw
+            await found.close()
+        found = await opened(replaceable=True)
+        await found.saw(Epoch(4))
+        assert aside.exists()
+        await found.adopt(((Epoch(4), Position(0)),))
+        assert not aside.exists()
+        await found.close()
 
 
 async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> None:

@@ -1,0 +1,68 @@
+"""What a start makes of a replica's folder: it is opened as it is, goes on as another format, or begins anew (14).
+
+    its log opens                          the replica that it was
+    its log ends before what was synced    keeps the rest, as another format: it may be all that there is
+    its log is damaged                     where others are in sync, by the record, another replica begins, empty; the
+                                           damaged one is kept beside it until another leads. Else it is an error
+
+Everything here blocks.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from headrace.container import replica_folder
+from headrace.container.replica_folder import ReplicaFile
+from headrace.errors import CorruptLog, LostTail, StorageFull
+from headrace.ids import ContainerId
+from headrace.log.container_log import ContainerLog, LogOptions
+
+log = structlog.get_logger()
+
+
+class Opened(NamedTuple):
+    """`aside`: a damaged replica is kept beside it."""
+
+    state: ReplicaFile
+    log: ContainerLog
+    aside: bool
+
+
+def open_folder(
+    container: ContainerId, folder: Path, options: LogOptions, *, replaceable: bool, unmarked: str = ""
+) -> Opened:
+    """The replica in `folder`, or an empty one. `replaceable`: others have the data. `unmarked`: see
+    replica_folder.prepare.
+
+    Raises CorruptLog where it is damaged and not replaceable, StorageFull.
+    """
+    try:
+        state = replica_folder.prepare(folder, unmarked=unmarked)
+        if not options.fsync:
+            state = replica_folder.after_page_cache(folder, state)
+        try:
+            opened = ContainerLog.open(folder, options)
+        except LostTail as error:
+            log.error("a replica has lost what it had synced, and is in sync no more", container=container,
+                      error=str(error))  # fmt: skip
+            state = replica_folder.as_another(folder, state)
+            ContainerLog.forget_mark(folder)
+            opened = ContainerLog.open(folder, options)
+        return Opened(state, opened, replica_folder.has_aside(folder))
+    except CorruptLog as error:
+        if not replaceable:
+            raise
+        log.error("a damaged replica is fetched anew", container=container, error=str(error))
+    replica_folder.set_aside(folder)
+    try:
+        return _empty(folder, options)
+    except StorageFull:
+        replica_folder.drop_aside(folder)
+        return _empty(folder, options)
+
+
+def _empty(folder: Path, options: LogOptions) -> Opened:
+    state = replica_folder.prepare(folder)
+    return Opened(state, ContainerLog.open(folder, options), replica_folder.has_aside(folder))

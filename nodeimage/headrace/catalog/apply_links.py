@@ -5,9 +5,11 @@ What a roll does for a home is in apply_chains.py and homes.py.
 
 import sqlite3
 
+import msgspec
+
 from headrace.catalog.apply_topics import require_stream, take_numbers
 from headrace.catalog.homes import put_pending
-from headrace.catalog.link_commands import DeleteLink, HomeChange, PutLink, SetHome, SetLinkState
+from headrace.catalog.link_commands import DeleteLink, HomeChange, PutLink, SetHome, SetLinkSource, SetLinkState
 from headrace.catalog.rows import PAUSED, RUNNING, LinkOutcome, LinkRow, TopicRow
 from headrace.catalog.selects import encode_link, select_link, select_topics_by_id
 from headrace.errors import Code, KafkaError
@@ -48,6 +50,17 @@ def set_link_state(connection: sqlite3.Connection, command: SetLinkState) -> Lin
         raise KafkaError(Code.INVALID_REQUEST, f"a link is {RUNNING} or {PAUSED}, never {command.state!r}")
     connection.execute("UPDATE links SET state = ? WHERE id = ?", (command.state, present.id))
     return LinkOutcome(present._replace(state=command.state), changed=present.state != command.state)
+
+
+def set_link_source(connection: sqlite3.Connection, command: SetLinkSource) -> LinkOutcome:
+    """Keep which cluster a link's source is."""
+    present = _require(connection, command.name)
+    config = present.config
+    if present.id != command.link or config.source_cluster or config.source != command.source:
+        return LinkOutcome(present, changed=False)
+    config = msgspec.structs.replace(config, source_cluster=command.source_cluster)
+    connection.execute("UPDATE links SET config = ? WHERE id = ?", (encode_link(config), present.id))
+    return LinkOutcome(present._replace(config=config), changed=True)
 
 
 def delete_link(connection: sqlite3.Connection, command: DeleteLink) -> LinkOutcome:

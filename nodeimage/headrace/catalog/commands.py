@@ -12,11 +12,29 @@ tells how a repeat is known.
 import msgspec
 
 from headrace.catalog.command_base import CatalogCommand, Item
-from headrace.catalog.link_commands import DeleteLink, HomeChange, LinkConfig, PutLink, SetHome, SetLinkState, Start
+from headrace.catalog.link_commands import (
+    DeleteLink,
+    HomeChange,
+    LinkConfig,
+    PutLink,
+    SetHome,
+    SetLinkSource,
+    SetLinkState,
+    Start,
+)
 from headrace.errors import FolderRefused
 from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
 
-__all__ = ["DeleteLink", "HomeChange", "LinkConfig", "PutLink", "SetHome", "SetLinkState", "Start"]
+__all__ = [
+    "DeleteLink",
+    "HomeChange",
+    "LinkConfig",
+    "PutLink",
+    "SetHome",
+    "SetLinkSource",
+    "SetLinkState",
+    "Start",
+]
 
 
 class StreamPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -340,6 +358,7 @@ Command = (
     | DeleteLink
     | SetHome
     | CopyCursors
+    | SetLinkSource
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -55,6 +55,19 @@ class SetLinkState(CatalogCommand, frozen=True):
     state: str
 
 
+class SetLinkSource(CatalogCommand, frozen=True):
+    """The source has told which cluster it is. Outcome: LinkOutcome.
+
+    Nothing changes where the link knows a cluster already, is another one of that name (`link` is its id), or was given
+    other addresses (`source`) meanwhile. INVALID_REQUEST if there is no such link.
+    """
+
+    name: str
+    link: int
+    source: list[str]
+    source_cluster: str
+
+
 class DeleteLink(CatalogCommand, frozen=True):
     """Outcome: LinkOutcome with the link as it was. INVALID_REQUEST if there is none.
 

@@ -97,6 +97,17 @@ def stream_fault(path: str) -> str | None:
     return None
 
 
+def fault_in(stream: str, topic: str) -> str | None:
+    """Why a stream cannot have a topic of that name, in one line; None: it can."""
+    if reason := _topic_fault(topic):
+        return reason
+    return (
+        f"with its stream it is longer than {MAX_LENGTH} characters"
+        if len(stream) + 1 + len(topic) > MAX_LENGTH
+        else None
+    )
+
+
 def _topic_fault(topic: str) -> str | None:
     if not topic:
         return "the topic is missing"

@@ -48,6 +48,7 @@ from headrace.catalog.commands import (
     RollDone,
     RollIntent,
     SetHome,
+    SetLinkSource,
     SetLinkState,
     SetLogStart,
     ShortenChains,
@@ -193,7 +194,9 @@ class Catalog:
     ) -> list[Code]: ...
 
     @overload
-    async def submit(self, command: PutLink | SetLinkState | DeleteLink, *, here: bool = ...) -> LinkOutcome: ...
+    async def submit(
+        self, command: PutLink | SetLinkState | SetLinkSource | DeleteLink, *, here: bool = ...
+    ) -> LinkOutcome: ...
 
     @overload
     async def submit(self, command: PutGroup, *, here: bool = ...) -> GroupRow: ...

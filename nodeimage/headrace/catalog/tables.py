@@ -46,6 +46,7 @@ from headrace.catalog.commands import (
     RollDone,
     RollIntent,
     SetHome,
+    SetLinkSource,
     SetLinkState,
     SetLogStart,
     ShortenChains,
@@ -255,6 +256,8 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_links.set_home(connection, command)
         case PutLink():
             return apply_links.put_link(connection, command)
+        case SetLinkSource():
+            return apply_links.set_link_source(connection, command)
         case SetLinkState():
             return apply_links.set_link_state(connection, command)
         case DeleteLink():

@@ -6,7 +6,7 @@ an answer that cannot be read (`SourceUnreachable`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -38,6 +38,9 @@ VERSIONS: Final = (1, 1)
 """Of the link calls: the lowest and the highest that are spoken here."""
 LONGEST_WAIT_MS: Final = 5000
 MOST: Final = 10_000
+MOST_PARTITIONS: Final = 1_000_000
+"""Of one topic."""
+LAST_OFFSET: Final = 1 << 62
 MOST_ROWS: Final = 2_000
 """More than these are refused (broker/link_params.py)."""
 
@@ -188,12 +191,23 @@ def _lists(histories: Mapping[int, Sequence[HomeStart]]) -> dict[int, list[list[
     return {partition: [list(start) for start in starts] for partition, starts in histories.items()}
 
 
-# --- answers, as they come
+# --- answers, as they come. A source is another's: numbers that no sound one has, and of which our tables or our memory
+# could not make anything, make an answer that cannot be read.
+
+_Id = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+_Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST_PARTITIONS)]
+_At = Annotated[int, msgspec.Meta(ge=0, le=LAST_OFFSET)]
+_Known = Annotated[int, msgspec.Meta(ge=-1, le=LAST_OFFSET)]
+_Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
+_Counter = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Cluster = Annotated[str, msgspec.Meta(max_length=64)]
+_Start = tuple[_Counter, _Cluster, _At]
 
 
 class _Hello(msgspec.Struct, frozen=True):
     versions: tuple[int, int]
-    cluster_id: str
+    cluster_id: _Cluster
     nodes: list[tuple[int, str, int]]
     policy: dict[str, Any]
     problem: str | None = None
@@ -201,12 +215,12 @@ class _Hello(msgspec.Struct, frozen=True):
 
 class _Topic(msgspec.Struct, frozen=True):
     name: str
-    topic_id: bytes
-    partitions: int
+    topic_id: _Id
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)]
     configs: dict[str, str]
-    home: tuple[int, str]
-    origin: str
-    leaders: list[int]
+    home: tuple[_Counter, _Cluster]
+    origin: _Cluster
+    leaders: Annotated[list[_Int32], msgspec.Meta(max_length=MOST_PARTITIONS)]
 
 
 class _Topics(msgspec.Struct, frozen=True):
@@ -218,20 +232,20 @@ class _Changes(msgspec.Struct, frozen=True):
     run: str
     serial: int
     reset: bool
-    partitions: list[tuple[bytes, int, int]]
-    topics: list[bytes]
+    partitions: list[tuple[_Id, _Index, _At]]
+    topics: list[_Id]
     cursors: list[tuple[str, bytes, int]]
 
 
 class _Meeting(msgspec.Struct, frozen=True):
     error: int = 0
     message: str | None = None
-    leader_epoch: int = -1
-    home: tuple[int, str] = (0, "")
-    origin: str = ""
-    history: list[tuple[int, str, int]] = []
-    log_start: int = -1
-    high_watermark: int = -1
+    leader_epoch: _Int32 = -1
+    home: tuple[_Counter, _Cluster] = (0, "")
+    origin: _Cluster = ""
+    history: list[_Start] = []
+    log_start: _Known = -1
+    high_watermark: _Known = -1
 
 
 class _Meetings(msgspec.Struct, frozen=True):
@@ -239,7 +253,7 @@ class _Meetings(msgspec.Struct, frozen=True):
 
 
 class _Cursors(msgspec.Struct, frozen=True):
-    cursors: list[tuple[str, bytes, int, int, str, int]]
+    cursors: list[tuple[str, _Id, _Index, _Int64, str, _Int64]]
     after: tuple[str, bytes, int] | None = None
 
 
@@ -255,8 +269,8 @@ class _Outcomes(msgspec.Struct, frozen=True):
 class _CededTopic(msgspec.Struct, frozen=True):
     error: int = 0
     message: str | None = None
-    home: tuple[int, str] = (0, "")
-    ends: list[int] = []
+    home: tuple[_Counter, _Cluster] = (0, "")
+    ends: list[_At] = []
 
 
 class _Ceded(msgspec.Struct, frozen=True):
@@ -273,6 +287,10 @@ _ceded = msgspec.msgpack.Decoder(_Ceded)
 
 
 def _topic(row: _Topic) -> SourceTopic:
+    if len(row.leaders) != row.partitions:  # a topic costs us no more than it cost the source to tell it
+        raise SourceUnreachable(
+            f"topic {row.name[:100]!r} has {row.partitions} partitions and {len(row.leaders)} leaders"
+        )
     leaders = [NodeId(node) for node in row.leaders]
     return SourceTopic(row.name, row.topic_id, row.partitions, row.configs, Home(*row.home), row.origin, leaders)
 

@@ -15,11 +15,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import structlog
 
 from headrace.broker.admin_steps import now
-from headrace.catalog.commands import PutLink
+from headrace.catalog.commands import SetLinkSource
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.errors import HeadraceError
@@ -178,11 +177,13 @@ class Keeper:
         self.source_cluster = hello.cluster_id
         self.cursors.source_cluster = hello.cluster_id
         if not self.link.config.source_cluster:
-            config = msgspec.structs.replace(self.link.config, source_cluster=hello.cluster_id)
-            outcome = await self._broker.catalog.submit(
-                PutLink(name=self.link.name, stream=self.link.stream, config=config, now=now(), create=False)
+            command = SetLinkSource(
+                name=self.link.name,
+                link=self.link.id,
+                source=self.link.config.source,
+                source_cluster=hello.cluster_id,
             )
-            self.link = outcome.link
+            self.link = (await self._broker.catalog.submit(command)).link
 
     # --- topics
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.broker.topic_config_table import DEFINITIONS
+from headrace.catalog.names import fault_in
 from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home
@@ -110,6 +111,8 @@ def _look(
             return _clash(namesake, topic, own_cluster)
         if topic.home.cluster == own_cluster:
             return "it was deleted here, where its home was; `headrace topic move-home` there gives it another home"
+        if reason := fault_in(stream, topic.name):
+            return f"its name cannot be used here: {reason}"
         found.make.append(topic)
         return None
     if row.stream != stream or row.name != topic.name:

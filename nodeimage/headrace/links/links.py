@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from headrace.catalog.commands import DeleteLink, DeleteTopics, PutLink, RollDone, SetHome, SetLinkState
+from headrace.catalog.commands import DeleteLink, DeleteTopics, PutLink, RollDone, SetHome, SetLinkSource, SetLinkState
 from headrace.catalog.rows import RUNNING, LinkRow, Replaced, TopicOutcome, TopicRow
 from headrace.catalog.service import CatalogFailed, Change
 from headrace.errors import HeadraceError
@@ -128,7 +128,7 @@ class Links:
         self.settler.applied(changes)
         for command, outcome in changes:
             match command:
-                case PutLink() | SetLinkState() | DeleteLink():
+                case PutLink() | SetLinkState() | SetLinkSource() | DeleteLink():
                     self._changed.set()
                 case Replaced():
                     self._changed.set()

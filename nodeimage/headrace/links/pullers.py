@@ -23,6 +23,7 @@ from headrace.catalog.commands import (
     PutLink,
     RollDone,
     SetHome,
+    SetLinkSource,
     SetLinkState,
 )
 from headrace.catalog.reader import Reader
@@ -265,7 +266,7 @@ class Pullers:
                     self._changed.set()
                     for each in self._by_name.values():
                         each.puller.look_again(relist=True)
-                case PutLink() | SetLinkState() | DeleteLink():
+                case PutLink() | SetLinkState() | SetLinkSource() | DeleteLink():
                     self._changed.set()
                 case CreateTopics() | CreatePartitions() | DeleteTopics():
                     outcomes = outcome if isinstance(outcome, list) else [outcome]

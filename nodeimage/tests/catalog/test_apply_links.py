@@ -26,6 +26,7 @@ from headrace.catalog.commands import (
     RollIntent,
     RollTarget,
     SetHome,
+    SetLinkSource,
     SetLinkState,
     decode,
     encode,
@@ -274,3 +275,25 @@ def test_partitions_are_added_under_the_home_that_their_histories_belong_to(tabl
     with pytest.raises(KafkaError) as refused:
         tables.apply(late)
     assert refused.value.code is Code.OPERATION_NOT_ATTEMPTED
+
+
+def test_who_the_source_is_is_kept_of_that_link_and_those_addresses_alone(tables: Tables) -> None:
+    made = tables.apply(PutLink("l", "/s", CONFIG, NOW, create=True)).link
+    told = SetLinkSource("l", made.id, CONFIG.source, THERE)
+    altered = msgspec.structs.replace(CONFIG, source=["other:9092"], throttle=7)
+    tables.apply(PutLink("l", "/s", altered, NOW, create=False))  # while the source answered
+    assert tables.apply(told).link.config == altered
+    tables.apply(PutLink("l", "/s", msgspec.structs.replace(altered, source=CONFIG.source), NOW, create=False))
+    for changed in (True, False):
+        outcome = tables.apply(told)
+        assert (outcome.changed, outcome.link.config.source_cluster, outcome.link.config.throttle) == (
+            changed,
+            THERE,
+            7,
+        )
+    assert tables.apply(SetLinkSource("l", made.id, CONFIG.source, "third")).link.config.source_cluster == THERE
+    tables.apply(DeleteLink("l"))
+    with pytest.raises(KafkaError):
+        tables.apply(told)
+    again = tables.apply(PutLink("l", "/s", CONFIG, NOW, create=True)).link
+    assert tables.apply(told).link == again

@@ -52,6 +52,13 @@ def test_a_topic_that_is_not_here_is_made() -> None:
     assert planned(there()).make == [there()]
 
 
+@pytest.mark.parametrize("name", ["", ".", "a..b", "a/b", "a:b", "\n", "n" * 250])
+def test_a_name_that_no_topic_can_have_here_is_refused(name: str) -> None:
+    found = planned(there(name=name))
+    assert found.make == []
+    assert "cannot be used here" in found.refused[name]
+
+
 def test_what_no_pattern_matches_is_left_alone() -> None:
     assert planned(there(), patterns=("pump-*",)) == Plan()
 

@@ -59,7 +59,8 @@ def volume_warning(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str |
     """What the volume will lack although its nodes can keep to it; None where nothing."""
     room = places(volume, nodes)
     if room < volume.replicas:
-        return f"volume {volume.name!r} asks for {volume.replicas} replicas, and {_there(volume, room)}: it has {room}"
+        wanted = _count(volume.replicas, "replica")
+        return f"volume {volume.name!r} asks for {wanted}, and {_there(volume, room)}: it has {room}"
     return None
 
 

@@ -89,6 +89,7 @@ class TestVolumes:
         assert warning is not None
         assert "it has 2" in warning
         assert rules.volume_warning(self.three, [node(1), node(2), node(3)]) is None
+        assert "1 replica, and there are 0 nodes" in str(rules.volume_warning(VolumeRecord("v"), []))
 
 
 class TestDrains:

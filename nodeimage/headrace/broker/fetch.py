@@ -282,8 +282,10 @@ class Fetch:
                     pass  # the others took all the room
                 case list(batches):
                     found[interest.key] = batches
-                    if not batches and where.row.cut:
-                        where.partition.gap = (where.offset, where.high_watermark)
+                    held = where.partition
+                    same = held.high_watermark == where.high_watermark and where.row in held.chain
+                    if not batches and where.row.cut and same:  # it was not cut and filled again meanwhile
+                        held.gap = (where.offset, where.high_watermark)
                 case KafkaError() as refused:
                     interest.error = refused
                 case error:  # of this partition alone: the others are served

@@ -210,6 +210,7 @@ def _meeting(broker: "Broker", number: int, partition: Partition, homes: Homes) 
         "history": homes.histories.get(place, []),
         "log_start": partition.log_start,
         "high_watermark": partition.high_watermark,
+        "empty_from": partition.empty_from,
     }
 
 

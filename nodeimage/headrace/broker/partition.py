@@ -112,7 +112,7 @@ class Partition:
         """None while there has been none: most partitions are written to and not waited for."""
         self.adopt(chain=chain, container=container, next_offset=next_offset, producers=producers, size=size)
         self.high_watermark = next_offset
-        self.gap: tuple[int, int] | None = None
+        self.gap: tuple[int, int] | None
         """From this offset on there was nothing to read up to that high watermark: a copy may have been cut there."""
         self.settle(settled)
         self.seal = seal
@@ -137,6 +137,7 @@ class Partition:
         self.producers = producers
         self.bytes = size
         self.seal = None
+        self.gap = None
 
     def settle(self, settled: HomeStart | None) -> None:
         """Take up the home that the partition was rolled for last, and where that begins in it; None: its first."""
@@ -241,6 +242,17 @@ class Partition:
     def ends_in_gap(self, offset: int) -> bool:
         """Whether it is known that nothing lies from `offset` to the high watermark."""
         return self.gap is not None and self.gap[0] <= offset and self.gap[1] == self.high_watermark
+
+    @property
+    def empty_from(self) -> int:
+        """From this offset on, up to the high watermark, it is known that there is no record: a copy jumped there."""
+        end = self.high_watermark
+        found = end
+        if end <= self.chain[-1].first:
+            found = self.chain[-2].end if len(self.chain) > 1 else self.log_start
+        if self.gap is not None and self.gap[1] == end:
+            found = min(found, self.gap[0])
+        return max(min(found, end), self.log_start)
 
     def advance(self, next_offset: int) -> None:
         """Everything below `next_offset` is committed."""

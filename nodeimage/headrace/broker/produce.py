@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.broker.homes import refusal
+from headrace.broker.homes import is_settled, refusal
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partition import Partition
 from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told
@@ -305,9 +305,14 @@ def _append(
     container = partition.container
     if container.lost:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
-    if topic.home is not None and (foreign := refusal(broker, topic, partition)) is not None:
-        raise foreign
-    if partition.seal is not None:
+    foreign = None if topic.home is None else refusal(broker, topic, partition)
+    if foreign is not None:
+        if not _is_stored(part, topic, partition):
+            raise foreign
+        # Its answer may have been lost in the moment of a move. Once settled, what is here stays here.
+        if not is_settled(topic, partition):
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
+    elif partition.seal is not None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
     known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)
     if known is not None:

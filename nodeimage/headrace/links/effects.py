@@ -63,7 +63,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """The source has nothing of this partition below `log_start`: let it go on there (by a roll). Then `jumped`."""
+    """The source has nothing of this partition up to `log_start`: let it go on there (by a roll). Then `jumped`."""
 
     at: TopicPartition
     log_start: Offset
@@ -94,6 +94,8 @@ class Met(NamedTuple):
     leader_epoch: LeaderEpoch = NO_EPOCH
     high_watermark: Offset = NO_OFFSET
     reason: str = ""
+    empty_from: Offset = NO_OFFSET
+    """Up to the high watermark, no record lies there."""
 
 
 class Arrived(NamedTuple):

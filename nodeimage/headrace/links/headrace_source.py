@@ -246,6 +246,7 @@ class _Meeting(msgspec.Struct, frozen=True):
     history: list[_Start] = []
     log_start: _Known = -1
     high_watermark: _Known = -1
+    empty_from: _Known = -1
 
 
 class _Meetings(msgspec.Struct, frozen=True):
@@ -306,6 +307,7 @@ def _meeting(at: TopicPartition, row: _Meeting) -> Meeting:
         [HomeStart(counter, cluster, Offset(offset)) for counter, cluster, offset in row.history],
         Offset(row.log_start),
         Offset(row.high_watermark),
+        Offset(row.empty_from),
     )
 
 

@@ -384,7 +384,7 @@ class Puller:
     # --- jumps
 
     async def _jump(self, jump: Jump) -> None:
-        """The source has nothing below its log start: let our partition go on there. Raises HeadraceError."""
+        """The source has nothing between our end and there: let our partition go on there. Raises HeadraceError."""
         at = jump.at
         (topic,) = await self._broker.topics.resolve_ids([at.topic_id])
         if not isinstance(topic, Topic):
@@ -394,7 +394,7 @@ class Puller:
         if standing is None or topic.home != standing.home or partition.next_offset != standing.end:
             return  # it is looked at again
         log.info(
-            "a copy goes on where its source begins",
+            "a copy goes on behind what its source lacks",
             link=self.name,
             topic=topic.row.full_name,
             partition=at.partition,

@@ -164,10 +164,23 @@ class Pulls:
                 pull.epoch = answer.leader_epoch
                 pull.must_meet = False
                 pull.hears(answer.high_watermark, now)
+                ends = NO_OFFSET != answer.empty_from <= pull.next < answer.high_watermark and not pull.stale
+                if ends and self._end_is_empty(now, pull, answer.high_watermark):
+                    continue
                 if not pull.is_behind:
                     pull.failures = 0
                     pull.reason = ""
                 self.go_on(now, pull)
+
+    def _end_is_empty(self, now: float, pull: Pull, high_watermark: Offset) -> bool:
+        """The source has nothing more below its high watermark. True: we have to go there, to be home from there on."""
+        if pull.limit != NO_OFFSET and high_watermark >= pull.limit:
+            pull.log_start = pull.limit
+            self.set(pull, Status.JUMP)
+            return True
+        pull.next = high_watermark
+        pull.commits(high_watermark, now)
+        return False
 
     def not_met(self, now: float, partitions: Iterable[TopicPartition], reason: str) -> None:
         """An effect `Meet` came to nothing."""

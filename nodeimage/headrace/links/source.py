@@ -124,6 +124,8 @@ class Meeting:
     log_start: Offset = NO_OFFSET
     high_watermark: Offset = NO_OFFSET
     """Up to where records can be fetched."""
+    empty_from: Offset = NO_OFFSET
+    """From there up to `high_watermark` there are none; `NO_OFFSET` where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class Standings:
         if parted is not None:
             self._on_diverged(meeting)
             return Met(at, Code.NONE, reason=f"holds records from offset {parted} on that are not its home's")
-        return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark)
+        return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark, empty_from=meeting.empty_from)
 
 
 def _histories(reader: Reader, topics: set[int]) -> Mapping[tuple[int, int], Sequence[HomeStart]]:

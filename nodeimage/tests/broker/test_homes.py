@@ -17,6 +17,7 @@ from headrace.broker.topics import Topic
 from headrace.catalog.commands import CreateTopics, HomeChange, NewTopic, SetHome
 from headrace.errors import Code, KafkaError, StorageFull
 from headrace.ids import Home, Millis, Offset
+from headrace.links.settling import Settler, Unsettled
 from headrace.node import Node, Options
 from headrace.wire import fetch as fetch_wire
 from headrace.wire import produce as wire
@@ -27,6 +28,16 @@ from headrace.wire.header import read_request_header, request_header
 THERE = "another-cluster"
 ID = b"copied-topic-id!"
 T0 = 1_700_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions are settled by the tests, not by the node."""
+
+    async def nothing(settler: Settler, wanted: Unsettled) -> None:
+        pass
+
+    monkeypatch.setattr(Settler, "_settle", nothing)
 
 
 class Committed:
@@ -427,3 +438,32 @@ async def fetched(broker: Broker, offset: int, *, wait_ms: int = 0) -> list[tupl
         for batch in answer.topics[0].partitions[0].records
         for record in iter_records(memoryview(batch))
     ]
+
+
+async def test_a_gap_that_was_cut_and_filled_again_is_none(broker: Broker) -> None:
+    await copied(broker)
+    partition = await copy(broker, batch_at(0, b"a", b"b", b"c", b"d"))
+    partition.gap = (2, 4)  # as a fetch had found it
+    assert (partition.ends_in_gap(2), partition.empty_from) == (True, 2)
+    await set_home(broker, 1, THERE, {0: [(1, THERE, Offset(2))]})
+    await broker.rolls.settle_home(partition, Home(1, THERE), 2)
+    await copy(broker, batch_at(2, b"C", b"D"))
+    assert (partition.ends_in_gap(2), partition.empty_from) == (False, 4)
+
+
+async def test_a_repeat_of_what_is_here_is_told_where_it_is_whoever_is_home(broker: Broker) -> None:
+    await broker.topics.resolve(["c"], create=True)
+    topic = await topic_of(broker)
+    first, second = (batch_at(0, b"a", producer=77, sequence=at) for at in (0, 1))
+    (stored,) = await produced(broker, ("c", memoryview(bytearray(first))))
+    assert (stored.error, stored.base_offset) == (0, 0)
+    await set_home(broker, 1, THERE, None, topic.topic_id)  # and the answer to the first was lost
+    for batch in (first, second):
+        (result,) = await produced(broker, ("c", memoryview(bytearray(batch))))
+        wanted = Code.LEADER_NOT_AVAILABLE if batch is first else Code.POLICY_VIOLATION
+        assert result.error == wanted, "it is not decided yet what stays here"
+    await broker.rolls.settle_home(await partition_of(broker), Home(1, THERE))
+    (result,) = await produced(broker, ("c", memoryview(bytearray(first))))
+    assert (result.error, result.base_offset) == (0, 0)
+    (result,) = await produced(broker, ("c", memoryview(bytearray(second))))
+    assert result.error == Code.POLICY_VIOLATION

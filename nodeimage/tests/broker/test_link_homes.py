@@ -171,6 +171,7 @@ class TestMeet:
             "history": [],
             "log_start": 0,
             "high_watermark": 0,
+            "empty_from": 0,
         }
 
     async def test_each_has_an_error_of_its_own(self, call, stream, create, broker):

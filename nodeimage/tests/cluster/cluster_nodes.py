@@ -172,6 +172,8 @@ class Cluster:
         self._last = count
         """The greatest number ever given: that of a node that left never comes again, as its folder is there still."""
         self.ways = Ways({node.number: node.peer_port for node in self.nodes.values()})
+        self.beyond: dict[int, int] = {}
+        """By the port of a node of another cluster, the port that leads there (links are pulled by it)."""
 
     @property
     def bootstrap(self) -> str:
@@ -319,7 +321,7 @@ class Cluster:
 
     def _write_routes(self) -> None:
         for number, node in self.nodes.items():
-            routes = {str(port): way for port, way in self.ways.routes_of(number).items()}
+            routes = {str(port): way for port, way in (self.ways.routes_of(number) | self.beyond).items()}
             temporary = node.faults / "routes.tmp"
             temporary.write_text(json.dumps(routes))
             os.replace(temporary, node.faults / "routes")

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 HOST = "127.0.0.1"
 PIECE = 256 * 1024
+PIECES_PER_S = 20
+"""Of a narrow way."""
 STALL_S = (0.2, 3.0)
 """From the first time-out of a segment to one that has doubled a few times."""
 
@@ -34,6 +36,9 @@ class Ways:
         self.stalls = 0
         """Pieces that came late, of those that were lost."""
         self._lossy: dict[tuple[int, int], tuple[float, random.Random]] = {}
+        self._narrow: dict[tuple[int, int], int] = {}
+        self._silent: set[asyncio.StreamWriter] = set()
+        """Sides of connections whose other side is gone without a word."""
         self._connections: dict[tuple[int, int], set[asyncio.StreamWriter]] = defaultdict(set)
         self._servers: dict[tuple[int, int], asyncio.Server] = {}
         self._loop = asyncio.new_event_loop()
@@ -78,6 +83,18 @@ class Ways:
         """This share of the pieces from `source` to `target` comes late, and all behind them: TCP sends them again."""
         self._call(lambda: self._lossy.__setitem__((source, target), (share, chance)))
 
+    def narrow(self, source: int, target: int, rate: int) -> None:
+        """Over each connection from `source` to `target` go at most so many bytes a second."""
+        self._call(lambda: self._narrow.__setitem__((source, target), rate))
+
+    def silence(self, one: int, other: int) -> None:
+        """Of the connections that are there between the two nothing is ever heard again; new ones are as before."""
+
+        def half_open() -> None:
+            self._silent |= self._connections[one, other] | self._connections[other, one]
+
+        self._call(half_open)
+
     def drop(self, one: int, other: int) -> None:
         """Reset the connections that are there between the two."""
 
@@ -113,6 +130,7 @@ class Ways:
             self._cut.clear()
             self._delay_s.clear()
             self._lossy.clear()
+            self._narrow.clear()
             self._healed.set()
             self._healed = asyncio.Event()
 
@@ -161,6 +179,7 @@ class Ways:
             )
         finally:
             self._connections[source, target] -= both
+            self._silent -= both
             for each in both:
                 each.transport.abort()
 
@@ -173,7 +192,11 @@ class Ways:
         both: set[asyncio.StreamWriter],
     ) -> None:
         with contextlib.suppress(OSError):
-            while piece := await reader.read(PIECE):
+            while piece := await reader.read(self._most(source, target)):
+                if writer in self._silent:
+                    continue
+                if rate := self._narrow.get((source, target)):
+                    await asyncio.sleep(len(piece) / rate)
                 if delay_s := self._delay_s[source, target]:
                     await asyncio.sleep(delay_s)
                 share, chance = self._lossy.get((source, target), (0.0, random.Random()))
@@ -187,6 +210,10 @@ class Ways:
         await self._passable(source, target)
         for each in both:
             each.transport.abort()
+
+    def _most(self, source: int, target: int) -> int:
+        rate = self._narrow.get((source, target))
+        return PIECE if rate is None else max(1, rate // PIECES_PER_S)
 
     def _is_cut(self, source: int, target: int) -> bool:
         return (source, target) in self._cut

@@ -12,7 +12,8 @@ FAULTS is a folder; a file of one of these names in it switches a fault on while
 Where there is a folder `unsynced` in it, it holds, for each write to a file of the log that is not synced yet, what
 the bytes were before: what a power cut leaves (`Cluster.cut_power`). Names are durable at once, as far as this goes.
 
-`routes` in it, if there, is a JSON object: by the port of another node, the port that leads there (cluster_ways).
+`routes` in it, if there, is a JSON object: by the port of another node, the port that leads there (cluster_ways). A
+link's connections to a source go by them, too.
 SIGUSR1 has it print what its threads and tasks wait for. Everything else is the node as it is: what is replaced here
 are calls to the operating system, the store's methods, and the port of an outgoing connection.
 """
@@ -36,6 +37,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.broker import disk_room
+from headrace.links import client as link_client
+from headrace.links import opening
 from headrace.node import node, process
 from headrace.peer import client
 from headrace.store.protocol import StoreUnavailable
@@ -193,6 +196,11 @@ class RoutedClient(client.PeerClient):
         return await super()._connect((address[0], _routes().get(str(address[1]), address[1])))
 
 
+async def _open_routed(host: str, port: int, **named: Any) -> Any:
+    """A link's connection to a source goes by the ways of the test."""
+    return await opening.open_connection(host, _routes().get(str(port), port), **named)
+
+
 def _routes() -> dict[str, int]:
     try:
         return dict(json.loads((FAULTS / "routes").read_text()))
@@ -220,4 +228,5 @@ if __name__ == "__main__":
             setattr(module, "os", failing)  # noqa: B010
     setattr(node, "SqliteStore", FaultyStore)  # noqa: B010
     setattr(node, "PeerClient", RoutedClient)  # noqa: B010
+    setattr(link_client, "open_connection", _open_routed)  # noqa: B010
     sys.exit(process.main(sys.argv[2:]))

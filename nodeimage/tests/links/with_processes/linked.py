@@ -1,0 +1,325 @@
+"""Several clusters of node processes, the ways between them, and what tests ask of them and of their links.
+
+Everything lies in the stream /default, so that stock clients use bare names. A link's connections from a node of one
+cluster to a node of another go through a way (cluster_ways.py), in which a node is known by a number of its own over
+all clusters.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from cluster_clients import at, make_topics
+from cluster_nodes import HOST, POLL_S, Cluster, until
+from cluster_ways import Ways
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headrace.broker.link_params import VERSIONS
+from headrace.wire import fetch, metadata
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import Record, iter_batches, iter_records
+from headrace.wire.client import BrokerConnection, admin_call
+
+STREAM = "/default"
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+CALL_S = 30.0
+FETCH_VERSION = 10
+"""The last in which a node passes on what another one has."""
+METADATA_VERSION = 12
+EPOCH_AT = slice(12, 16)
+"""Of a batch's leader epoch, which is each cluster's own. The checksum does not cover it."""
+HEADRACE = str(Path(sys.executable).with_name("headrace"))
+
+
+class Refused(Exception):
+    """An admin call's error."""
+
+
+class Said(NamedTuple):
+    """What the command line said."""
+
+    code: int
+    output: str
+    error: str
+
+
+class Linked:
+    """The clusters, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.clusters: dict[str, Cluster] = {}
+        self.ways = Ways({})
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def start(self, *names: str, count: int = 1, options: tuple[str, ...] = ()) -> list[Cluster]:
+        """Clusters of `count` nodes each; all serve, and every container is whole."""
+        made = []
+        for name in names:
+            cluster = Cluster(self._folder / name, count, options)
+            self.clusters[name] = cluster
+            for node in cluster.nodes.values():
+                number = len(self._numbers) + 1
+                self._numbers[name, node.number] = number
+                self.ways.add(number, node.port)
+            made.append(cluster)
+        self._route()
+        for cluster in made:
+            cluster.start()
+        for cluster in made:
+            cluster.await_ready()
+            cluster.await_whole()
+        return made
+
+    def _route(self) -> None:
+        """A cluster's nodes share their ways to the others: those of its first node."""
+        for name, cluster in self.clusters.items():
+            own = {node.port for node in cluster.nodes.values()}
+            routes = self.ways.routes_of(self._numbers[name, 1])
+            cluster.beyond = {port: way for port, way in routes.items() if port not in own}
+            cluster._write_routes()
+
+    def between(self, one: str, other: str) -> Iterable[tuple[int, int]]:
+        """The ways from a cluster to another and back."""
+        there = [(self._numbers[one, 1], number) for (name, _), number in self._numbers.items() if name == other]
+        back = [(self._numbers[other, 1], number) for (name, _), number in self._numbers.items() if name == one]
+        return [*there, *back]
+
+    def _each_way(self, one: str, other: str, change: Callable[[int, int], None]) -> None:
+        for near, far in self.between(one, other):
+            change(near, far)
+            change(far, near)
+
+    def cut(self, one: str, other: str) -> None:
+        """Two clusters hear nothing of each other. Connections stay, and new ones seem to open."""
+        self._each_way(one, other, self.ways.cut)
+
+    def slow(self, one: str, other: str, delay_s: float) -> None:
+        """Each way takes so much longer."""
+        self._each_way(one, other, lambda near, far: self.ways.slow(near, far, delay_s))
+
+    def narrow(self, one: str, other: str, rate: int) -> None:
+        """At most so many bytes a second, each way and connection."""
+        self._each_way(one, other, lambda near, far: self.ways.narrow(near, far, rate))
+
+    def silence(self, one: str, other: str) -> None:
+        """Connections that are there are half open from now on."""
+        for near, far in self.between(one, other):
+            self.ways.silence(near, far)
+
+    def drop(self, one: str, other: str) -> None:
+        """Connections that are there are reset."""
+        for near, far in self.between(one, other):
+            self.ways.drop(near, far)
+
+    def close(self) -> None:
+        """End everything."""
+        for cluster in self.clusters.values():
+            cluster.close()
+        self.ways.close()
+
+
+# --- links
+
+
+def call(cluster: Cluster, method: str, **params: Any) -> Any:
+    """The result of an admin call of any node that serves. Raises Refused."""
+    number = next(each.number for each in cluster.nodes.values() if each.is_up and not each.stopped)
+    with BrokerConnection(HOST, cluster.nodes[number].port, "test", 180.0) as connection:
+        answer = admin_call(connection, method, params)
+    if answer["error"]:
+        raise Refused(answer["message"])
+    return answer["result"]
+
+
+def link(target: Cluster, source: Cluster, name: str = "l", **params: Any) -> dict[str, Any]:
+    """Make a link from `source` to `target`, of all topics unless told otherwise."""
+    fields: dict[str, Any] = {"name": name, "source": source.bootstrap.split(","), "source_stream": STREAM}
+    made: dict[str, Any] = call(target, "link.create", **{**fields, "stream": STREAM, **params})
+    return made
+
+
+def shown(cluster: Cluster, name: str = "l") -> dict[str, Any]:
+    """`headrace link show`."""
+    found: dict[str, Any] = call(cluster, "link.show", name=name)
+    return found
+
+
+def cluster_id(cluster: Cluster) -> str:
+    """As its nodes say it."""
+    return str(call(cluster, "link.hello", version=VERSIONS[1], stream=STREAM)["cluster_id"])
+
+
+def await_caught_up(cluster: Cluster, *names: str, timeout_s: float = 60.0) -> None:
+    """Until links say that they have caught up, with nothing missing."""
+    for name in names or ("l",):
+
+        def caught_up(name: str = name) -> bool:
+            told = shown(cluster, name)
+            return told["state"] == "CaughtUp" and not told["lag_records"]
+
+        until(f"link {name} has caught up", caught_up, timeout_s=timeout_s)
+
+
+def headrace(cluster: Cluster, *words: str, timeout_s: float = 180.0) -> Said:
+    """The command line, as a user runs it against a cluster."""
+    command = [HEADRACE, *words, "--bootstrap", cluster.bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def headrace_json(cluster: Cluster, *words: str) -> Any:
+    """What it says with `--output json`; fails when it fails."""
+    said = headrace(cluster, *words, "--output", "json")
+    assert said.code == 0, said
+    return json.loads(said.output)
+
+
+# --- records
+
+
+def make(cluster: Cluster, *topics: str, partitions: int = 3, **configs: str) -> None:
+    """New topics."""
+    make_topics(cluster, list(topics), partitions, configs)
+
+
+def fill(cluster: Cluster, topic: str, count: int = 50, *, partitions: int = 3, size: int = 100) -> None:
+    """Records with keys, headers and timestamps of their own; batches in all compressions, in each partition."""
+    failed: list[object] = []
+    for turn, compression in enumerate(COMPRESSIONS):
+        producer = Producer({**at(cluster.bootstrap), "compression.type": compression, "linger.ms": 50})
+        for number in range(count // len(COMPRESSIONS)):
+            value = f"{topic}/{compression}/{number}/".encode() + b"x" * size
+            headers = [("number", str(number).encode()), ("none", None)]
+            for partition in range(partitions):
+                producer.produce(
+                    topic,
+                    value,
+                    key=None if number % 3 == 0 else str(number).encode(),
+                    partition=partition,
+                    timestamp=1_700_000_000_000 + 1_000 * turn + number,
+                    headers=headers,
+                    on_delivery=lambda error, _: error and failed.append(error),
+                )
+        assert producer.flush(60) == 0
+        assert not failed, failed[:3]
+
+
+def ends(cluster: Cluster, topic: str) -> list[int]:
+    """Of each partition; [] where the topic is not there."""
+    listed = _listed(cluster, topic)
+    if listed.error:
+        return []
+    consumer = Consumer({**at(cluster.bootstrap), "group.id": "ends"})
+    try:
+        return [
+            consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=CALL_S, cached=False)[1]
+            for index in range(len(listed.partitions))
+        ]
+    finally:
+        consumer.close()
+
+
+def await_same(target: Cluster, source: Cluster, *topics: str, timeout_s: float = 60.0) -> None:
+    """Until topics end at the target where they end at the source, and hold the same bytes; fails if they differ."""
+    for topic in topics:
+        wanted = ends(source, topic)
+        assert wanted, topic
+        until(f"{topic} ends at {wanted}", lambda: ends(target, topic) == wanted, timeout_s=timeout_s)  # noqa: B023
+        for partition in range(len(wanted)):
+            here, there = batches(target, topic, partition), batches(source, topic, partition)
+            assert here == there, f"{topic} {partition} differs: {len(here)} batches, and {len(there)} at the source"
+        assert _listed(target, topic).topic_id == _listed(source, topic).topic_id
+
+
+def batches(cluster: Cluster, topic: str, partition: int, *, since: int = -1) -> list[bytes]:
+    """All batches of a partition as they are, but for their leader epochs: offsets, timestamps, compression and all."""
+    found: list[bytes] = []
+    for raw, _ in _raw(cluster, topic, partition, since):
+        batch = bytearray(raw)
+        batch[EPOCH_AT] = bytes(4)
+        found.append(bytes(batch))
+    return found
+
+
+def records(cluster: Cluster, topic: str, partition: int, *, since: int = -1) -> list[Record]:
+    """All records of a partition."""
+    return [each for raw, start in _raw(cluster, topic, partition, since) for each in iter_records(raw)]
+
+
+def _raw(cluster: Cluster, topic: str, partition: int, since: int) -> Iterable[tuple[bytes, int]]:
+    deadline = time.monotonic() + CALL_S
+    place = since
+    while True:
+        listed = _listed(cluster, topic)
+        part = listed.partitions[partition]
+        node = next((each for each in cluster.nodes.values() if each.node_id == part.leader and each.is_up), None)
+        wanted = fetch.FetchPartition(partition, -1, max(place, 0), -1, -1, 8 << 20)
+        asked = fetch.FetchRequest(0, 1, 8 << 20, 0, 0, -1, [fetch.FetchTopic(topic, None, [wanted])], [], "")
+        if node is not None:
+            with BrokerConnection(node.host, node.port, "test", CALL_S) as connection:
+                body = connection.call(ApiKey.FETCH, FETCH_VERSION, fetch.encode_request(FETCH_VERSION, asked))
+            result = fetch.decode_response(body, 0, FETCH_VERSION).topics[0].partitions[0]
+            if result.error == 1 and place < result.log_start:  # out of range
+                place = result.log_start
+                continue
+            if result.error == 0:
+                came = [bytes(batch) for records in result.records for _, batch in iter_batches(records)]
+                last = place
+                for raw in came:
+                    header = next(iter_batches(raw))[0]
+                    if header.base_offset >= place:
+                        yield raw, header.base_offset
+                        last = max(last, header.base_offset + header.last_offset_delta + 1)
+                if last >= result.high_watermark or not came:
+                    return
+                place = last
+                continue
+        if time.monotonic() > deadline:
+            pytest.fail(f"cannot read {topic} {partition}\n{cluster.events()}")
+        time.sleep(POLL_S)
+
+
+def _listed(cluster: Cluster, topic: str) -> metadata.TopicMeta:
+    number = next(each.number for each in cluster.nodes.values() if each.is_up and not each.stopped)
+    request = metadata.encode_request(METADATA_VERSION, metadata.MetadataRequest([(topic, None)], False))
+    with BrokerConnection(HOST, cluster.nodes[number].port, "test", CALL_S) as connection:
+        body = connection.call(ApiKey.METADATA, METADATA_VERSION, request)
+    return metadata.decode_response(body, 0, METADATA_VERSION).topics[0]
+
+
+def sent(cluster: Cluster) -> int:
+    """Bytes of records that its nodes have given to whoever fetched."""
+    total = 0
+    for node in cluster.nodes.values():
+        with BrokerConnection(HOST, node.port, "test", CALL_S) as connection:
+            answer = admin_call(connection, "status", {})
+        assert not answer["error"], answer
+        total += answer["result"]["clients"]["out_since_start_bytes"]
+    return total
+
+
+def committed(cluster: Cluster, group: str, topic: str, partitions: int) -> list[int]:
+    """A group's cursors; -1001 where there is none."""
+    consumer = Consumer({**at(cluster.bootstrap), "group.id": group})
+    try:
+        found = consumer.committed([TopicPartition(topic, index) for index in range(partitions)], timeout=CALL_S)
+        return [each.offset for each in found]
+    finally:
+        consumer.close()
+
+
+def commit(cluster: Cluster, group: str, topic: str, offsets: list[int]) -> None:
+    """A group's cursors are to be these."""
+    consumer = Consumer({**at(cluster.bootstrap), "group.id": group, "enable.auto.commit": False})
+    try:
+        places = [TopicPartition(topic, index, offset) for index, offset in enumerate(offsets)]
+        done = consumer.commit(offsets=places, asynchronous=False)
+        assert all(each.error is None for each in done), done
+    finally:
+        consumer.close()

@@ -1,0 +1,159 @@
+"""Clients that change from one cluster to another when a home moves, and what may be said of the whole afterwards.
+
+What they did goes into one history (cluster_history.py). Records that a cluster alone had when it gave way are in
+`<topic>.diverged` there: they count as kept, if each is there once under its old place, and not as part of the topic.
+"""
+
+import time
+from collections.abc import Iterable
+
+from cluster_clients import Member, Writer, at
+from cluster_history import History, Log, Outcome, Where, faults_of
+from cluster_nodes import Cluster, until
+from confluent_kafka import KafkaError
+from linked import records
+
+PARTITIONS = 3
+GROUP = "group"
+REFUSED_AS_COPY = KafkaError.POLICY_VIOLATION
+Place = tuple[int, int]
+
+
+class Clients:
+    """Writers and members, at one cluster at a time."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.places = [Where(topic, number) for number in range(PARTITIONS)]
+        self.history = History()
+        self._serial = 0
+        self.writers: list[Writer] = []
+        self.members: list[Member] = []
+
+    def write_at(self, cluster: Cluster, count: int = 2) -> list[Writer]:
+        """Start writers; until each partition has acknowledged one of their records."""
+        began = time.monotonic()
+        started = []
+        for _ in range(count):
+            self._serial += 1
+            writer = Writer(f"w{self._serial}", self.history, cluster.bootstrap, self.places)
+            cluster.on_close.append(lambda writer=writer: _abandon([writer]))  # type: ignore[misc]
+            started.append(writer)
+            writer.start()
+        self.writers += started
+        self.await_writes(started, began)
+        return started
+
+    def await_writes(self, writers: list[Writer], since: float, timeout_s: float = 60.0) -> None:
+        """Until these writers' records that were sent since are acknowledged everywhere."""
+
+        def silent() -> set[Where]:
+            written = {
+                each.where
+                for writer in writers
+                for each in list(writer.writes)
+                if each.outcome is Outcome.OK and each.called > since
+            }
+            return set(self.places) - written
+
+        until("writes are acknowledged", lambda: self.history.errors or not silent(), timeout_s=timeout_s)
+        assert not self.history.errors, self.history.errors[:5]
+
+    def stop(self, writers: Iterable[Writer]) -> None:
+        """End writers, with all that they sent answered."""
+        _end(writers)
+        assert not self.history.errors, self.history.errors[:5]
+
+    def lose(self, writers: Iterable[Writer]) -> None:
+        """End writers whose cluster is gone."""
+        _abandon(writers)
+
+    def read_at(self, cluster: Cluster) -> Member:
+        """Start a member of the one group; until it is given a record."""
+        before = len(self.history.reads)
+        member = Member(f"m{len(self.members)}", self.history, cluster.bootstrap, GROUP, [self.topic])
+        cluster.on_close.append(member.stopping.set)
+        self.members.append(member)
+        member.start()
+        until("a member is given records", lambda: self.history.errors or len(self.history.reads) > before)
+        return member
+
+    def leave(self, member: Member) -> None:
+        """End a member."""
+        member.stopping.set()
+        member.join(60)
+        assert not self.history.errors, self.history.errors[:5]
+
+    def forget_commits_above(self, cursors: list[int]) -> int:
+        """Commits that had not been replicated when their cluster was lost; how many."""
+        gone = 0
+        for each in self.history.commits:
+            if each.outcome is Outcome.OK and each.offset > cursors[each.where.partition]:
+                each.outcome = Outcome.UNKNOWN
+                gone += 1
+        return gone
+
+    def check(self, cluster: Cluster, *gave_way: Cluster) -> int:
+        """Nothing that was acknowledged is lost, in the log or set aside in clusters that gave way; nothing is doubled.
+
+        How many acknowledged records are set aside.
+        """
+        final = {where: log_of(cluster, where) for where in self.places}
+        aside: dict[Place, bytes] = {}
+        for each in gave_way:
+            aside |= set_aside(each, self.topic)
+        count = 0
+        for write in self.history.writes:
+            if write.outcome is Outcome.OK and aside.get((write.where.partition, write.offset)) == write.value:
+                write.outcome = Outcome.UNKNOWN
+                count += 1
+        self.history.reads[:] = [
+            read for read in self.history.reads if aside.get((read.where.partition, read.offset)) != read.value
+        ]
+        faults = faults_of(self.history, final)
+        assert not faults, "\n".join(faults)
+        both = {value for log in final.values() for _, value in log} & set(aside.values())
+        assert not both, f"{len(both)} records are in the log and set aside, such as {min(both)[:40]!r}"
+        assert len(self.history.times) > PARTITIONS
+        print(f"{len(self.history.times)} writes acknowledged, {count} of them set aside")
+        return count
+
+
+def log_of(cluster: Cluster, where: Where) -> Log:
+    """All of a partition."""
+    return [(each.offset, each.value or b"") for each in records(cluster, where.topic, where.partition)]
+
+
+def set_aside(cluster: Cluster, topic: str) -> dict[Place, bytes]:
+    """What a cluster has set aside of a topic, by its old partition and offset; fails if anything is there twice."""
+    found: dict[Place, bytes] = {}
+    for partition in range(PARTITIONS):
+        for each in records(cluster, f"{topic}.diverged", partition):
+            headers = dict(each.headers)
+            old = int(headers["headrace.partition"] or b""), int(headers["headrace.offset"] or b"")
+            assert old[0] == partition
+            assert old not in found, f"{old} is set aside twice"
+            found[old] = each.value or b""
+    return found
+
+
+def forgive_moves(writers: Iterable[Writer]) -> None:
+    """The home is about to move: that the topic is a copy now is no fault, and stored nothing."""
+    for writer in writers:
+        writer.forgives = lambda error: error.code() == REFUSED_AS_COPY
+
+
+def _end(writers: Iterable[Writer]) -> None:
+    for writer in writers:
+        writer.stopping.set()
+    for writer in writers:
+        writer.join(120)
+
+
+def _abandon(writers: Iterable[Writer]) -> None:
+    for writer in writers:
+        writer.abandoned.set()
+    _end(writers)
+
+
+__all__ = ["GROUP", "PARTITIONS", "Clients", "at", "forgive_moves", "log_of", "set_aside"]

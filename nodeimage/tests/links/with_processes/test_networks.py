@@ -1,0 +1,151 @@
+"""Ways between clusters that are cut, slow, lossy, narrow and half open: a link goes on where it was."""
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from cluster_nodes import Cluster, until
+from linked import (
+    Linked,
+    await_caught_up,
+    await_same,
+    ends,
+    fill,
+    link,
+    make,
+    sent,
+    shown,
+)
+from moving_clients import PARTITIONS, Clients
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOPIC = "t"
+UNHINDERED = 3.0
+"""Times as long as in quiet that an acknowledgement may take while a link has trouble: it is measured on machines that
+have much else to do."""
+
+
+class Watched:
+    """A source that is written to, and its copy, over a way that is about to fail."""
+
+    def __init__(self, linked: Linked) -> None:
+        self.linked = linked
+        self.north, self.south = linked.start("north", "south")
+        make(self.north, TOPIC, partitions=PARTITIONS)
+        link(self.south, self.north)
+        self.clients = Clients(TOPIC)
+        self.writers = self.clients.write_at(self.north)
+        await_caught_up(self.south)
+
+    def lasts(self, seconds: float) -> list[float]:
+        """Let it last so long, with writes all the time; how long each acknowledgement of them took."""
+        since = time.monotonic()
+        until("it has lasted", lambda: time.monotonic() > since + seconds, timeout_s=seconds + 10)
+        self.clients.await_writes(self.writers, time.monotonic(), timeout_s=10)
+        return [
+            each.returned - each.called
+            for writer in self.writers
+            for each in list(writer.writes)
+            if since < each.called and each.returned < float("inf")
+        ]
+
+    def heals(self) -> None:
+        """From now on the way is as new: the link goes on, and everything is the same."""
+        self.linked.ways.heal()
+        await_caught_up(self.south)
+        self.clients.stop(self.writers)
+        await_same(self.south, self.north, TOPIC)
+        self.clients.check(self.south)
+        told = shown(self.south)
+        assert (told["state"], told["refused"]) == ("CaughtUp", [])
+
+
+def median(times: list[float]) -> float:
+    return sorted(times)[len(times) // 2]
+
+
+def cut(linked: Linked) -> None:
+    linked.cut("north", "south")
+
+
+def half_open(linked: Linked) -> None:
+    linked.silence("north", "south")
+
+
+def delay(linked: Linked) -> None:
+    linked.slow("north", "south", 0.3)
+
+
+def narrow(linked: Linked) -> None:
+    linked.narrow("north", "south", 125_000)
+
+
+def lossy(linked: Linked) -> None:
+    chance = random.Random(1)
+    for near, far in linked.between("north", "south"):
+        linked.ways.lose(near, far, 0.05, chance)
+
+
+@pytest.mark.parametrize("trouble", [cut, half_open, delay, narrow, lossy], ids=lambda each: each.__name__)
+def test_a_link_goes_on_where_it_was_and_the_source_is_not_held_back(
+    linked: Linked, trouble: Callable[[Linked], None]
+) -> None:
+    watched = Watched(linked)
+    quiet = median(watched.lasts(2.0))
+    trouble(linked)
+    troubled = median(watched.lasts(4.0))
+    print(f"acknowledged after {quiet * 1000:.1f} ms, and {troubled * 1000:.1f} ms meanwhile")
+    assert troubled < UNHINDERED * quiet + 0.02
+    watched.heals()
+
+
+@pytest.mark.parametrize("trouble", [delay, narrow, lossy], ids=lambda each: each.__name__)
+def test_a_copy_follows_over_a_bad_way(linked: Linked, trouble: Callable[[Linked], None]) -> None:
+    north, south = linked.start("north", "south")
+    make(north, TOPIC)
+    fill(north, TOPIC, 100)
+    trouble(linked)
+    link(south, north)
+    await_same(south, north, TOPIC)
+    fill(north, TOPIC, 100)
+    await_same(south, north, TOPIC)
+
+
+def test_ways_that_break_again_and_again_in_the_middle_of_batches(linked: Linked) -> None:
+    north, south = linked.start("north", "south")
+    make(north, TOPIC)
+    fill(north, TOPIC, 200, size=20_000)
+    size = _size(north)
+    linked.narrow("north", "south", 4_000_000)
+    link(south, north)
+    breaks = 0
+    deadline = time.monotonic() + 90
+    while sum(ends(south, TOPIC)) < sum(ends(north, TOPIC)):
+        assert time.monotonic() < deadline, shown(south)
+        before = sum(ends(south, TOPIC))
+        until(
+            "some of it has come", lambda before=before: sum(ends(south, TOPIC)) > before or _is_whole(south, north)
+        )
+        linked.drop("north", "south")
+        breaks += 1
+    assert breaks > 2
+    linked.ways.heal()
+    carried = sent(north)
+    await_caught_up(south)
+    await_same(south, north, TOPIC)
+    print(f"{breaks} breaks; {carried / size:.2f} times the records were sent")
+
+
+def _is_whole(south: Cluster, north: Cluster) -> bool:
+    return ends(south, TOPIC) == ends(north, TOPIC)
+
+
+def _size(cluster: Cluster) -> int:
+    from linked import batches
+
+    before = sent(cluster)
+    total = sum(len(batch) for index in range(3) for batch in batches(cluster, TOPIC, index))
+    assert sent(cluster) >= before
+    return total

@@ -15,7 +15,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -72,6 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         """What the server speaks: API key to (lowest, highest) version."""
         self.hint = ""
         """What may be the matter if the server just closes the connection before its next answer."""
+        self.on_silence: Callable[[float], None] = lambda _: None
+        """Told when a call is given up, with the loop's time since when nothing was heard."""
         self._limits = limits
         self._client_id = client_id
         self._loop = asyncio.get_running_loop()
@@ -143,6 +145,11 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """End at once; calls under way raise `SourceUnreachable`."""
         self._end(SourceUnreachable(f"{self.address}: {reason}"))
+
+    def doubt(self, since: float) -> None:
+        """Another connection to the same address has heard nothing since then: nor has this one? Then it ends."""
+        if self._heard_at <= since:
+            self.abort("as another connection to it, it was silent")
 
     async def closed(self) -> None:
         """Wait until the connection is gone, after `abort`."""
@@ -247,7 +254,9 @@ class Connection(asyncio.BufferedProtocol):
             self._watch()
             return
         waited = self._loop.time() - waiting.next_since
+        heard_at = max(self._heard_at, waiting.next_since)
         self._end(SourceUnreachable(f"{self.address} did not answer within {waited:.1f} s", timed_out=True))
+        self.on_silence(heard_at)
 
     def _closed_by_server(self) -> SourceUnreachable:
         hint = f" ({self.hint})" if self.hint else ""

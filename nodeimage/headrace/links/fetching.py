@@ -40,6 +40,7 @@ class Fetching:
             return []
         if (feed := self._feeds.get(fetch.node)) is not None:
             feed.works()
+            feed.fetch_bytes = min(2 * feed.fetch_bytes, self._limits.fetch_bytes)
         kept: list[TopicPartition] = []
         starved: list[Pull] = []
         held = total = 0
@@ -92,6 +93,8 @@ class Fetching:
         if fetch is None:
             return None
         self._gave_nothing(fetch, now)
+        if (feed := self._feeds.get(fetch.node)) is not None and fetch.max_bytes <= feed.fetch_bytes:
+            feed.fetch_bytes = max(fetch.max_bytes // 2, self._limits.least_bytes)
         for wanted in fetch.wanted:
             pull = self._pulls.all.get(wanted.at)
             if pull is not None and pull.status is Status.FETCHING and pull.fetch == number:
@@ -112,7 +115,7 @@ class Fetching:
         """The next fetch from this node, under way from now on; None: there is nothing due, or no room for it."""
         if not feed.due or feed.fetches >= self._limits.fetches_per_node:
             return None
-        most = self._room(now)
+        most = min(self._room(now), feed.fetch_bytes)
         pulls: list[Pull] = []
         if most:
             while len(pulls) < self._limits.fetch_partitions and (pull := self._pulls.next_due(feed)) is not None:

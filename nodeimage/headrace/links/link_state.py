@@ -75,7 +75,7 @@ class LinkState:
             del self.feeds[node]
             self.pulls.node_left(node)
         for node in sorted(nodes - self.feeds.keys()):
-            self.feeds[node] = SourceFeed(node, now)
+            self.feeds[node] = SourceFeed(node, now, fetch_bytes=self.limits.fetch_bytes)
         self._enter(Phase.RUNNING, now)
 
     def not_greeted(self, now: float, reason: str, *, refused: bool) -> None:
@@ -225,6 +225,7 @@ class LinkState:
         if self.phase is not Phase.RUNNING:
             return None if self._greeting else self._greet_at
         times = [feed.poll_at for feed in self.feeds.values() if not feed.polling]
+        times += [feed.retry_at for feed in self.feeds.values() if feed.retry_at > now and (feed.meet or feed.due)]
         if self._may_list:
             times.append(self._list.at)
         if (blocked := self.pulls.wake_at) is not None:

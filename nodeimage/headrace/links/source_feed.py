@@ -15,6 +15,7 @@ class SourceFeed:
         "asked_at",
         "due",
         "failures",
+        "fetch_bytes",
         "fetches",
         "meet",
         "meeting",
@@ -26,7 +27,7 @@ class SourceFeed:
         "retry_at",
     )
 
-    def __init__(self, node: NodeId, now: float) -> None:
+    def __init__(self, node: NodeId, now: float, *, fetch_bytes: int) -> None:
         self.node = node
         self.place: FeedPlace | None = None
         self.polling = False
@@ -45,6 +46,8 @@ class SourceFeed:
         """Partitions to be fetched there."""
         self.fetches = 0
         """Under way."""
+        self.fetch_bytes = fetch_bytes
+        """Of the next fetch at most. Over a way that breaks before a long answer is there, short ones get through."""
 
     def answered(self, now: float, place: FeedPlace, *, every_s: float) -> None:
         """A poll ended; the next may begin `every_s` after it began."""

@@ -209,6 +209,50 @@ async def test_silence_is_told_from_refusal(connect: Connect) -> None:
     assert not refused.value.timed_out
 
 
+async def test_one_connection_that_falls_silent_ends_those_to_the_same_node_that_are_as_silent(
+    connect: Connect,
+) -> None:
+    """As where a firewall has forgotten them all: the next call need not find that out anew."""
+    async with FakeKafka(echo) as server:
+        client = connect(server, limits=Limits(silence_s=1.0))
+        await ask(client, a=1)
+        await client.admin(ONE, "test.echo", {"a": 2}, DICT, lane=Lane.FETCHES)
+        silent = list(server.writers)
+        server.answer = lambda header, body: SILENCE
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(SourceUnreachable) as given_up:
+            await client.admin(ONE, "test.echo", {"a": 3}, DICT, lane=Lane.POLLS)
+        assert given_up.value.timed_out
+        server.answer = echo
+        assert await ask(client, a=4) == {"method": "test.echo", "a": 4}
+        assert await client.admin(ONE, "test.echo", {"a": 5}, DICT, lane=Lane.FETCHES)
+        assert asyncio.get_running_loop().time() - began < 60
+        await until(lambda: all(each.is_closing() for each in silent))
+
+
+async def test_a_connection_that_hears_something_outlives_the_silence_of_another(connect: Connect) -> None:
+    async with FakeKafka(echo) as server:
+        client = connect(server, limits=Limits(silence_s=1.0))
+        await ask(client, a=1)
+
+        def answer(header: RequestHeader, body: memoryview) -> bytes | Act:
+            method, params = decode_admin_request(body)
+            return SILENCE if params.get("poll") else encode_admin_response({"method": method, **params})
+
+        server.answer = answer
+        await ask(client, a=1)
+        polling = asyncio.ensure_future(client.admin(ONE, "test.echo", {"poll": True}, DICT, lane=Lane.POLLS))
+        await until(lambda: len(server.seen) > 0 and server.connections >= 3)
+        before = server.connections
+        while not polling.done():
+            await ask(client, a=2)
+            await asyncio.sleep(0.01)
+        with pytest.raises(SourceUnreachable):
+            await polling
+        await ask(client, a=3)
+        assert server.connections == before
+
+
 async def test_a_slow_network_that_brings_bytes_is_not_taken_for_silence(connect: Connect) -> None:
     """Each piece comes after half of the silence that is allowed, the whole after several times that."""
     limits = Limits(silence_s=1.0)

@@ -517,6 +517,37 @@ def test_a_source_that_gives_nothing_of_what_it_says_it_has_is_asked_more_and_mo
     assert driver.behind() == []
 
 
+def test_answers_that_a_way_breaks_off_get_shorter_until_they_come_and_longer_again() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 40)
+    longest = LIMITS.fetch_bytes // 4
+    asked: list[int] = []
+
+    def carry_out(breaks: bool) -> None:
+        for _ in range(1000):
+            fetch = next((each for each in driver.under_way if isinstance(each, Fetch)), None)
+            if fetch is not None:
+                asked.append(fetch.max_bytes)
+            if fetch is not None and breaks and fetch.max_bytes > longest:
+                driver.fail(fetch)
+            elif not driver.step():
+                if not driver.behind():
+                    return
+                wake_at = driver.state.wake_at(driver.now)
+                assert wake_at is not None
+                driver.now = wake_at
+                driver.begin()
+        raise AssertionError("it makes no headway")
+
+    carry_out(breaks=True)
+    assert min(asked) <= longest
+    asked.clear()
+    driver.source.produce(at, 40)
+    carry_out(breaks=False)
+    assert max(asked) == LIMITS.fetch_bytes
+
+
 def test_a_source_that_refuses_is_asked_seldom_and_the_link_says_why() -> None:
     driver = running()
     driver.state.not_greeted(driver.now, "no such stream", refused=True)

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from headrace.broker.headrace_admin import METHODS
-from headrace.broker.stream_policies import PolicyChanges, StreamPolicy
+from headrace.broker.stream_policies import PolicyChanges, PolicyFields, StreamPolicy
+from headrace.links.link_admin import TAKEN
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec, VolumeSpec
 
@@ -28,10 +29,11 @@ CONVERTED_TO: Final[Mapping[str, Sequence[type[msgspec.Struct]]]] = {
     "ClusterSpec": [ClusterSpec],
     "JobSpec": [JobSpec],
     "PolicyChanges": [PolicyChanges],
+    "PolicyFields": [PolicyFields],
     "StreamPolicy": [StreamPolicy],
     "UserSpec": [UserSpec],
     "VolumeSpec": [VolumeSpec],
-    "method.params": [method.params for method in METHODS.values()],
+    "method.params": [*(method.params for method in METHODS.values()), *TAKEN],
     "self.spec": [kind.spec for kind in (Volumes, Streams, Topics)],
 }
 """By what stands in the call: the classes that it may be. All have been learnt once the modules are loaded."""

@@ -372,9 +372,7 @@ async def groups_show(broker: "Broker", params: OneGroup) -> dict[str, object]:
 
 
 def add_methods(broker: "Broker", methods: Methods) -> None:
-    """Let `broker` answer these too, which layers above it bring."""
-    for params, _ in methods.values():
-        msgspec.msgpack.Decoder(params)  # as below
+    """Let `broker` answer these too, which layers above it bring. Their modules have had msgspec learn what they take."""
     broker.admin_methods.update((name, _Method(*method)) for name, method in methods.items())
 
 

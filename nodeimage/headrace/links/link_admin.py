@@ -89,6 +89,11 @@ class Move(Params, frozen=True):
     force: bool = False
 
 
+TAKEN: Final = (NewLink, OneLink, LinkChange, Adoption, Move)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see broker/headrace_admin.py."""
+
+
 class LinkAdmin:
     """One node's."""
 

@@ -372,7 +372,7 @@ async def groups_show(broker: "Broker", params: OneGroup) -> dict[str, object]:
 
 
 def add_methods(broker: "Broker", methods: Methods) -> None:
-    """Let `broker` answer these too, which layers above it bring. Their modules have had msgspec learn what they take."""
+    """Let `broker` answer these too, which layers above it bring; msgspec has learnt what they take."""
     broker.admin_methods.update((name, _Method(*method)) for name, method in methods.items())
 
 

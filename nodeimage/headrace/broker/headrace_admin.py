@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from headrace.broker import cluster_admin, link_homes, link_source, link_topics
+from headrace.broker import cluster_admin, homes, link_homes, link_source, link_topics
 from headrace.broker.admin_params import Methods, NoParams, Params
 from headrace.broker.admin_steps import now, submitted, topic_rows
 from headrace.broker.chains import STATES, committed_end, extents, leader_epoch_now, partition_states
@@ -237,7 +237,7 @@ async def topic_show(broker: "Broker", params: OneTopic) -> dict[str, object]:
     return {
         "topic": row.full_name,
         "topic_id": shown_id(row.topic_id),
-        **({} if row.home is None else {"home": {"cluster": row.home.cluster, "counter": row.home.counter}}),
+        **({} if row.home is None else {"home": homes.shown(broker, row.home)}),
         "created_ms": row.created,
         "retention_ms": policy.retention_ms,
         "retention_bytes": policy.retention_bytes,

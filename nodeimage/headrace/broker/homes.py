@@ -53,6 +53,12 @@ def elsewhere(broker: "Broker", full_name: str, home: Home) -> KafkaError:
     )
 
 
+def shown(broker: "Broker", home: Home) -> dict[str, object]:
+    """For people, with its address where links know it."""
+    address = broker.home_addresses.get(home.cluster)
+    return {"cluster": home.cluster, "counter": home.counter, **({} if address is None else {"address": address})}
+
+
 def copy_append(
     broker: "Broker",
     topic: Topic,

@@ -26,6 +26,10 @@ class KafkaClientError(HeadraceError):
     """What librdkafka reports, with what to do next."""
 
 
+class RefusedByPolicy(KafkaClientError):
+    """The cluster takes no such record: of a topic whose home is elsewhere, mostly."""
+
+
 def client_config(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """librdkafka's configuration; its own log lines are kept off stderr, errors come as exceptions."""
     return {
@@ -56,6 +60,8 @@ def describe(error: Any, what: str) -> KafkaClientError:
             return KafkaClientError(f"{what}: there is no such topic: make it with `headrace topic create`")
         case KafkaError._UNKNOWN_PARTITION:
             return KafkaClientError(f"{what}: there is no such partition: see `headrace topic show`")
+        case KafkaError.POLICY_VIOLATION:
+            return RefusedByPolicy(f"{what}: {_text(error)}")
         case _:
             return KafkaClientError(f"{what}: {_text(error)}")
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,7 +43,7 @@ def produce(
     from confluent_kafka import Producer
 
     from headrace.cli.connect import find_bootstrap
-    from headrace.cli.kafka_client import client_config, client_errors, partitions_of
+    from headrace.cli.kafka_client import RefusedByPolicy, client_config, client_errors, partitions_of
     from headrace.cli.sending import Sender
     from headrace.cli.topic_names import parse_settings
 
@@ -64,6 +65,8 @@ def produce(
                 sender.send(topic, record, key=record_key, headers=headers, partition=partition)
                 sender.poll()
             sender.finish()
+        except RefusedByPolicy as error:
+            raise _refused(topic, error, bootstrap, data) from error
         except KeyboardInterrupt:
             interrupted = True
             sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
@@ -75,6 +78,18 @@ def produce(
         note(f"{records} acknowledged by {topic} in {seconds:.1f} s")
     if interrupted:
         raise typer.Exit(130)
+
+
+def _refused(topic: str, error: HeadraceError, bootstrap: str | None, data: Path | None) -> HeadraceError:
+    """Clients are told a code only: where the topic's home is, the cluster says."""
+    from headrace.cli.connect import connected
+
+    with connected(bootstrap, data) as cluster:
+        home = cluster.admin("topic.show", {"topic": topic}).get("home")
+    if home is None:
+        return error
+    where = f"cluster {home['cluster']}" + (f", at {home['address']}" if "address" in home else "")
+    return HeadraceError(f"{topic} is a copy here: its home is {where}; produce there, or `headrace topic move-home`")
 
 
 def _records(

@@ -45,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 AGAIN_S: Final = 1.0
 PAGE: Final = 1_000
+MOST_TOLD: Final = 3
+"""Addresses of a home that a refused producer is told."""
 
 
 class Running(NamedTuple):
@@ -136,6 +138,11 @@ class Pullers:
     async def _keep_up(self) -> None:
         rows = await self._broker.catalog.query(_links)
         wanted = {link.name: (link, number) for link, number in rows}
+        self._broker.home_addresses = {
+            link.config.source_cluster: ", ".join(link.config.source[:MOST_TOLD])
+            for link, _ in rows
+            if link.config.source_cluster
+        }
         for name, running in list(self._by_name.items()):
             found = wanted.get(name)
             if found is None or _differs(found[0], running.link):

@@ -1,3 +1,4 @@
+import base64
 import json
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.bench import percentile
+from headrace.cli.connect import connected
 
 Headrace = Callable[..., Any]
 Process = Callable[..., "subprocess.Popen[str]"]
@@ -132,6 +134,18 @@ def test_what_cannot_be_sent_or_read_is_one_line(
     hr: Headrace, arguments: tuple[str, ...], stdin: str, says: str
 ) -> None:
     assert says in hr(*arguments, stdin=stdin).refused()
+
+
+def test_a_record_for_a_copy_is_told_where_its_home_is(hr: Headrace, cluster: Any) -> None:
+    stream = cluster.stream()
+    hr("topic", "create", f"{stream}:t")
+    topic_id = hr("topic", "show", f"{stream}:t", "-o", "json").json["topic_id"]
+    with connected(cluster.bootstrap, None) as client:
+        client.admin(
+            "home.cede", {"version": 1, "topic_ids": [base64.urlsafe_b64decode(topic_id + "==")], "to": "far-away"}
+        )
+    said = hr("produce", f"{stream}:t", "-v", "x").refused()
+    assert "its home is cluster far-away" in said
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

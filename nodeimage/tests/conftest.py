@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from headrace.local.cluster import Started, StartOptions, start
 from headrace.local.processes import free_port, resident_bytes
 from headrace.wire.client import BrokerConnection, admin_call
+
+settings.register_profile("headrace", deadline=None)  # an example takes as long as the machine has other things to do
+settings.load_profile("headrace")
 
 
 class EmbeddedCluster:

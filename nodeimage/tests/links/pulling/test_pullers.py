@@ -1,6 +1,5 @@
 """All links on one node: which of them run, and which of them pulls what."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -207,8 +206,6 @@ async def test_what_is_led_here_from_now_on_is_pulled_here(links: Links, copies:
     puller.state.pulls.forget(at)
     puller._elsewhere[at] = None
     source.produce(at, b"1")
-    await asyncio.sleep(0.02)
-    assert copies.end(at) in (-1, 0)
     (topic,) = await links.broker.topics.resolve_ids([ID])
     assert isinstance(topic, Topic)
     container = (await links.broker.partitions.leader(topic, 0)).container

@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
-from one_node import OneNode, until
+from one_node import Committed, OneNode, until
 
-from headrace.catalog.commands import HomeChange, SetHome
+from headrace.catalog.commands import CreateTopics, HomeChange, NewTopic, SetHome
 from headrace.errors import Code, HeadraceError
-from headrace.ids import Home
+from headrace.ids import Home, Millis
 from headrace.links import settling
 from headrace.links.settling import Settler
+from headrace.wire.batch import build_batch, read_batch
 
 
 @pytest.fixture
@@ -158,3 +159,27 @@ async def test_all_partitions_of_many_topics_are_settled(south: OneNode, settler
     for name in names:
         await until(lambda name=name: settled_for(south, name, (1, south.cluster_id)))  # type: ignore[misc]
     assert settler.problem is None
+
+
+async def test_what_diverged_behind_gaps_is_set_aside_whole(south: OneNode, settler: Settler) -> None:
+    ((container, epoch),) = south.broker.place(1, "default")
+    item = NewTopic("/s", "c", b"copied-topic-id!", 1, {}, [container], [epoch], (0, "north"), "north")
+    (made,) = await south.broker.catalog.submit(CreateTopics([item], Millis(1)))
+    assert made.code is Code.NONE
+    for offset in (0, 10, 20, 30):
+        topic, leader = await south.topic("c"), await south.partition("c")
+        if offset == 20:  # gaps in a partitionlet, and at the end of a sealed one
+            await south.broker.rolls.roll(leader)
+            leader = await south.partition("c")
+        batch = build_batch([(1, None, b"%d" % offset, [])], base_offset=offset, compression=2)
+        if not leader.container.has_room(len(batch)):
+            await leader.container.make_room()
+        waiting = Committed()
+        header = read_batch(batch, from_client=False)
+        assert south.broker.partitions.copy_append(topic, leader, memoryview(batch), header, waiting=waiting)
+        await waiting.future
+    await moved(south, "c", (1, "east"), {0: [(1, "east", 5)]})
+    await until(lambda: settled_for(south, "c", (1, "east")))
+    assert await south.values("c") == [b"0"]
+    assert [record.value for record in await south.records("c.diverged")] == [b"10", b"20", b"30"]
+    assert (await south.partition("c")).next_offset == 5

@@ -92,6 +92,8 @@ class Keeper:
         """Topics that moved here, of which the source was told so that it follows."""
         self._ids: dict[str, bytes] = {}
         """By name, the source's topics that are refused."""
+        self._unmatched: set[str] = set()
+        """Patterns that no topic of the source matched."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
 
@@ -233,6 +235,7 @@ class Keeper:
         patterns = self.link.config.topics
         unmatched = {pattern for pattern in patterns if pattern != "*"}
         self.refused.clear()
+        self._unmatched = set()
         listed: set[bytes] = set()
         after: str | None = None
         while True:
@@ -244,6 +247,7 @@ class Keeper:
             after = page.after
             if after is None:
                 break
+        self._unmatched = unmatched
         for pattern in sorted(unmatched):
             self._refuse(pattern, "no topic of the source matches it now")
         await self._look_for_gone(listed)
@@ -277,6 +281,9 @@ class Keeper:
         found.announce += [row for row in found.follow if row.topic_id not in self._followed]
         done = await carry_out(self._broker, self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
         self._followed.update(row.topic_id for row in found.follow if row.topic_id not in done.later)
+        for pattern in [each for each in self._unmatched if any(is_copied(topic.name, [each]) for topic in topics)]:
+            self._unmatched.discard(pattern)
+            self.refused.pop(pattern, None)
         for name in found.fine:
             self.refused.pop(name, None)
             self._ids.pop(name, None)

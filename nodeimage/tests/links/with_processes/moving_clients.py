@@ -11,7 +11,7 @@ from cluster_clients import Member, Writer, at
 from cluster_history import History, Log, Outcome, Where, faults_of
 from cluster_nodes import Cluster, until
 from confluent_kafka import KafkaError
-from linked import records
+from linked import ends, records
 
 PARTITIONS = 3
 GROUP = "group"
@@ -127,7 +127,7 @@ def log_of(cluster: Cluster, where: Where) -> Log:
 def set_aside(cluster: Cluster, topic: str) -> dict[Place, bytes]:
     """What a cluster has set aside of a topic, by its old partition and offset; fails if anything is there twice."""
     found: dict[Place, bytes] = {}
-    for partition in range(PARTITIONS):
+    for partition in range(len(ends(cluster, f"{topic}.diverged"))):
         for each in records(cluster, f"{topic}.diverged", partition):
             headers = dict(each.headers)
             old = int(headers["headrace.partition"] or b""), int(headers["headrace.offset"] or b"")
@@ -135,6 +135,11 @@ def set_aside(cluster: Cluster, topic: str) -> dict[Place, bytes]:
             assert old not in found, f"{old} is set aside twice"
             found[old] = each.value or b""
     return found
+
+
+def acknowledged(writers: Iterable[Writer]) -> set[bytes]:
+    """The values of records that were acknowledged to these."""
+    return {write.value for writer in writers for write in list(writer.writes) if write.outcome is Outcome.OK}
 
 
 def forgive_moves(writers: Iterable[Writer]) -> None:
@@ -156,4 +161,4 @@ def _abandon(writers: Iterable[Writer]) -> None:
     _end(writers)
 
 
-__all__ = ["GROUP", "PARTITIONS", "Clients", "at", "forgive_moves", "log_of", "set_aside"]
+__all__ = ["GROUP", "PARTITIONS", "Clients", "acknowledged", "at", "forgive_moves", "log_of", "set_aside"]

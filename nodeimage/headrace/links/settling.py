@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from headrace.broker.partition import Partition
-from headrace.catalog.commands import CreatePartitions, CreateTopics, RollDone, SetHome
+from headrace.catalog.commands import CreatePartitions, CreateTopics, RollDone, Rolled, SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, PartitionletRow, Replaced, TopicRow
 from headrace.catalog.service import Change
@@ -83,7 +83,7 @@ class Settler:
                 case SetHome():
                     self._due.update(dict.fromkeys(item.topic_id for item in command.items))
                 case RollDone():
-                    self._due.update(dict.fromkeys(item.topic_id for item in command.items if item.home is not None))
+                    self._due.update(dict.fromkeys(item.topic_id for item in command.items if self._moved(item)))
                 case CreateTopics() | CreatePartitions():
                     continue  # made as settled
                 case Replaced():
@@ -91,6 +91,11 @@ class Settler:
                 case _:
                     continue
             self._wake.set()
+
+    def _moved(self, item: Rolled) -> bool:
+        """Whether a roll settled a home, or brought here what may be to be settled."""
+        topic = self._broker.topics.cached_id(item.topic_id)
+        return item.home is not None or topic is None or topic.home is not None
 
     def container_led(self, _container: "Container") -> None:
         """This node leads a container from now on."""
@@ -210,7 +215,12 @@ class Settler:
             if parted is None:
                 await self._broker.rolls.settle_home(leader, wanted.home)
                 return
-            await self._keep(wanted, leader, parted, end)
+            try:
+                await self._keep(wanted, leader, parted, end)
+            except KafkaError as error:
+                if _is_elsewhere(error):  # of the topic that keeps what diverged, whose leaders do not look at this one
+                    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nothing can be set aside now: {error}") from error
+                raise
             if leader.next_offset == end and not leader.left:
                 await self._broker.rolls.settle_home(leader, wanted.home, resume=parted)
                 return

@@ -8,7 +8,7 @@ import pytest
 from one_node import Committed, OneNode, until
 
 from headrace.catalog.commands import CreateTopics, HomeChange, NewTopic, SetHome
-from headrace.errors import Code, HeadraceError
+from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Home, Millis
 from headrace.links import settling
 from headrace.links.settling import Settler
@@ -134,6 +134,26 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
     assert appended >= 3
     assert await south.values("t.diverged") == [b"b", b"c", b"d"]
     assert await south.values("t") == [b"a"]
+
+
+async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tried_again_soon(
+    south: OneNode, settler: Settler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, failed = settling.keep_aside, []
+
+    async def fails_once(*args: object, **more: object) -> object:
+        if not failed:
+            failed.append(True)
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the diverged topic is led elsewhere by now")
+        return await keep(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(settling, "keep_aside", fails_once)
+    await south.append("t", b"a")
+    await south.append("t", b"b")
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
+    await until(lambda: settled_for(south, "t", (1, "north")), timeout_s=settling.SWEEP_S / 2)
+    assert failed
+    assert [record.value for record in await south.records("t.diverged")] == [b"b"]
 
 
 async def test_the_newest_of_several_homes_counts(south: OneNode, settler: Settler) -> None:

@@ -55,6 +55,9 @@ class HeadraceSource:
         self._client = client
         self._stream = stream
         self._version: int | None = None
+        self._teller = ANY
+        """The node whose feed tells of topics and cursors. Others may not have heard yet of what it told: they are not
+        asked for it."""
 
     async def hello(self) -> Hello:
         """As `Source` says."""
@@ -74,13 +77,13 @@ class HeadraceSource:
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:
         """As `Source` says."""
-        said = await self._ask(ANY, "link.topics", {"after": after, "limit": min(limit, MOST)}, _topics)
+        said = await self._ask(self._teller, "link.topics", {"after": after, "limit": min(limit, MOST)}, _topics)
         return TopicPage([_topic(row) for row in said.topics], said.after)
 
     async def topics_by_id(self, topic_ids: Sequence[bytes]) -> Sequence[SourceTopic]:
         """As `Source` says."""
         params = {"limit": max(1, len(topic_ids)), "ids": list(topic_ids)}
-        said = await self._ask(ANY, "link.topics", params, _topics)
+        said = await self._ask(self._teller, "link.topics", params, _topics)
         return [_topic(row) for row in said.topics]
 
     async def changes(
@@ -89,7 +92,13 @@ class HeadraceSource:
         """As `Source` says."""
         wait_ms = min(wait_ms, LONGEST_WAIT_MS)
         params = {"since": since, "topics": topics, "cursors": cursors, "wait_ms": wait_ms, "limit": min(limit, MOST)}
-        said = await self._ask(node, "link.changes", params, _changes, lane=Lane.POLLS, wait_ms=wait_ms)
+        if topics or cursors:
+            self._teller = node
+        try:
+            said = await self._ask(node, "link.changes", params, _changes, lane=Lane.POLLS, wait_ms=wait_ms)
+        except BaseException:
+            self._teller = ANY
+            raise
         return Changes(
             FeedPlace(said.run, said.serial),
             said.reset,
@@ -107,14 +116,14 @@ class HeadraceSource:
 
     async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
         """As `Source` says."""
-        said = await self._ask(ANY, "link.cursors", {"after": after, "limit": min(limit, MOST_ROWS)}, _cursors)
+        said = await self._ask(self._teller, "link.cursors", {"after": after, "limit": min(limit, MOST_ROWS)}, _cursors)
         return CursorPage(
             [_cursor(row) for row in said.cursors], CursorKey(*said.after) if said.after is not None else None
         )
 
     async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
         """As `Source` says. A key of no topic, `(group, b"", -1)`, as a feed may have it, means all of the group's."""
-        said = await self._ask(ANY, "link.cursors", {"keys": [list(key) for key in keys]}, _cursors)
+        said = await self._ask(self._teller, "link.cursors", {"keys": [list(key) for key in keys]}, _cursors)
         return [_cursor(row) for row in said.cursors]
 
     async def fetch(

@@ -1,0 +1,69 @@
+"""Which node of a Headrace source is asked for what: it has to have heard of what a feed tells."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.ids import NodeId
+from headrace.links.client import ANY
+from headrace.links.errors import SourceUnreachable
+from headrace.links.headrace_source import HeadraceSource
+from headrace.links.source import CursorKey
+
+TOPIC_ID = bytes(16)
+ANSWERS: Mapping[str, Any] = {
+    "link.hello": {"versions": [1, 1], "cluster_id": "north", "nodes": [[7, "h", 1]], "policy": {}},
+    "link.changes": {"run": "r", "serial": 1, "reset": False, "partitions": [], "topics": [TOPIC_ID], "cursors": []},
+    "link.topics": {"topics": []},
+    "link.cursors": {"cursors": []},
+}
+
+
+class Recorded:
+    """A client that answers, and keeps who was asked."""
+
+    name = "north"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.away = False
+
+    async def admin(
+        self, node: NodeId, method: str, _params: object, result: msgspec.msgpack.Decoder[Any], **_more: object
+    ) -> Any:
+        self.asked.append((method, node))
+        if self.away:
+            raise SourceUnreachable("away")
+        return result.decode(msgspec.msgpack.encode(ANSWERS[method]))
+
+
+async def test_what_a_feed_told_is_asked_of_the_node_that_told_it() -> None:
+    client = Recorded()
+    source = HeadraceSource(client, "/s")  # type: ignore[arg-type]
+    key = CursorKey("g", TOPIC_ID, 0)
+    await source.topics_by_id([TOPIC_ID])
+    assert client.asked == [("link.hello", ANY), ("link.topics", ANY)]
+    client.asked.clear()
+    await source.changes(NodeId(7), None, topics=True, cursors=True, wait_ms=0, limit=10)
+    await source.topics_by_id([TOPIC_ID])
+    await source.cursors_of([key])
+    await source.topics(after=None, limit=1)
+    await source.cursors(after=None, limit=1)
+    assert {node for _, node in client.asked} == {7}
+    client.asked.clear()
+    client.away = True
+    with pytest.raises(SourceUnreachable):
+        await source.changes(NodeId(7), None, topics=True, cursors=True, wait_ms=0, limit=10)
+    client.away = False
+    await source.cursors_of([key])
+    assert client.asked[-1] == ("link.cursors", ANY)
+
+
+async def test_a_feed_of_partitions_alone_binds_nothing_else_to_its_node() -> None:
+    client = Recorded()
+    source = HeadraceSource(client, "/s")  # type: ignore[arg-type]
+    await source.changes(NodeId(7), None, topics=False, cursors=False, wait_ms=0, limit=10)
+    await source.topics_by_id([TOPIC_ID])
+    assert client.asked[-1] == ("link.topics", ANY)

@@ -208,6 +208,10 @@ class Pullers:
             for each in self._by_stream.get(StreamNumber(topic.stream_number), ())
             if each.link.state != PAUSED and matches(each.link.config.topics, topic.name)
         ]
+        if home.cluster == self._broker.node.cluster_id:
+            # It moves here, and lacks something yet: nobody but its former home may have that. Each asks; who gets it
+            # first appends it, the others find that they are out of date.
+            return any(each.name == name for each in candidates)
         return choose(candidates, home=home.cluster, now=self._broker.loop.time()) == name
 
     def _trouble_changed(self, puller: Puller) -> None:

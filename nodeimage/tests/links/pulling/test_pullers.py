@@ -12,12 +12,15 @@ from headrace.broker.topic import Topic
 from headrace.catalog.commands import (
     CreatePartitions,
     DeleteLink,
+    HomeChange,
     LinkConfig,
     PutLink,
+    SetHome,
     SetLinkState,
 )
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow
 from headrace.errors import Code, KafkaError
+from headrace.ids import Home, Offset
 from headrace.links import choosing, pullers
 from headrace.links.errors import SourceUnreachable
 from headrace.links.figures import CAUGHT_UP
@@ -144,6 +147,26 @@ async def test_of_two_links_the_one_to_the_home_pulls_each_record_once(links: Li
         await until(lambda: copies.end(at) == number + 1)  # noqa: B023
     assert home.fetched == {at: 20}
     assert mirror.fetched == {}
+
+
+async def test_what_a_home_that_moves_here_lacks_is_asked_of_all_links_since_the_former_home_alone_may_have_it(
+    links: Links, copies: Copies
+) -> None:
+    former, mirror = links.source("z-former"), links.source("a-mirror", "another-cluster")
+    (at,) = former.topic("t", ID)
+    mirror.topic("t", ID)
+    await copy(links.broker, "t", [at])
+    await links.put("z-former")
+    await links.put("a-mirror")
+    await until(lambda: links.state("z-former") == links.state("a-mirror") == CAUGHT_UP)
+    own = links.broker.node.cluster_id
+    change = HomeChange(ID, 1, own, {0: [(1, own, Offset(3))]})
+    assert await links.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+    (topic,) = await links.broker.topics.resolve_ids([ID])
+    assert isinstance(topic, Topic)
+    assert topic.home == Home(1, own)
+    assert links.pullers._is_pulled("z-former", topic)
+    assert links.pullers._is_pulled("a-mirror", topic)
 
 
 async def test_another_link_takes_over_while_the_home_is_away_and_gives_back(

@@ -90,7 +90,8 @@ class _Subscribed:
         self.path = path
         self.number = number
         self.log = ChangeLog(floor)
-        self.waiting: set[asyncio.Future[None]] = set()
+        self.waiting: dict[asyncio.Future[None], None] = {}
+        """In the order in which they came."""
         self.seen = 0.0
         """Loop time at which somebody asked last."""
 
@@ -167,7 +168,7 @@ class ChangeFeed:
 
     async def _wait(self, subscribed: _Subscribed, deadline: int) -> None:
         woken: asyncio.Future[None] = self._broker.loop.create_future()
-        subscribed.waiting.add(woken)
+        subscribed.waiting[woken] = None
         self._waiters += 1
         timer = self._broker.call_at(deadline, lambda: _wake(woken))
         try:
@@ -175,7 +176,7 @@ class ChangeFeed:
         finally:
             timer.cancel()
             self._waiters -= 1
-            subscribed.waiting.discard(woken)
+            subscribed.waiting.pop(woken, None)
             subscribed.seen = self._broker.loop.time()
 
     # --- noting

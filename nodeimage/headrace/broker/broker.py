@@ -25,6 +25,7 @@ from headrace.broker.commits import committed_to
 from headrace.broker.config_apis import HANDLERS as CONFIG_HANDLERS
 from headrace.broker.deadlines import Deadline, Deadlines
 from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.forwards import Forwards
 from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.service import GroupService
 from headrace.broker.groups.takeover import Coordination
@@ -122,6 +123,8 @@ class Broker:
         self.connections: set[Connection] = set()
         self.home_addresses: dict[str, str] = {}
         """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
+        self.forwards: Forwards | None = None
+        """Passes on writes to copies; None before links run."""
         self.deadlines = Deadlines(self.loop)
         self.loop_lag = LoopLag(self.loop)
         self.fetch_sessions = FetchSessions()

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.broker.forwards import Forwards, must_wait
 from headrace.broker.homes import is_settled, refusal
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partition import Partition
+from headrace.broker.pending_produce import Produce
 from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told
 from headrace.broker.topics import Topic
 from headrace.container.container import Container
@@ -30,7 +32,7 @@ from headrace.ids import Position
 from headrace.log.frames import HEADER_BYTES
 from headrace.wire.batch import TRANSACTIONAL_BIT, read_batch
 from headrace.wire.header import RequestHeader
-from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request, encode_response
+from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -44,39 +46,6 @@ MAX_TRIES = 100
 LEAST_WAIT_S = 3.0
 MOST_WAIT_S = 10.0
 """How long a request waits until it can start: half of the limit that it sets itself, within these bounds."""
-
-
-class Produce:
-    """One request under way: counts down its partitions, then answers."""
-
-    __slots__ = ("_acks", "_remaining", "_results", "_slot", "_version")
-
-    def __init__(self, *, slot: Slot, version: int, acks: int, partitions: int) -> None:
-        self._slot = slot
-        self._version = version
-        self._acks = acks
-        self._results: list[ProduceResult] = []
-        self._remaining = partitions
-
-    def add(self, result: ProduceResult, *, settled: bool) -> None:
-        """The outcome for the next partition, in the request's order; not `settled` while it waits for its commit."""
-        self._results.append(result)
-        if settled:
-            self.committed()
-
-    def lost(self) -> None:
-        """What came of a partition's batch is not known."""
-        self._slot.lose()
-
-    def committed(self) -> None:
-        """One more partition is settled."""
-        self._remaining -= 1
-        if self._remaining:
-            return
-        if self._acks:
-            self._slot.answer([encode_response(self._version, self._results)])
-        else:
-            self._slot.no_answer()
 
 
 def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
@@ -113,9 +82,10 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
         or broker.rolls.due(partition)
         or not partition.container.has_room(len(part.records or b""))
         or broker.saturated
+        or (topic.home is not None and must_wait(broker.forwards, topic))
     ):
         return False
-    pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=1)
+    pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=1, timeout_ms=produce.timeout_ms)
     try:
         _append(broker, session, pending, part, topic, partition, now=broker.now())
     except HeadraceError as error:
@@ -138,6 +108,8 @@ def _ready(broker: "Broker", produce: ProduceRequest) -> list[tuple[Topic, Parti
         if partition is None or partition.rolling:
             return None
         if broker.rolls.due(partition):
+            return None
+        if topic.home is not None and must_wait(broker.forwards, topic):
             return None
         found.append((topic, partition))
     return None if _without_room(produce, found) else found
@@ -241,6 +213,8 @@ async def _prepare(
             for index, (part, one) in enumerate(zip(produce.partitions, found, strict=True)):
                 if one is not None and one[1].container is container and not _is_stored(part, *one):
                     refused[index] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(full))
+    if broker.forwards is not None and any(one is not None and must_wait(broker.forwards, one[0]) for one in found):
+        await broker.forwards.room()  # the last step: whoever is woken goes on at once
 
 
 def _start(
@@ -253,7 +227,13 @@ def _start(
     arrived: float,
     refused: dict[int, KafkaError] | None = None,
 ) -> None:
-    pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=len(produce.partitions) + 1)
+    pending = Produce(
+        slot=slot,
+        version=version,
+        acks=produce.acks,
+        partitions=len(produce.partitions) + 1,
+        timeout_ms=produce.timeout_ms,
+    )
     now = broker.now()
     for index, (part, found) in enumerate(zip(produce.partitions, partitions, strict=True)):
         try:
@@ -294,6 +274,15 @@ def _append(
     header = read_batch(batch)
     if header.length != len(batch):
         raise KafkaError(Code.INVALID_RECORD, "more than one record batch for this partition")
+    container = partition.container
+    if container.lost:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
+    foreign = None if topic.home is None else refusal(broker, topic, partition)
+    if foreign is not None and not _is_stored(part, topic, partition):
+        if foreign.code is not Code.POLICY_VIOLATION or broker.forwards is None or not broker.forwards.accepts(topic):
+            raise foreign
+        _pass_on(broker, broker.forwards, session, pending, part, topic, partition)
+        return
     limit = topic.policy.max_message_bytes if header.producer_id >= -1 else TOKEN_BATCH_BYTES
     if header.length > limit:
         raise KafkaError(
@@ -302,13 +291,7 @@ def _append(
         )
     if header.attributes & TRANSACTIONAL_BIT:
         raise KafkaError(Code.INVALID_RECORD, "transactions are not supported yet")
-    container = partition.container
-    if container.lost:
-        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
-    foreign = None if topic.home is None else refusal(broker, topic, partition)
     if foreign is not None:
-        if not _is_stored(part, topic, partition):
-            raise foreign
         # Its answer may have been lost in the moment of a move. Once settled, what is here stays here.
         if not is_settled(topic, partition):
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
@@ -340,6 +323,33 @@ def _append(
     base_offset = partition.next_offset
     pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
     partition.append(batch, header, append_time=append_time, now=now, request=pending, source=session.number)
+
+
+def _pass_on(
+    broker: "Broker",
+    forwards: Forwards,
+    session: Connection,
+    pending: Produce,
+    part: PartitionRecords,
+    topic: Topic,
+    partition: Partition,
+) -> None:
+    """Have a batch go to its topic's home, which checks it; the answer is the home's."""
+    number = pending.later()
+
+    def done(outcome: ProduceResult | KafkaError | None, shared: bool) -> None:
+        if outcome is None:
+            pending.lost()
+        elif isinstance(outcome, ProduceResult):
+            pending.settle(number, outcome)
+        elif shared:
+            pending.settle(number, _refusal(part, outcome, partition.log_start))
+        else:
+            if outcome.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                outcome = _early(broker, session, part, None, str(outcome)) or outcome
+            pending.settle(number, _refused(broker, session, part, outcome, topic, partition.log_start))
+
+    forwards.send(session.number, topic, part, timeout_ms=pending.timeout_ms, done=done)
 
 
 def _refused(

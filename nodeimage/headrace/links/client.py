@@ -135,6 +135,10 @@ class Client:
         except MalformedRequest as error:
             raise self._nonsense(connection, error) from error
 
+    async def reach(self, node: NodeId, *, lane: Lane = Lane.CALLS) -> None:
+        """Have a connection to a node: what fails here was never asked. The next call finds it, if made at once."""
+        await self._connection(node, lane)
+
     async def produce(
         self, node: NodeId, partitions: Sequence[PartitionRecords], *, acks: int = -1, timeout_ms: int = 10_000
     ) -> Sequence[ProduceResult]:

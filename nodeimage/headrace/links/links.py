@@ -1,5 +1,5 @@
-"""All that links are on one node: pullers, the settler, on the node that leads the catalog a keeper for each link, and
-the admin calls about them. Made running by `start`, and told of what changes by the node.
+"""All that links are on one node: pullers, the settler, what passes writes on, on the node that leads the catalog a
+keeper for each link, and the admin calls about them. Made running by `start`, and told of what changes by the node.
 
 A keeper runs where the catalog is led; when that moves, the old node's keeper ends as soon as it hears of it, and two
 at the same time do no harm (keeper.py). A link that cannot be opened, or whose keeper ends for an unforeseen reason, is
@@ -22,6 +22,7 @@ from headrace.links.addresses import parse_addresses
 from headrace.links.client import Client
 from headrace.links.config import is_kafka, unseal
 from headrace.links.figures import LinkFigures
+from headrace.links.forwarding import Forwarding
 from headrace.links.headrace_source import HeadraceSource
 from headrace.links.kafka_source import KafkaSource
 from headrace.links.keeper import Keeper
@@ -74,7 +75,15 @@ class Links:
         self.broker = broker
         self.secret = secret
         self.settler = Settler(broker)
-        self.pullers = Pullers(broker, open_source=self.open_source, on_higher=self._higher_found)
+        self.pullers = Pullers(
+            broker, open_source=self.open_source, on_higher=self._higher_found, on_ended=self._link_ended
+        )
+        self.forwarding = Forwarding(
+            broker,
+            link_to_home=self.pullers.link_to_home,
+            is_known=lambda: self.pullers.looked,
+            open_client=self.open_client,
+        )
         self._keepers: dict[str, tuple[LinkRow, Keeper, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
         self._closed = False
@@ -86,6 +95,7 @@ class Links:
             self.container_led(container)
         self.broker.spawn(self.settler.run())
         await self.pullers.start()
+        self.broker.forwards = self.forwarding
         self._changed.set()
         self._following = self.broker.spawn(self._follow())
 
@@ -97,12 +107,18 @@ class Links:
             await asyncio.gather(self._following, return_exceptions=True)
         for name in list(self._keepers):
             await self._end(name)
+        await self.forwarding.close()
         await self.pullers.close()
+
+    def open_client(self, link: LinkRow) -> Client:
+        """A client of the link's source, with its credentials. Raises KafkaError for such as cannot be used."""
+        return Client(
+            parse_addresses(link.config.source), security=security_of(unseal(link.config.credentials, self.secret))
+        )
 
     def open_source(self, link: LinkRow) -> Source:
         """The link's source, opened anew. Raises KafkaError for credentials that cannot be used."""
-        security = security_of(unseal(link.config.credentials, self.secret))
-        client = Client(parse_addresses(link.config.source), security=security)
+        client = self.open_client(link)
         return KafkaSource(client) if is_kafka(link.config) else HeadraceSource(client, link.config.source_stream)
 
     def bootstrap(self, link: LinkRow) -> list[str]:
@@ -153,6 +169,9 @@ class Links:
     def _tell_deleted(self, rows: Sequence[TopicRow]) -> None:
         for _, keeper, _ in self._keepers.values():
             keeper.deleted_here(row.name for row in rows if row.stream == keeper.link.stream)
+
+    async def _link_ended(self, name: str) -> None:
+        await self.forwarding.link_ended(name)
 
     def _higher_found(self, link: str, topic_id: bytes) -> None:
         """A puller met a higher home at the source."""

@@ -7,7 +7,7 @@ catalog that was replaced has everything looked at again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -68,14 +68,21 @@ class Pullers:
         open_source: Callable[[LinkRow], Source],
         on_higher: Callable[[str, bytes], None] = lambda _link, _topic_id: None,
         on_diverged: Callable[[str, Meeting], None] = lambda _link, _meeting: None,
+        on_ended: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`open_source` may raise HeadraceError. The others are told which link found out (standing.py)."""
+        """`open_source` may raise HeadraceError. The others are told which link found out (standing.py), `on_ended`
+        which has ended here, or begins anew."""
         self._broker = broker
         self._open_source = open_source
         self._on_higher = on_higher
         self._on_diverged = on_diverged
+        self._on_ended = on_ended
         self._by_name: dict[str, Running] = {}
         self._by_stream: dict[StreamNumber, list[Running]] = {}
+        self._links: dict[StreamNumber, list[LinkRow]] = {}
+        """Those that pass on writes, of the last look."""
+        self.looked = False
+        """The catalog's links have been looked up."""
         self._trouble: dict[str, float] = {}
         """Links in trouble, and the loop time since when."""
         self._changed = asyncio.Event()
@@ -143,6 +150,11 @@ class Pullers:
             for link, _ in rows
             if link.config.source_cluster
         }
+        self._links = {}
+        for link, number in rows:
+            if link.config.forward_writes:
+                self._links.setdefault(number, []).append(link)
+        self.looked = True
         for name, running in list(self._by_name.items()):
             found = wanted.get(name)
             if found is None or _differs(found[0], running.link):
@@ -195,6 +207,20 @@ class Pullers:
         self._choose_again(running.number)
         await running.puller.close()
         await running.source.close()
+        if self._on_ended is not None:
+            await self._on_ended(running.link.name)
+
+    def link_to_home(self, topic: Topic) -> LinkRow | None:
+        """The running link that passes on writes to this copy, and leads to its home, as the catalog has it."""
+        home = topic.home
+        if home is None:
+            return None
+        for link in self._links.get(StreamNumber(topic.stream_number), ()):
+            running = self._by_name.get(link.name)
+            cluster = link.config.source_cluster or (running.puller.source_cluster if running is not None else "")
+            if link.state != PAUSED and cluster == home.cluster and matches(link.config.topics, topic.name):
+                return link
+        return None
 
     # --- which one pulls
 

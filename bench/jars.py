@@ -1,4 +1,5 @@
-"""Gets Java jars by Maven, once, into bench/.work/ (git-ignored): Kafka's broker and tools, Spark's Kafka connector.
+"""Gets Java jars by Maven, once, into bench/.work/ (git-ignored): Kafka's broker and tools, MirrorMaker 2, Spark's
+Kafka connector.
 
 Knows nothing of what the jars are used for. Nothing of Kafka's is ever committed.
 """
@@ -46,6 +47,11 @@ def fetch(pom: Path, folder: Path, *, timeout_s: float = 900.0) -> Path:
 def kafka_classpath() -> str:
     """The class path of Kafka's broker and of its tools."""
     return f"{fetch(BENCH / 'peers' / 'pom.xml', WORK / 'kafka-4.3')}/*"
+
+
+def mirror_maker_classpath() -> str:
+    """The class path of MirrorMaker 2 with the Connect runtime that it brings."""
+    return f"{fetch(BENCH / 'peers' / 'mirror-maker.xml', WORK / 'mirror-maker-4.3')}/*"
 
 
 def spark_connector_jars() -> list[Path]:

@@ -13,10 +13,12 @@ from typing import Any
 
 from bench.cluster_scenarios import CLUSTER_SCENARIOS
 from bench.figures import paired_ratio
+from bench.link_scenarios import LINK_SCENARIOS
 from bench.scenarios import SCENARIOS, Row, Scenario
 
-SUITE = SCENARIOS + CLUSTER_SCENARIOS
+SUITE = SCENARIOS + CLUSTER_SCENARIOS + LINK_SCENARIOS
 KAFKA, HEADRACE = "kafka", "headrace"
+LINKS = "A link between two clusters of three nodes beside MirrorMaker 2 between two brokers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,8 @@ def figure(value: float | None, unit: str) -> str:
         return "-"
     if unit == "s" or unit == "ms":
         return f"{value:.3g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
-    if unit == "x":
-        return f"{value:.2f} x"
+    if unit in ("x", "%"):
+        return f"{value:.2f} {unit}"
     return f"{value:,.0f} {unit}"
 
 
@@ -188,8 +190,10 @@ def read_results(folder: Path) -> list[tuple[Scenario, dict[str, Any]]]:
 def write(folder: Path) -> list[Line]:
     """Writes README.md and plot.png of all the results in a folder; returns the table's lines."""
     results = read_results(folder)
-    one = [line(result, row) for scenario, result in results for row in scenario.rows if scenario.nodes == 1]
-    three = [line(result, row) for scenario, result in results for row in scenario.rows if scenario.nodes > 1]
+    lines = [(scenario, line(result, row)) for scenario, result in results for row in scenario.rows]
+    one = [each for scenario, each in lines if scenario.nodes == 1]
+    three = [each for scenario, each in lines if scenario.nodes > 1 and not scenario.paired]
+    links = [each for scenario, each in lines if scenario.paired]
     text = [
         "# Headrace beside Apache Kafka",
         "",
@@ -203,12 +207,16 @@ def write(folder: Path) -> list[Line]:
     folder.mkdir(parents=True, exist_ok=True)
     tables = [
         table(lines, heading=f"## {heading}")
-        for lines, heading in ((one, "One node beside one broker"), (three, "Three nodes beside three brokers"))
+        for lines, heading in (
+            (one, "One node beside one broker"),
+            (three, "Three nodes beside three brokers"),
+            (links, LINKS),
+        )
         if lines
     ]
     (folder / "README.md").write_text("\n".join([*text, *tables, "![](plot.png)\n"]))
-    plot(one + three, folder / "plot.png")
-    return one + three
+    plot(one + three + links, folder / "plot.png")
+    return one + three + links
 
 
 def _machine(result: dict[str, Any]) -> str:

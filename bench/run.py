@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench import jars, report
+from bench import jars, pairs, report
 from bench.machine import this_machine, wait_until_idle
 from bench.report import SUITE
 from bench.scenarios import QUICK, Scenario, Sizes
@@ -43,7 +43,7 @@ def _profiler() -> str:
 
 
 @contextmanager
-def profiled(server: Server, path: Path | None) -> Iterator[None]:
+def profiled(server: Server | pairs.Pair, path: Path | None) -> Iterator[None]:
     """Samples a started node with py-spy while the context lasts; the flame graph goes to `path`."""
     if path is None or server.name != "headrace":
         yield
@@ -65,9 +65,10 @@ def sample(
     folder = jars.WORK / "data" / f"{server_name}-{scenario.name}"
     shutil.rmtree(folder, ignore_errors=True)
     os.sync()
-    busy = wait_until_idle() if idle else 0.0
+    busy = wait_until_idle(at_most_s=120.0 if idle else 0.0)
     taken: dict[str, Any] = {"server": server_name, "run": run, "busy_percent": busy}
-    server = make(server_name, folder, nodes=scenario.nodes)
+    server: Server | pairs.Pair
+    server = pairs.make(server_name, folder) if scenario.paired else make(server_name, folder, nodes=scenario.nodes)
     try:
         if scenario.starts:
             server.start()
@@ -83,8 +84,8 @@ def sample(
         kept = jars.WORK / "failed" / f"{server_name}-{scenario.name}-{run}"
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
-        for log in folder.glob("*.log"):
-            shutil.copy(log, kept)
+        for log in (*folder.glob("*.log"), *folder.glob("*/*.log")):
+            shutil.copy(log, kept / "-".join(log.relative_to(folder).parts))
     finally:
         server.kill()
         shutil.rmtree(folder, ignore_errors=True)

@@ -40,6 +40,10 @@ class Sizes:
     kills: int = 20
     down_s: float = 12.0
     requests: int = 200_000
+    link_bytes: int = 300_000_000
+    lag_s: float = 30.0
+    link_idle_s: float = 30.0
+    links: int = 1_000
     limit_s: float = 300.0
 
 
@@ -60,6 +64,10 @@ QUICK = Sizes(
     kills=1,
     down_s=12.0,
     requests=2_000,
+    link_bytes=10_000_000,
+    lag_s=3.0,
+    link_idle_s=2.0,
+    links=10,
     limit_s=120.0,
 )
 
@@ -87,11 +95,14 @@ class Scenario:
 
     name: str
     rows: tuple[Row, ...]
-    measure: Callable[[Server, Sizes], Figures]
+    measure: Callable[[Any, Sizes], Figures]
+    """Gets a `Server`, or with `paired` a `pairs.Pair`."""
     starts: bool = True
     """Whether the runner starts the server first."""
     nodes: int = 1
-    """Of the server."""
+    """Of the server, or of each of the two clusters of a Headrace pair."""
+    paired: bool = False
+    """Whether it drives two clusters and what copies between them."""
     runs_at_most: int | None = None
     """For those that take minutes and repeat inside."""
     only: Sequence[str] = ("kafka", "headrace")

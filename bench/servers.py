@@ -172,8 +172,8 @@ def _allow_files(pid: int) -> None:
 
 
 @dataclass(slots=True)
-class _Process:
-    """A node's process: starts it, ends it; its output goes to a file."""
+class Process:
+    """A server's process: starts it, ends it; its output goes to a file."""
 
     command: list[str]
     output: Path
@@ -268,7 +268,7 @@ class _Nodes:
         self._processes[index].spawn()
         return index
 
-    def _process(self, index: int, port: int) -> _Process:
+    def _process(self, index: int, port: int) -> Process:
         """A node's process, not started."""
         raise NotImplementedError
 
@@ -300,7 +300,7 @@ class KafkaServer(_Nodes):
     def node_folder(self, index: int) -> Path:
         return self.folder / f"logs-{index}"
 
-    def _process(self, index: int, port: int) -> _Process:
+    def _process(self, index: int, port: int) -> Process:
         """A broker that is a controller too, if it is one of the first."""
         first = len(self._controllers)
         listeners, roles = f"PLAINTEXT://127.0.0.1:{port}", "broker"
@@ -322,7 +322,7 @@ class KafkaServer(_Nodes):
         common = ["-cp", jars.kafka_classpath(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         tool = [java, *common, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
         self._formats.append((logs, tool))
-        return _Process([java, *self._heap, *JVM, *common, "kafka.Kafka", str(properties)], self._output(index))
+        return Process([java, *self._heap, *JVM, *common, "kafka.Kafka", str(properties)], self._output(index))
 
     def _output(self, index: int) -> Path:
         return self.folder / f"kafka-{index}.log"
@@ -367,14 +367,14 @@ class HeadraceServer(_Nodes):
     def node_folder(self, index: int) -> Path:
         return self.folder / f"node-{index + 1}" / "containers"
 
-    def _process(self, index: int, port: int) -> _Process:
+    def _process(self, index: int, port: int) -> Process:
         folder, number = self.folder, index + 1
         where = ["--data", f"{folder}/node-{number}", "--store", f"{folder}/cluster.sqlite"]
         listen = ["--host", "127.0.0.1", "--port", str(port), "--ready-file", f"{folder}/ready-{number}"]
         first = ["--first-nodes", str(self._first), "--failure-host", f"host-{number}"]
         groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
         command = [*self._prefix, "-m", "headrace.node", *where, *listen, *first, *groups]
-        return _Process(command, folder / f"node-{number}.log", self._environment)
+        return Process(command, folder / f"node-{number}.log", self._environment)
 
     def clear(self) -> None:
         self.kill()

@@ -91,3 +91,18 @@ def test_scenarios_and_their_rows_have_names_of_their_own() -> None:
     assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
     for scenario in SCENARIOS:
         assert len({row.key for row in scenario.rows}) == len(scenario.rows)
+
+
+def test_shares_of_a_core_are_told_to_a_hundredth_of_a_per_cent() -> None:
+    assert report.figure(0.504, "%") == "0.50 %"
+
+
+def test_links_have_a_table_of_their_own(tmp_path: Path) -> None:
+    sample = {"server": "headrace", "run": 0, "busy_percent": 1.0, "figures": {"source": {"source_more_percent": 0.25}}}
+    result = {"scenario": "link-idle-100000", "machine": MACHINE, "samples": [sample]}
+    (tmp_path / "link-idle-100000.json").write_text(json.dumps(result))
+    lines = report.write(tmp_path)
+    assert [each.reached for each in lines] == [True, None]
+    text = (tmp_path / "README.md").read_text()
+    assert f"## {report.LINKS}" in text
+    assert "Three nodes" not in text

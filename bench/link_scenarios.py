@@ -1,0 +1,251 @@
+"""What is measured of a link between two clusters, beside MirrorMaker 2: lag, throughput, catching up, being idle."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bench import pairs, wire
+from bench.clients.fill import make_topics
+from bench.pairs import HeadracePair, Pair
+from bench.scenarios import Figures, Row, Scenario, Sizes, client
+from bench.servers import cpu_seconds
+
+PARTITIONS = 6
+SIZE = 1024
+FULL, HALF, SLOW = "link-full", "link-half", "link-slow"
+SLOW_RATE = 100.0
+POLL_S = 0.05
+
+
+def _lag(pair: Pair, sizes: Sizes) -> Figures:
+    """One topic as fast as it goes, one at half of the rate that came of it, one at 100 records a second."""
+    topics = (FULL, HALF, SLOW)
+    with wire.Client(pair.source.bootstrap) as admin:
+        admin.create_topics(topics, partitions=PARTITIONS)
+    for topic in topics:
+        wire.wait_for_ack(pair.source.bootstrap, topic=topic, timeout_s=60.0)
+    pair.begin()
+    records = sizes.link_bytes // SIZE
+    full = _measured(pair, FULL, sizes, records=records, warm_up=records // 5)
+    rate = full["per_s"] / 2
+    half = _measured(pair, HALF, sizes, records=int(rate * sizes.lag_s), rate=rate)
+    slow = _measured(pair, SLOW, sizes, records=int(SLOW_RATE * sizes.lag_s), rate=SLOW_RATE)
+    half["rate"] = rate
+    return {"full": full, "half_p50": half, "half_p99": half, "slow_p50": slow, "slow_p99": slow}
+
+
+def _measured(pair: Pair, topic: str, sizes: Sizes, **options: Any) -> dict[str, Any]:
+    return client(
+        "link_lag",
+        source=pair.source.bootstrap,
+        target=pair.target.bootstrap,
+        topic=topic,
+        copy=pair.copy_of(topic),
+        partitions=PARTITIONS,
+        size=SIZE,
+        limit_s=sizes.limit_s,
+        **options,
+    )
+
+
+def _catch_up(pair: Pair, sizes: Sizes) -> Figures:
+    """The copy of a topic that is there already; from the start of what copies, and from the first record on."""
+    records = sizes.backlog_bytes // SIZE
+    client(
+        "librdkafka_produce",
+        bootstrap=pair.source.bootstrap,
+        topic=FULL,
+        partitions=PARTITIONS,
+        records=records,
+        size=SIZE,
+        limit_s=sizes.limit_s,
+    )
+    began = time.monotonic()
+    pair.begin()
+    deadline = began + sizes.limit_s * 2
+    first: float | None = None
+    while (held := _held(pair.target.bootstrap, pair.copy_of(FULL))) < records:
+        if first is None and held:
+            first = time.monotonic()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the copy had {held} of {records} records after {sizes.limit_s * 2:.0f} s")
+        time.sleep(POLL_S)
+    ended = time.monotonic()
+    whole = ended - began
+    copying = ended - (began if first is None else first)
+    figures = {"seconds": copying, "from_start_s": whole, "records": records, "bytes": records * SIZE}
+    return {"copying": figures, "whole": figures}
+
+
+def _held(bootstrap: str, topic: str) -> int:
+    """Records of a topic that may not be there yet."""
+    try:
+        return wire.count_records(bootstrap, [topic])
+    except (OSError, wire.Refused):
+        return 0
+
+
+# --- idle
+
+
+def _shares(pair: Pair, seconds: float) -> tuple[float, float]:
+    """Per cent of a core that the source's and the target's nodes use together, over so many seconds."""
+    before = [cpu_seconds(server.pids) for server in (pair.source, pair.target)]
+    began = time.monotonic()
+    time.sleep(seconds)
+    passed = time.monotonic() - began
+    after = [cpu_seconds(server.pids) for server in (pair.source, pair.target)]
+    source, target = ((late - early) / passed * 100 for early, late in zip(before, after, strict=True))
+    return source, target
+
+
+def _idle(pair: HeadracePair, sizes: Sizes, links: Sequence[str]) -> Figures:
+    """The clusters with these links, which are caught up, then without."""
+    time.sleep(sizes.idle_s)
+    source, target = _shares(pair, sizes.link_idle_s)
+    for name in links:
+        pair.target_admin("link.delete", name=name)
+    time.sleep(sizes.idle_s)
+    source_alone, target_alone = _shares(pair, sizes.link_idle_s)
+    figures = {
+        "source_percent": source,
+        "target_percent": target,
+        "source_alone_percent": source_alone,
+        "target_alone_percent": target_alone,
+        "source_more_percent": source - source_alone,
+        "target_more_percent": target - target_alone,
+        "links": len(links),
+    }
+    return {"source": figures, "target": figures}
+
+
+def _await_caught_up(pair: HeadracePair, topics: Callable[[], int], wanted: int, *, limit_s: float) -> float:
+    """Until all links lack nothing and so many topics are there; seconds that it took. Raises TimeoutError."""
+    began = time.monotonic()
+    while True:
+        shown = pair.target_admin("link.list")
+        states = {each["state"] for each in shown}
+        lag = sum(each["lag_records"] or 0 for each in shown)
+        if states == {"CaughtUp"} and not lag and topics() >= wanted:
+            return time.monotonic() - began
+        if time.monotonic() - began > limit_s:
+            raise TimeoutError(f"after {limit_s:.0f} s {states}, {lag} records behind, {topics()} of {wanted} topics")
+        time.sleep(1.0)
+
+
+def _idle_topics(pair: HeadracePair, sizes: Sizes) -> Figures:
+    filled = client("fill", bootstrap=pair.source.bootstrap, topics=sizes.many_topics, limit_s=sizes.fill_limit_s)
+    if filled["ended"] is not None:
+        raise RuntimeError(f"the source took {filled['topics']} topics: {filled['ended']}")
+    pair.link(["filled-*"])
+
+    def copied() -> int:
+        return int(pair.target_admin("link.show", name="bench")["partitions"])
+
+    copying = _await_caught_up(pair, copied, sizes.many_topics, limit_s=sizes.fill_limit_s)
+    found = _idle(pair, sizes, ["bench"])
+    return {row: figures | {"topics": sizes.many_topics, "copied_s": copying} for row, figures in found.items()}
+
+
+def _idle_links(pair: HeadracePair, sizes: Sizes) -> Figures:
+    streams = [f"/many-{index:04d}" for index in range(sizes.links)]
+    for stream in streams:
+        pairs.admin(pair.source.addresses[0], "stream.create", path=stream)
+    deadline = time.monotonic() + sizes.fill_limit_s
+    with wire.ToLeaders(pair.source.bootstrap, timeout_s=sizes.limit_s) as admin:
+        for at in range(0, len(streams), 500):
+            names = [f"{stream}:t" for stream in streams[at : at + 500]]
+            make_topics(admin, names=names, value=b"x" * 100, deadline=deadline)
+    names = [stream[1:] for stream in streams]
+    began = time.monotonic()
+    for name, stream in zip(names, streams, strict=True):
+        pair.link(["*"], name=name, stream=stream)
+        if time.monotonic() - began > sizes.fill_limit_s:
+            raise TimeoutError(
+                f"{name} of {sizes.links} links was the last that was made in {sizes.fill_limit_s:.0f} s"
+            )
+    made = time.monotonic() - began
+
+    def copied() -> int:
+        return sum(each["partitions"] for each in pair.target_admin("link.list"))
+
+    _await_caught_up(pair, copied, sizes.links, limit_s=sizes.fill_limit_s)
+    return {row: figures | {"made_s": made} for row, figures in _idle(pair, sizes, names).items()}
+
+
+LINK_SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(
+        "link-lag",
+        (
+            Row("full", "copied while produced flat out, 6 partitions, 1 KiB", "per_s", "records/s", reach=1.0),
+            Row("half_p50", "lag at half of that rate, p50", "p50_ms", "ms", more_is_better=False, reach=2.0),
+            Row("half_p99", "lag at half of that rate, p99", "p99_ms", "ms", more_is_better=False, below=1_000.0),
+            Row("slow_p50", "lag at 100 records/s, p50", "p50_ms", "ms", more_is_better=False, reach=2.0),
+            Row("slow_p99", "lag at 100 records/s, p99", "p99_ms", "ms", more_is_better=False, reach=2.0),
+        ),
+        _lag,
+        nodes=pairs.NODES,
+        paired=True,
+    ),
+    Scenario(
+        "link-catch-up",
+        (
+            Row(
+                "copying",
+                "catching up with 1 GB, from the first copied record on",
+                "seconds",
+                "s",
+                more_is_better=False,
+                reach=2.0,
+            ),
+            Row("whole", "the same, from the start of the link on", "from_start_s", "s", more_is_better=False),
+        ),
+        _catch_up,
+        nodes=pairs.NODES,
+        paired=True,
+    ),
+    Scenario(
+        "link-idle-100000",
+        (
+            Row(
+                "source",
+                "an idle link over 100,000 topics: share of a core at the source",
+                "source_more_percent",
+                "%",
+                more_is_better=False,
+                below=1.0,
+            ),
+            Row(
+                "target",
+                "the same at the target",
+                "target_more_percent",
+                "%",
+                more_is_better=False,
+                below=1.0,
+            ),
+        ),
+        _idle_topics,
+        runs_at_most=1,
+        nodes=pairs.NODES,
+        paired=True,
+        only=("headrace",),
+    ),
+    Scenario(
+        "link-idle-1000-links",
+        (
+            Row(
+                "source",
+                "1,000 idle links: share of a core at the source",
+                "source_more_percent",
+                "%",
+                more_is_better=False,
+            ),
+            Row("target", "the same at the target", "target_more_percent", "%", more_is_better=False),
+        ),
+        _idle_links,
+        runs_at_most=1,
+        nodes=pairs.NODES,
+        paired=True,
+        only=("headrace",),
+    ),
+)

@@ -1,0 +1,157 @@
+"""Two clusters and what copies from one to the other: Headrace with a link, Kafka with MirrorMaker 2.
+
+Kafka has one broker on each side, Headrace three nodes: the brokers then need not replicate, which is in Kafka's
+favour. Nothing is copied before `begin`.
+"""
+
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench import jars
+from bench.servers import HEAP, HeadraceServer, KafkaServer, Process, Server
+
+from headrace.wire.client import BrokerConnection, admin_call
+
+NODES = 3
+STREAM = "/default"
+"""That of topics which are named without one: stock clients call a topic the same on both sides."""
+MIRROR_MAKER = """\
+clusters=source,target
+source.bootstrap.servers={source}
+target.bootstrap.servers={target}
+source->target.enabled=true
+source->target.topics={topics}
+replication.factor=1
+checkpoints.topic.replication.factor=1
+heartbeats.topic.replication.factor=1
+offset-syncs.topic.replication.factor=1
+offset.storage.replication.factor=1
+status.storage.replication.factor=1
+config.storage.replication.factor=1
+refresh.topics.interval.seconds=5
+"""
+"""The connect-mirror-maker.properties that Kafka ships, with our addresses and topics. Only the last line is none of
+its own (ten minutes by default): else new topics would not be found before the measurement ends."""
+
+
+class Pair(Protocol):
+    """A source and a target, and what copies the topics whose names begin with `link`."""
+
+    name: str
+    source: Server
+    target: Server
+
+    def start(self, *, timeout_s: float = 120.0) -> float:
+        """Starts both clusters; seconds that it took."""
+
+    def kill(self) -> None:
+        """Ends everything at once."""
+
+    def begin(self) -> None:
+        """Starts to copy: the link, or the process, is there when this returns, its first record may not be."""
+
+    def copy_of(self, topic: str) -> str:
+        """What the copy of a topic is called at the target."""
+
+    @property
+    def pids(self) -> list[int]:
+        """All processes: of both clusters, and of what copies."""
+
+
+class _Both:
+    """What both pairs have in common."""
+
+    def __init__(self, source: Server, target: Server) -> None:
+        self.source, self.target = source, target
+
+    def start(self, *, timeout_s: float = 120.0) -> float:
+        return self.source.start(timeout_s=timeout_s) + self.target.start(timeout_s=timeout_s)
+
+    def kill(self) -> None:
+        self.source.kill()
+        self.target.kill()
+
+    @property
+    def pids(self) -> list[int]:
+        return self.source.pids + self.target.pids
+
+
+class HeadracePair(_Both):
+    """Two clusters of three nodes; the target's nodes pull."""
+
+    name = "headrace"
+
+    def __init__(self, folder: Path, *, nodes: int = NODES) -> None:
+        super().__init__(HeadraceServer(folder / "source", nodes=nodes), HeadraceServer(folder / "target", nodes=nodes))
+
+    def begin(self) -> None:
+        self.link(["link*"])
+
+    def link(self, topics: Sequence[str], *, name: str = "bench", stream: str = STREAM) -> None:
+        """Makes a link of that name between streams of the same path."""
+        fields = {"name": name, "source": self.source.addresses, "source_stream": stream, "stream": stream}
+        self.target_admin("link.create", topics=list(topics), **fields)
+
+    def target_admin(self, method: str, **params: object) -> Any:
+        """One of Headrace's own calls, at the target."""
+        return admin(self.target.addresses[0], method, **params)
+
+    def copy_of(self, topic: str) -> str:
+        return topic
+
+
+class KafkaPair(_Both):
+    """Two brokers, and one MirrorMaker 2 (connect-mirror-maker) with a heap of its own."""
+
+    name = "kafka"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(KafkaServer(folder / "source"), KafkaServer(folder / "target"))
+        self._folder = folder
+        self._mirror: Process | None = None
+
+    def begin(self) -> None:
+        properties = self._folder / "mirror-maker.properties"
+        text = MIRROR_MAKER.format(source=self.source.bootstrap, target=self.target.bootstrap, topics="link.*")
+        properties.write_text(text)
+        common = ["-cp", jars.mirror_maker_classpath(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        java = shutil.which("java") or "java"
+        command = [java, *HEAP, *common, "org.apache.kafka.connect.mirror.MirrorMaker", str(properties)]
+        self._mirror = Process(command, self._folder / "mirror-maker.log")
+        self._mirror.spawn()
+
+    def kill(self) -> None:
+        if self._mirror is not None:
+            self._mirror.end(signal.SIGKILL, 10.0)
+        super().kill()
+
+    @property
+    def pids(self) -> list[int]:
+        mirror = [] if self._mirror is None or self._mirror.running is None else [self._mirror.running.pid]
+        return super().pids + mirror
+
+    def copy_of(self, topic: str) -> str:
+        return f"source.{topic}"
+
+
+def admin(address: str, method: str, **params: object) -> Any:
+    """One of Headrace's own calls; its result. Raises RuntimeError with the answer's message."""
+    host, _, port = address.rpartition(":")
+    with BrokerConnection(host, int(port), timeout_s=120.0) as connection:
+        answer = admin_call(connection, method, params)
+    if answer["error"]:
+        raise RuntimeError(f"{method}: {answer['message']}")
+    return answer["result"]
+
+
+def make(name: str, folder: Path) -> Pair:
+    """The pair of that name on fresh data in `folder`. Raises ValueError for another name."""
+    match name:
+        case "kafka":
+            return KafkaPair(folder)
+        case "headrace":
+            return HeadracePair(folder)
+    raise ValueError(f"no pair named {name!r}; there are kafka and headrace")

@@ -65,6 +65,12 @@ def report(behaviour: str, seconds: float, **figures: float | str) -> None:
         file.write(f"{line}\n")
 
 
+def below(value: float, limit: float) -> str:
+    """A figure that has to be below a limit, as it is reported."""
+    assert value < limit, f"{value:.2f} is not below {limit:g}"
+    return f"{value:.{0 if value >= 100 else 1 if value >= 1 else 2}f} (below {limit:g})"
+
+
 def get(kind: str, name: str, namespace: str) -> Body | None:
     """An object; None: there is none."""
     found = kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
@@ -434,6 +440,22 @@ class Cluster:
     def events(self) -> str:
         """What happened, for a failed test."""
         return kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp", check=False)[-6000:]
+
+    def reasons(self) -> set[str]:
+        """Of the events of its resource."""
+        fields = f"involvedObject.kind=StreamCluster,involvedObject.name={self.name}"
+        shown = 'jsonpath={range .items[*]}{.reason}{"\\n"}{end}'
+        return set(kubectl("get", "events", "-n", self.namespace, "--field-selector", fields, "-o", shown).split())
+
+    def await_told(self, *reasons: str) -> None:
+        """Until there has been an event of each."""
+
+        def told() -> bool:
+            missing = set(reasons) - self.reasons()
+            assert not missing, f"no event {missing}"
+            return True
+
+        until("events tell of it", told)
 
     def close(self) -> None:
         """End the load."""

@@ -15,6 +15,8 @@ SOON_S = 60.0
 IMAGES = ("node", "spark")
 RELEASE = "0.1.0"
 """The version that examples name."""
+SHOWN = "streams,topics,storagenodes,storagecontainers,streamjobs"
+"""What README has one look at."""
 SHARED_VOLUME = "headrace-job-wide"
 
 
@@ -92,9 +94,8 @@ def quickstart(empty: str) -> kube.Cluster:
         kube.until("the topic is ready", lambda: kube.is_ready("topic", "pumps", empty), every_s=0.3)
         figures["topic_ready_s"] = round(time.monotonic() - began, 1)
         consumed = consumed_from(cluster, "/factory:pumps", produce=b"hello")
-        figures["first_message_s"] = round(time.monotonic() - began, 1)
         assert consumed == b"hello"
-        assert time.monotonic() - began < SOON_S, figures
+        figures["first_message_s"] = kube.below(time.monotonic() - began, SOON_S)
         cluster.await_ready()
         figures["cluster_ready_s"] = round(time.monotonic() - began, 1)
         assert consumed_from(cluster, "/factory:capitals", timeout_s=180) == b"HELLO"
@@ -127,6 +128,11 @@ def consumed_from(
 def test_the_quickstart_is_of_use_within_a_minute(quickstart: kube.Cluster) -> None:
     for kind, name in (("stream", "factory"), ("topic", "pumps"), ("streamuser", "alice"), ("streamjob", "capitals")):
         kube.until(f"{kind} {name} is ready", _ready(kind, name, quickstart.namespace), timeout_s=120)
+    shown = kube.kubectl("get", SHOWN, "-n", quickstart.namespace)
+    for due in ("stream.headrace.dev/factory", "topic.headrace.dev/pumps", "streamjob.headrace.dev/capitals"):
+        assert due in shown
+    assert "storagenode.headrace.dev/quickstart-1" in shown
+    assert "storagecontainer.headrace.dev/quickstart-1" in shown
 
 
 def _ready(kind: str, name: str, namespace: str) -> Callable[[], bool]:

@@ -68,7 +68,7 @@ def report(behaviour: str, seconds: float, **figures: float | str) -> None:
 def below(value: float, limit: float) -> str:
     """A figure that has to be below a limit, as it is reported."""
     assert value < limit, f"{value:.2f} is not below {limit:g}"
-    return f"{value:.{0 if value >= 100 else 1 if value >= 1 else 2}f} (below {limit:g})"
+    return f"{value:.{0 if value >= 100 else 1 if value >= 1 else 2}f} (below {round(limit, 1):g})"
 
 
 def get(kind: str, name: str, namespace: str) -> Body | None:

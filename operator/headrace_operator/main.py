@@ -72,14 +72,14 @@ class Operator:
         longest_backoff_s: float = BACKOFF_S[-1],
         cluster_rights: bool = True,
     ) -> None:
-        """`cluster_rights`: whether it may look at namespaces."""
+        """`cluster_rights`: whether it may look at namespaces and workers."""
         self._api = api
         self._namespaces = namespaces
         self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
         self._reporter = Reporter(self.kube, cache=cache)
         self._index = Index(cache)
         self.engine = Engine(
-            self._reconcilers(cache, image=image, spark=spark),
+            self._reconcilers(cache, image=image, spark=spark, sees_workers=cluster_rights),
             cache=cache,
             sweep_s=sweep_s,
             longest_backoff_s=longest_backoff_s,
@@ -116,11 +116,18 @@ class Operator:
                     meta = each["metadata"]
                     self.engine.enqueue(Key(kind, str(meta["namespace"]), str(meta["name"])))
 
-    def _reconcilers(self, cache: Cache, *, image: str, spark: str) -> dict[str, Reconcile]:
+    def _reconcilers(self, cache: Cache, *, image: str, spark: str, sees_workers: bool) -> dict[str, Reconcile]:
         kube, admin, reporter, index = self.kube, self._admin, self._reporter, self._index
         pods = self._pods
         clusters = Clusters(
-            kube=kube, admin=admin, pods=pods, reporter=reporter, cache=cache, image=image, wake=self._wake
+            kube=kube,
+            admin=admin,
+            pods=pods,
+            reporter=reporter,
+            cache=cache,
+            image=image,
+            sees_workers=sees_workers,
+            wake=self._wake,
         )
         return {
             "StreamCluster": clusters.reconcile,

@@ -345,14 +345,14 @@ class World:
         self.woken: list[Key] = []
         self.start_operator()
 
-    def start_operator(self, *, image: str = IMAGE) -> None:
+    def start_operator(self, *, image: str = IMAGE, sees_workers: bool = True) -> None:
         """Anew: nothing is remembered."""
         self.kube, self.cache = Kube(self.api), Cache()
         self.index = Index(self.cache)
         self.reporter = Reporter(self.kube, cache=self.cache)
         common: Any = {"kube": self.kube, "admin": self.cluster, "reporter": self.reporter, "cache": self.cache}
         self.reconcilers = {
-            "StreamCluster": Clusters(**common, pods=self.cluster, image=image).reconcile,
+            "StreamCluster": Clusters(**common, pods=self.cluster, image=image, sees_workers=sees_workers).reconcile,
             "Volume": Volumes(**common, index=self.index).reconcile,
             "Stream": Streams(**common, index=self.index, wake=self.woken.extend).reconcile,
             "Topic": Topics(**common, index=self.index).reconcile,

@@ -506,6 +506,22 @@ async def test_without_the_right_to_look_at_workers_all_else_goes_on() -> None:
     assert world.condition("StreamCluster", "c")[0] == "True"
 
 
+async def test_an_operator_that_is_not_to_look_at_workers_does_not_ask() -> None:
+    world = World()
+    world.start_operator(sees_workers=False)
+    asked: list[str] = []
+
+    def refuse(_method: str, path: str) -> ApiError | None:
+        asked.append(path)
+        return ApiError(403, "no") if path.startswith("/api/v1/nodes") else None
+
+    world.api.refuse = refuse
+    world.declare("StreamCluster", "c", SPEC)
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c")[0] == "True"
+    assert [path for path in asked if path.startswith("/api/v1/nodes")] == []
+
+
 # --- the end
 
 

@@ -75,13 +75,17 @@ class Clusters:
         reporter: Reporter,
         cache: Cache,
         image: str,
+        sees_workers: bool = True,
         wake: Callable[[Key], None] = lambda _key: None,
     ) -> None:
         """`image`: of the storage nodes, where neither a resource nor a running cluster names one.
 
+        `sees_workers`: whether this operator has the right to look at them, for zones and for addresses outside.
+
         `wake`: is called with a cluster that answers again.
         """
         self._wake = wake
+        self._sees_workers = sees_workers
         self._kube = kube
         self._admin = admin
         self._reporter = reporter
@@ -224,6 +228,8 @@ class Clusters:
 
     async def _worker(self, name: str) -> Manifest | None:
         """None, where it is gone, or where this operator may not look at workers."""
+        if not self._sees_workers:
+            return None
         try:
             return await self._kube.get("v1", "Node", None, name)
         except ApiError as error:

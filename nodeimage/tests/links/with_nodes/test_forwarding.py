@@ -301,3 +301,21 @@ async def test_before_a_node_knows_its_links_writes_wait(copy: OneNode, north: O
     pullers.looked = True
     assert (await answer).error == 0
     assert await has(north, [b"first", b"a"])
+
+
+async def test_what_stands_behind_a_batch_that_was_refused_for_the_moment_is_refused_too(
+    copy: OneNode, north: OneNode, network: CutNetwork
+) -> None:
+    network.cut()
+    client = Client(parse_addresses([copy.bootstrap]), security=Security())
+    try:
+        first = asyncio.ensure_future(written(copy, b"a", client=client, timeout_ms=1000))
+        await until(lambda: copy.node.links.forwarding.waiting_bytes > 0)
+        behind = asyncio.ensure_future(written(copy, b"b", client=client, timeout_ms=20_000))
+        assert (await first).error == Code.LEADER_NOT_AVAILABLE
+        network.heal()
+        assert (await behind).error == Code.LEADER_NOT_AVAILABLE
+    finally:
+        await client.close()
+    assert await accepted(copy, b"c")
+    assert await has(north, [b"first", b"c"])

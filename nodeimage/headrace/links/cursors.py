@@ -96,6 +96,7 @@ class Cursors:
     async def run(self) -> None:
         """Copy what changes, as long as that goes well. Raises HeadraceError."""
         while True:
+            self._wake.clear()  # before anything is looked at: what is told meanwhile wakes it again
             at = time.monotonic()
             if at >= self._sweep_at:
                 await self._sweep()
@@ -111,7 +112,6 @@ class Cursors:
                     raise
                 self._hold(found, told=True)
             await self._release()
-            self._wake.clear()
             wait_s = LOOK_S if self._held else max(0.0, self._sweep_at - time.monotonic())
             try:
                 async with asyncio.timeout(wait_s):

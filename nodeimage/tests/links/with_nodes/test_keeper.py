@@ -182,6 +182,29 @@ async def test_cursors_come_once_their_data_are_here(south: OneNode, north: Fake
         await until(lambda: keeper.cursors.held == 0)
 
 
+async def test_a_cursor_that_is_told_of_while_others_are_released_is_copied_at_once(
+    south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = north.put("t")
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "t"))
+        await south.append("t", b"a", b"b")
+        cursors = keeper.cursors
+        release, late = cursors._release, []
+
+        async def slow() -> None:
+            await release()
+            if not late and north.committed:
+                late.append(True)
+                north.commit("g", topic, 2)
+                await until(lambda: bool(cursors._changed))
+
+        monkeypatch.setattr(cursors, "_release", slow)
+        north.commit("g", topic, 1)
+        await until(lambda: _is_at(south, 2))
+        assert late
+
+
 async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_at(
     south: OneNode, north: FakeSource
 ) -> None:

@@ -50,8 +50,10 @@ async def chain_is(pair: Pair, broker: Broker, name: str, wanted: Shape) -> None
             await asyncio.sleep(0.02)
             rows = await pair.chain(broker, name)
         topic = await pair.topic(broker, name)
-        while (partition := topic.partitions.get(0)) is not None and partition.rolling:
-            await asyncio.sleep(0.02)  # it takes up the chain when its roll is over; until then it takes no batch
+        partition = topic.partitions.get(0)
+        while partition is not None and partition.rolling:  # it takes up the chain when that is over, and no batch before
+            await asyncio.sleep(0.02)
+            partition = topic.partitions.get(0)
     assert partition is None or list(partition.chain) == rows
 
 

@@ -51,7 +51,7 @@ async def chain_is(pair: Pair, broker: Broker, name: str, wanted: Shape) -> None
             rows = await pair.chain(broker, name)
         topic = await pair.topic(broker, name)
         partition = topic.partitions.get(0)
-        while partition is not None and partition.rolling:  # it takes up the chain when that is over, and no batch before
+        while partition is not None and partition.rolling:  # it takes up the chain when that is over
             await asyncio.sleep(0.02)
             partition = topic.partitions.get(0)
     assert partition is None or list(partition.chain) == rows

@@ -106,6 +106,7 @@ async def announce(broker: "Broker", params: Announcement) -> dict[str, object]:
             {
                 index: [(counter, cluster, Offset(start)) for counter, cluster, start in starts]
                 for index, starts in item.lists.items()
+                if index < rows[item.topic_id].partitions  # it grew there: so it does here, once it follows
             },
         )
         for item in accepted
@@ -132,8 +133,6 @@ def _fault(broker: "Broker", stream: str, row: TopicRow | None, item: Announced)
             Code.FENCED_LEADER_EPOCH, f"{row.full_name} has a higher home here: {home.counter} {home.cluster}"
         )
     for index, starts in item.lists.items():
-        if index >= row.partitions:
-            return KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{row.full_name} has no partition {index}")
         if any(one[:2] >= other[:2] or one[2] > other[2] for one, other in itertools.pairwise(starts)) or any(
             start[:2] > item.home for start in starts
         ):

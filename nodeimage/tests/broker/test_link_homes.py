@@ -274,6 +274,18 @@ class TestAnnounce:
         assert (link.config.source, link.config.source_stream) == (BOOTSTRAP, STREAM)
         assert (link.config.topics, link.config.source_cluster) == (["t"], THERE)
 
+    async def test_a_topic_that_has_grown_there_is_followed_too(
+        self, announce, stream, create, broker, topic_row, links
+    ):
+        topic, own = await create("/plant:t"), broker.node.cluster_id
+        lists = {0: [[1, THERE, 4]], 1: [[1, THERE, 0]]}
+        assert await announce([topic, [1, THERE], own, lists]) == [{"error": 0, "message": None}]
+        row = await topic_row(topic)
+        assert (row.home, row.partitions) == (Home(1, THERE), 1)
+        pending = await broker.catalog.query(lambda reader: reader.pending([row.number]))
+        assert pending[row.number] == {0: [(1, THERE, 4)]}
+        assert len(await links()) == 1
+
     async def test_told_again_nothing_changes(self, announce, stream, create, broker, links):
         topic = await create("/plant:t")
         for _ in range(2):
@@ -327,7 +339,6 @@ class TestAnnounce:
             [bytes(16), [1, THERE], own, {}],
             [other, [1, THERE], own, {}],
             [topic, [1, THERE], "another-origin", {}],
-            [topic, [1, THERE], own, {1: []}],
             [topic, [2, THERE], own, {0: [[2, THERE, 5], [1, "x", 7]]}],
             [topic, [2, THERE], own, {0: [[1, "x", 7], [2, THERE, 5]]}],
             [topic, [2, THERE], own, {0: [[3, THERE, 5]]}],
@@ -338,7 +349,6 @@ class TestAnnounce:
             Code.UNKNOWN_TOPIC_ID,
             Code.UNKNOWN_TOPIC_ID,
             Code.INVALID_REQUEST,
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
             Code.INVALID_REQUEST,
             Code.INVALID_REQUEST,
             Code.INVALID_REQUEST,

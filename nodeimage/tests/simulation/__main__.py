@@ -4,10 +4,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from simulation.cluster import Outcome, run
+from simulation.linked import run_linked
 
 
 def main() -> int:
@@ -15,6 +17,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run one seed, and print its trace")
     parser.add_argument("--seeds", default="0:200", help="run seeds A to B, B left out")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--links", action="store_true", help="runs of several clusters that links join")
     parser.add_argument("--lines", type=int, default=60, help="lines of the trace that are shown")
     asked = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings have an order of their own otherwise
@@ -22,13 +25,13 @@ def main() -> int:
             sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"}
         )
     if asked.seed is not None:
-        outcome = run(asked.seed, kept_lines=asked.lines)
+        outcome = _runs(asked.links)(asked.seed, kept_lines=asked.lines)
         show(outcome, whole=True)
         return 1 if outcome.problem else 0
     first, _, last = asked.seeds.partition(":")
     seeds = range(int(first), int(last))
     began = time.monotonic()
-    failed = [outcome for outcome in _all(seeds, asked.jobs) if outcome.problem]
+    failed = [outcome for outcome in _all(seeds, asked.jobs, links=asked.links) if outcome.problem]
     spent = time.monotonic() - began
     each_ms = 1000 * spent * asked.jobs / max(1, len(seeds))
     print(f"{len(seeds)} seeds, {len(failed)} failed, {spent:.1f} s, {each_ms:.0f} ms a seed and process")
@@ -37,24 +40,28 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _all(seeds: range, jobs: int) -> Iterable[Outcome]:
+def _runs(links: bool) -> Callable[..., Outcome]:
+    return run_linked if links else run
+
+
+def _all(seeds: range, jobs: int, *, links: bool) -> Iterable[Outcome]:
     if jobs == 1:
         for seed in seeds:
-            outcome = run(seed, kept_lines=60)
+            outcome = _runs(links)(seed, kept_lines=60)
             if outcome.problem:
                 show(outcome)
             yield outcome
         return
     with ProcessPoolExecutor(jobs) as pool:
-        for outcome in pool.map(run_short, seeds, chunksize=10):
+        for outcome in pool.map(partial(run_short, links=links), seeds, chunksize=1 if links else 10):
             if outcome.problem:
                 show(outcome)
             yield outcome
 
 
-def run_short(seed: int) -> Outcome:
+def run_short(seed: int, *, links: bool) -> Outcome:
     """For a pool: what fails is told with the end of its trace, the rest in a few words."""
-    outcome = run(seed, kept_lines=60)
+    outcome = _runs(links)(seed, kept_lines=60)
     if not outcome.problem:
         outcome.trace.clear()
     return outcome

@@ -7,6 +7,7 @@ and folder. Clients produce by Kafka's Produce request, and read as a fetch does
 import asyncio
 import itertools
 import struct
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -91,7 +92,7 @@ class Commit:
 _numbers = itertools.count(1)
 
 
-class _Session:
+class Talk:
     """As much of a connection as Produce asks for."""
 
     def __init__(self, broker: Broker) -> None:
@@ -104,7 +105,7 @@ class _Session:
         self._broker.spawn(coroutine)
 
 
-class _Slot:
+class Slot:
     """The place of one answer."""
 
     def __init__(self) -> None:
@@ -132,8 +133,13 @@ class BrokerSide:
             container_bytes=6 * shape.chunk_bytes,
             partitionlet_bytes=shape.chunk_bytes // 2,
         )
+        host, port = node.cluster.address(node.number)
         self.identity = NodeIdentity(
-            node_id=node.node_id, cluster_id="simulated", host="simulated", port=0, settings=settings
+            node_id=node.node_id,
+            cluster_id=node.cluster.name or "simulated",
+            host=host,
+            port=port,
+            settings=settings,
         )
         self.view = node.view
         assert node.replicas is not None
@@ -165,6 +171,12 @@ class BrokerSide:
         self.replicas.on_led.append(lambda _: self._changes.wake())
         self.is_ready = False
         self.context = process.context
+        self.handlers = self._handlers
+        """What it answers to other nodes."""
+        self.closing: list[Callable[[], Awaitable[None]]] = []
+        """What is to be closed before the broker."""
+        self.links: Any = None
+        """What its cluster has beside it."""
 
     async def serve(self) -> None:
         """What Node.start does once it has joined the others; a node that cannot is started again."""
@@ -191,6 +203,7 @@ class BrokerSide:
             await self._opening.caught_up(replica)
             await self._opening.ensure_default_stream(Millis(self.broker.now()))
             await self.broker.start()
+            more = await self._sim.cluster.attach(self)
         except HeadraceError as error:
             self._sim.restart(self._process, str(error))
             return
@@ -203,12 +216,15 @@ class BrokerSide:
             Trim: self._trim,
             Commit: self._commit,
             Roll: self._roll,
+            **more,
         }
         self.is_ready = True
 
     async def stop(self) -> None:
         """Close what was opened, in order."""
         self.is_ready = False
+        for close in self.closing:
+            await close()
         if hasattr(self, "broker"):
             await self.broker.close()
         if self._opening.is_open:
@@ -257,11 +273,11 @@ class BrokerSide:
         if not journal.exists() or not journal.stat().st_size:
             self._sim.tables_synced = live.read_bytes() if live.exists() else b""
 
-    def rows(self) -> dict[str, list[tuple[Any, ...]]]:
-        """All that the tables here hold."""
+    def rows(self, *more: str) -> dict[str, list[tuple[Any, ...]]]:
+        """All that the tables here hold, those of links left out but for `more`."""
         return {
             table: list(self.catalog._connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2"))
-            for table in ("counters", "streams", "topics", "partitionlets", "log_starts", "groups", "cursors")
+            for table in ("counters", "streams", "topics", "partitionlets", "log_starts", "groups", "cursors", *more)
         }
 
     # --- clients
@@ -285,8 +301,8 @@ class BrokerSide:
         head = struct.pack(">hhiih", -1, -1, 4000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(asked.batch))
         request = memoryview(bytearray(head + asked.batch))
         header = RequestHeader(ApiKey.PRODUCE, VERSION, 0, "", 0)
-        slot: Any = _Slot()
-        session: Any = _Session(self.broker)
+        slot: Any = Slot()
+        session: Any = Talk(self.broker)
         produce.handle(self.broker, session, header, request, slot)
         answer = await slot.answered
         _, error, base_offset = _RESULT.unpack_from(answer, 4 + 2 + len(name) + 4)

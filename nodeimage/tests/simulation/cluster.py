@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from headrace.control.clocks import OFF_S
 from headrace.ids import ContainerId, NodeId
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord, decode_container
+from simulation.broker_side import BrokerSide
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
 from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_rolls
@@ -81,30 +82,16 @@ class Outcome:
 class Cluster:
     """Nodes, clients, network and store under one loop."""
 
+    name = ""
+    """Which of several in one run."""
+
     def __init__(self, seed: int, folder: Path, *, kept_lines: int) -> None:
-        self.seed = seed
-        self.folder = folder
-        self.chance = random.Random(seed)
-        self.loop = SimulatedLoop(self.chance, most_steps=MOST_STEPS)
-        self.world = WORLD
-        self.tracing = True
         self._lines: deque[str] = deque(maxlen=kept_lines)
         self._digest = 0
-        self.store = MemoryStore()
-        self.network = Network(self.loop, self.chance, self.trace)
-        self.checks = Checks(self)
-        self.topics = TopicChecks(self)
-        self.store.on_put = self.checks.put
-        self.nodes: list[Node] = []
-        self.drained: set[int] = set()
-        self.damaged: set[str] = set()
-        """The formats of replicas that were damaged: what they had may be gone."""
-        self.flipped: dict[ContainerId, str] = {}
-        """The format of the one replica of a container that was last damaged without anybody noticing."""
-        self.over = False
         draws = random.Random(seed + SHAPE)
-        self.shape = _shape(draws, random.Random(seed + EXTRA))
-        self.network.hop_s = self.shape.hop_s
+        shape = _shape(draws, random.Random(seed + EXTRA))
+        chance = random.Random(seed)
+        self._lay_out(seed, folder, shape=shape, chance=chance, loop=SimulatedLoop(chance, most_steps=MOST_STEPS))
         self.faults = draw(draws, begin=2.5, length=self.shape.faults_s, count=self.shape.faults)
         if self.shape.flips:
             flips = draw_flips(random.Random(seed + EXTRA), begin=4.0, length=self.shape.faults_s)
@@ -116,6 +103,39 @@ class Cluster:
         self.clocks_ahead, self.jumps = draw_clocks(
             random.Random(seed + CLOCKS), nodes=self.shape.nodes, begin=2.5, end=max(each.at for each in self.faults)
         )
+
+    def _lay_out(self, seed: int, folder: Path, *, shape: Shape, chance: random.Random, loop: SimulatedLoop) -> None:
+        self.seed = seed
+        self.folder = folder
+        self.shape = shape
+        self.chance = chance
+        self.loop = loop
+        self.world = WORLD
+        self.tracing = True
+        self.store = MemoryStore()
+        self.network = Network(self.loop, self.chance, self.trace)
+        self.network.hop_s = shape.hop_s
+        self.checks = Checks(self)
+        self.topics = TopicChecks(self)
+        self.store.on_put = self.checks.put
+        self.nodes: list[Node] = []
+        self.drained: set[int] = set()
+        self.damaged: set[str] = set()
+        """The formats of replicas that were damaged: what they had may be gone."""
+        self.flipped: dict[ContainerId, str] = {}
+        """The format of the one replica of a container that was last damaged without anybody noticing."""
+        self.over = False
+        self.faults: list[Fault] = []
+        self.clocks_ahead: dict[int, float] = {}
+        self.jumps: list[Jump] = []
+
+    def address(self, number: int) -> tuple[str, int]:
+        """Where clients of other clusters reach a node."""
+        return "simulated", 0
+
+    async def attach(self, upper: BrokerSide) -> Mapping[type, Callable[..., Awaitable[Any]]]:
+        """A node's broker runs from now on: what else the node has, and which requests it answers beside."""
+        return {}
 
     def trace(self, line: str) -> None:
         """One thing that happened."""
@@ -369,8 +389,8 @@ def has_topics(seed: int) -> bool:
 
 def run(seed: int, *, kept_lines: int = 300) -> Outcome:
     """One run. The same seed gives the same outcome, in any process with the same hash seed."""
-    _freeze()
-    folder = Path(tempfile.mkdtemp(prefix="headrace-simulation-", dir=_memory()))
+    freeze()
+    folder = Path(tempfile.mkdtemp(prefix="headrace-simulation-", dir=in_memory()))
     cluster = Cluster(seed, folder, kept_lines=kept_lines)
     problem = ""
     try:
@@ -391,11 +411,11 @@ def run(seed: int, *, kept_lines: int = 300) -> Outcome:
 
 
 @cache
-def _freeze() -> None:
+def freeze() -> None:
     """Each run ends with a collection, which is not to look at what all of them share."""
     gc.freeze()
 
 
-def _memory() -> Any:
+def in_memory() -> Any:
     """A filesystem in memory, where there is one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Protocol
 
+TICK_S = 1e-9
+"""The least that a timer waits, if it waits."""
 PROCESS: ContextVar["Process | None"] = ContextVar("PROCESS", default=None)
 
 
@@ -95,6 +97,10 @@ class Event(asyncio.Event):
         return self is other
 
 
+async def _nowhere(_factory: Callable[[], Any], host: str, port: int) -> Any:
+    raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+
+
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """Runs until what it was asked to run is done. `steps` counts callbacks."""
 
@@ -108,6 +114,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """What nobody caught."""
         self.tasks: list[Task] = []
         """All, so that none is collected half-way through its life, at a moment that no seed decides."""
+        self.dial: Callable[[Callable[[], Any], str, int], Coroutine[Any, Any, Any]] = _nowhere
+        """How connections that are streams of bytes are made, where there is something to connect to."""
         self._most_steps = most_steps
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
@@ -197,6 +205,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             process = context.get(PROCESS)
         handle = Handle(callback, args, context, process)
         self._serial += 1
+        if 0 < delay < TICK_S:  # a process's clock would stand still, and whoever waits for it look again for ever
+            delay = TICK_S
         when = self.now + (delay if process is None else delay / process.rate)
         heapq.heappush(self._timers, (when, self._serial, handle))
         return handle
@@ -241,6 +251,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
         self.call_later(node.thread_s(), run)
         return future
+
+    async def create_connection(self, factory: Callable[[], Any], host: str, port: int, **_options: Any) -> Any:
+        """To a node of another cluster; see `dial`."""
+        return await self.dial(factory, host, port)
 
     def get_debug(self) -> bool:
         return False

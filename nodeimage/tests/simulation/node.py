@@ -111,7 +111,7 @@ class Node:
         assert self.process is None
         self.runs += 1
         process = Process(
-            f"node {self.number}.{self.runs}",
+            f"{self.cluster.name} node {self.number}.{self.runs}".lstrip(),
             self,
             offset=self.chance.uniform(0, 1e6),
             rate=self.chance.uniform(0.99, 1.01),
@@ -252,13 +252,14 @@ class Node:
         records.ensure_volume(
             store, records.VolumeRecord("default", replicas=shape.replicas, min_in_sync=shape.min_in_sync)
         )
+        host, port = self.cluster.address(self.number)
         return records.register_node(
             store,
             node_id=self.node_id or None,
             format=self.format,
             run=uuid.uuid4(),
-            host="simulated",
-            port=0,
+            host=host,
+            port=port,
             failure_host=f"host {self.number}",
             peer_port=PORT + self.number,
         )

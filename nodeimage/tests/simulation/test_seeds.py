@@ -6,6 +6,7 @@ import pytest
 
 from simulation.cluster import run
 from simulation.faults import draw_clocks
+from simulation.linked import run_linked
 
 FOUND = {
     5: "a closed chunk was damaged: what met it refused to read it, and nobody fetched it anew",
@@ -34,6 +35,29 @@ run, and these are found in the simulator as it is."""
 def test_what_a_seed_found_is_mended(seed: int) -> None:
     outcome = run(seed)
     assert not outcome.problem, outcome.problem
+
+
+FOUND_WITH_LINKS = {
+    1: "nothing could be set aside for a moment, and the partition was not looked at again for a minute",
+    2: "a cursor was asked for at a node of the source that had not heard yet of what another one told",
+    10: "a home that moved waited for records that its former home alone had, at a copy that had not them either",
+    26: "a cursor that was told of while others were released waited for the next look at all",
+    83: "a former home was told of a home with more partitions than it had, and refused to take note of it",
+}
+"""Of runs of several clusters."""
+
+
+@pytest.mark.parametrize("seed", FOUND_WITH_LINKS, ids=lambda seed: f"seed-{seed}")
+def test_what_a_seed_found_in_links_is_mended(seed: int) -> None:
+    outcome = run_linked(seed)
+    assert not outcome.problem, outcome.problem
+
+
+def test_the_same_seed_is_the_same_run_of_several_clusters() -> None:
+    first, second = run_linked(13), run_linked(13)
+    assert first.digest == second.digest
+    assert first.trace == second.trace
+    assert run_linked(16).digest != first.digest
 
 
 @pytest.mark.parametrize("seed", [1, 3, 6, 11])

@@ -69,6 +69,9 @@ class Truth:
 class TopicChecks:
     """The observer of all partitions."""
 
+    more_tables: tuple[str, ...] = ()
+    """Of the catalogs, that are compared beside."""
+
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self.truths: defaultdict[str, Truth] = defaultdict(Truth)
@@ -103,7 +106,7 @@ class TopicChecks:
         upper = node.upper
         if upper is None or not upper.is_ready:
             return
-        rows = upper.rows()
+        rows = upper.rows(*self.more_tables)
         ((_, applied),) = [row for row in rows["counters"] if row[0] == "applied"]
         number, known = self._rows.setdefault(applied, (node.number, rows))
         if known is rows:

@@ -8,7 +8,7 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,8 @@ TODAY = 1.8e9
 """When each run begins, in seconds since 1970."""
 TTL_S = TODAY + 100.0
 """Of all records, which bear the first millisecond of 1970: until after the run, but clocks may be further ahead."""
+LONG_TTL_S = TODAY + 10_000.0
+"""The same where runs are longer."""
 SNAPSHOT_BYTES = 1024
 """Of the catalog's log between two snapshots."""
 
@@ -166,15 +168,19 @@ def _clocks(cluster: "Cluster") -> list[Any]:
     ]
 
 
-def _short(_reader: Reader, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
+def expire_after(seconds: float) -> Callable[[Reader, Iterable[StreamNumber]], dict[StreamNumber, StreamRetention]]:
     """Records expire, though none should in so short a time."""
-    return {stream: StreamRetention(Retention(ttl_ms=int(TTL_S * 1000), bytes=-1), {}) for stream in streams}
+
+    def retention(_reader: Reader, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
+        return {stream: StreamRetention(Retention(ttl_ms=int(seconds * 1000), bytes=-1), {}) for stream in streams}
+
+    return retention
 
 
 def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
     """What catalog and broker reach for, and the times that they take for things, as short as a run is."""
     return [
-        mock.patch.object(Reader, "retention", _short),
+        mock.patch.object(Reader, "retention", expire_after(TTL_S)),
         mock.patch("headrace.broker.placing.random", seeded),
         mock.patch("headrace.broker.container_closing.REST_S", 2.0),
         mock.patch("headrace.broker.space.EVERY_S", 2.0),

@@ -1,0 +1,218 @@
+"""Producers of topics that have their homes in one of several clusters.
+
+Each writes to one partition, wherever its home seems to be, a batch at a time, until it is acknowledged. It names its
+records by what is in them, since a producer that a home does not know any more begins anew with another id, and gives
+the batch up that it was about: nobody knows then whether it is anywhere, and it is nowhere twice.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.errors import Code, HeadraceError
+from headrace.wire.batch import build_batch
+from simulation.linked_cluster import CommitTo, FetchFrom, FindLeader, LinkedCluster, ProduceTo
+from simulation.network import PORT
+
+if TYPE_CHECKING:
+    from simulation.linked import World
+
+AGAIN = frozenset(
+    {
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REQUEST_TIMED_OUT,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.UNKNOWN_SERVER_ERROR,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+FORGOTTEN = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID, Code.INVALID_PRODUCER_EPOCH})
+"""The home has not what the producer was told is there."""
+PATIENCE_S = (0.3, 1.0, 6.0)
+
+
+class Acknowledged(NamedTuple):
+    """A record is safe at an offset, as a cluster said."""
+
+    cluster: str
+    offset: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class Written:
+    """What was done to one partition."""
+
+    topic: str
+    partition: int
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    sent: dict[bytes, set[str]] = field(default_factory=dict)
+    """By record, the clusters to which it was sent."""
+    names: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """By record, producer id and sequence."""
+    cursors: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By cluster and group, the last that was acknowledged."""
+
+
+class LinkClient:
+    """One producer."""
+
+    def __init__(self, world: "World", number: int, written: Written) -> None:
+        self._world = world
+        self._chance: random.Random = world.chance
+        self._number = number
+        self._begun = 0
+        self._sequence = 0
+        self._sent = 0
+        self._bytes = 0
+        """Of all batches."""
+        self.written = written
+        self._at: LinkedCluster | None = None
+        self._leader: int | None = None
+        self._patience_s = self._chance.choice(PATIENCE_S)
+        self.is_through = False
+        """Its last batch is acknowledged."""
+        self.group = f"group-{number}"
+        self.cursor_counts = False
+        """The last cursor was committed at the home, and the home stays."""
+
+    @property
+    def _producer(self) -> int:
+        return 1000 + 100 * self._number + self._begun
+
+    async def run(self) -> None:
+        """Produce until the world says that it is over."""
+        pause = 0.05 + self._chance.random() * 0.4
+        while not self._world.over:
+            await asyncio.sleep(self._chance.random() * pause)
+            roll = self._chance.random()
+            if roll < 0.15:
+                await self._read()
+            elif roll < 0.3:
+                await self.commit()
+            else:
+                await self.produce()
+        self._patience_s = PATIENCE_S[-1]
+        await self.produce(until_through=True)
+        self.is_through = True
+
+    async def produce(self, *, until_through: bool = False) -> None:
+        """One batch; `until_through`: and more, until one is acknowledged."""
+        while not self._world.gave_up(self.written):
+            if await self._batch() or not until_through or self._world.failed:
+                break
+
+    async def once_more(self) -> int:
+        """When all is quiet: a batch and a cursor; how many bytes the batch has."""
+        before = self._bytes
+        await self.produce(until_through=True)
+        if self._world.gave_up(self.written):
+            return 0
+        while not await self.commit() and not self._world.failed:
+            self._at = None
+            await asyncio.sleep(0.1)
+        self.cursor_counts = True
+        return self._bytes - before
+
+    async def _batch(self) -> bool:
+        """Whether it was acknowledged; otherwise it is given up."""
+        count = self._chance.randint(1, 3)
+        size = self._chance.choice((10, 100, 400, 1500))
+        values = [f"{self._number}:{self._sent + at} ".encode().ljust(size, b".") for at in range(count)]
+        self._sent += count
+        rows: Any = [(1, None, value, []) for value in values]
+        batch = bytes(build_batch(rows, producer_id=self._producer, producer_epoch=0, base_sequence=self._sequence))
+        self._bytes += len(batch)
+        written = self.written
+        for at, value in enumerate(values):
+            written.sent[value] = set()
+            written.names[value] = (self._producer, self._sequence + at)
+        while not self._world.failed and not self._world.gave_up(written):
+            cluster = self._cluster()
+            for value in values:
+                written.sent[value].add(cluster.name)
+            answer = await self._ask(cluster, ProduceTo(self._number, written.topic, written.partition, batch))
+            if answer is not None:
+                error, base = answer
+                if error == Code.NONE:
+                    self._sequence += count
+                    self._world.checks.acknowledge(written, cluster.name, base, values)
+                    return True
+                if error in FORGOTTEN:
+                    if written.topic not in self._world.forced:
+                        self._world.checks.fail(f"{written.topic}: {cluster.name} says {Code(error).name}")
+                    self._begun += 1
+                    self._sequence = 0
+                    return False
+                if error == Code.POLICY_VIOLATION:
+                    self._at = None
+                elif error not in AGAIN:
+                    self._world.checks.fail(f"{written.topic}: {cluster.name} tells a producer {Code(error).name}")
+            self._leader = None
+            if self._chance.random() < 0.2:
+                self._at = None
+            await asyncio.sleep(0.1)
+        return False
+
+    async def _read(self) -> None:
+        """From anywhere; what is there is compared at once, unless homes were taken by force."""
+        written = self.written
+        cluster = self._chance.choice(self._world.clusters)
+        known = len(written.acknowledged)
+        offset = written.acknowledged[self._chance.randrange(known)].offset if known else 0
+        leader, self._leader = self._leader, None
+        answer = await self._ask(cluster, FetchFrom(written.topic, written.partition, offset))
+        self._leader = leader
+        if answer is not None:
+            self._world.checks.read(written, cluster.name, answer[1])
+
+    async def commit(self) -> bool:
+        """A cursor, at the home as far as it is known; whether it was acknowledged."""
+        written, cluster = self.written, self._cluster()
+        own = [each.offset for each in written.acknowledged if each.cluster == cluster.name]
+        if not own:
+            return False
+        offset = own[-1] + 1
+        upper = cluster.some(self._chance)
+        if upper is None:
+            return False
+        request = CommitTo(written.topic, written.partition, self.group, offset)
+        try:
+            code = await self._call(cluster, upper._sim.number, request)
+        except HeadraceError:
+            return False
+        if code == Code.NONE:
+            written.cursors[cluster.name, self.group] = offset
+        return bool(code == Code.NONE)
+
+    def _cluster(self) -> LinkedCluster:
+        if self._at is None:
+            self._at = self._chance.choice(self._world.clusters)
+            self._leader = None
+            home = self._world.home_of(self.written.topic)
+            if home is not None and self._chance.random() < 0.6:
+                self._at = home
+        return self._at
+
+    async def _ask(self, cluster: LinkedCluster, request: object) -> Any:
+        """The answer of the partition's leader there; None: nothing is known."""
+        try:
+            if self._leader is None:
+                node = self._chance.choice(cluster.nodes)
+                found = await self._call(cluster, node.number, FindLeader(self.written.topic, self.written.partition))
+                self._leader = cluster.by_id(found).number
+            return await self._call(cluster, self._leader, request)
+        except HeadraceError:
+            self._leader = None
+            return None
+
+    async def _call(self, cluster: LinkedCluster, number: int, request: object) -> Any:
+        network = cluster.network
+        answer, _ = await network.call(
+            network.hosts[0], ("simulated", PORT + number), request, timeout_s=self._patience_s
+        )
+        return answer

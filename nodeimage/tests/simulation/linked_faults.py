@@ -1,0 +1,253 @@
+"""What befalls several clusters and the links between them: drawn from the seed beforehand, as faults.py does it."""
+
+import asyncio
+import random
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError
+from headrace.store.records import CATALOG_ID
+from simulation.faults import Fault
+from simulation.linked_cluster import STREAM, Admin, GrowTopic, LinkedCluster, topics_of
+from simulation.node import Node
+
+if TYPE_CHECKING:
+    from simulation.linked import World
+
+_WEIGHTS = {
+    "cut": 5,
+    "cut one way": 4,
+    "away": 3,
+    "down": 2,
+    "reset": 4,
+    "slow": 2,
+    "move": 6,
+    "move and kill": 6,
+    "force": 4,
+    "force and kill": 4,
+    "force twice": 3,
+    "force while away": 4,
+    "kill in copy": 4,
+    "pause": 3,
+    "remake": 3,
+    "make topic": 3,
+    "grow topic": 3,
+}
+_PEACEFUL = {kind: weight for kind, weight in _WEIGHTS.items() if "force" not in kind}
+
+
+def draw_between(chance: random.Random, *, begin: float, length: float, count: int) -> list[Fault]:
+    """By time. In half of the runs no home is taken by force: nothing may be lost at all then."""
+    kinds = _WEIGHTS if chance.random() < 0.5 else _PEACEFUL
+    names = list(kinds)
+    if chance.random() < 0.3:
+        names = chance.sample(names, 4)
+    weights = [kinds[name] for name in names]
+    found = []
+    for _ in range(count):
+        kind = chance.choices(names, weights)[0]
+        lasts = chance.choice((0.3, 1.0, 3.0, 6.0)) * chance.uniform(0.5, 1.5)
+        found.append(Fault(begin + chance.random() * length, kind, lasts, chance.random()))
+    return sorted(found, key=lambda fault: fault.at)
+
+
+class Between:
+    """Carries them out, and takes them back."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._clusters = world.clusters
+        self._chance = world.chance
+
+    async def apply(self, fault: Fault) -> None:
+        """Do it, wait, and undo it."""
+        await asyncio.sleep(fault.at - self._world.loop.now)
+        self._world.trace(f"FAULT {fault}")
+        await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
+
+    def _any(self, fault: Fault) -> LinkedCluster:
+        return self._clusters[int(fault.roll * len(self._clusters))]
+
+    def _pair(self, fault: Fault) -> tuple[str, str]:
+        one = self._any(fault)
+        others = [each for each in self._clusters if each is not one]
+        return one.name, others[int(fault.roll * 1000) % len(others)].name
+
+    # --- ways
+
+    async def _cut_ways(self, fault: Fault, ways: list[tuple[str, str]]) -> None:
+        for way in ways:
+            self._world.wan.cut(*way)
+        await asyncio.sleep(fault.lasts)
+        for way in ways:
+            self._world.wan.heal(*way)
+
+    async def _cut(self, fault: Fault) -> None:
+        one, other = self._pair(fault)
+        await self._cut_ways(fault, [(one, other), (other, one)])
+
+    async def _cut_one_way(self, fault: Fault) -> None:
+        await self._cut_ways(fault, [self._pair(fault)])
+
+    def _ways_of(self, name: str) -> list[tuple[str, str]]:
+        others = [each.name for each in self._clusters if each.name != name]
+        return [(name, each) for each in others] + [(each, name) for each in others]
+
+    async def _away(self, fault: Fault) -> None:
+        await self._cut_ways(fault, self._ways_of(self._any(fault).name))
+
+    async def _reset(self, fault: Fault) -> None:
+        for _ in range(4):
+            self._world.wan.reset(*self._pair(fault))
+            await asyncio.sleep(fault.lasts / 4)
+
+    async def _slow(self, fault: Fault) -> None:
+        self._world.wan.slow_s += 0.3
+        await asyncio.sleep(fault.lasts)
+        self._world.wan.slow_s -= 0.3
+
+    async def _down(self, fault: Fault) -> None:
+        nodes = list(self._any(fault).nodes)
+        for node in nodes:
+            node.kill()
+        await asyncio.sleep(fault.lasts)
+        self._up(*nodes)
+
+    @staticmethod
+    def _up(*nodes: Node) -> None:
+        for node in nodes:
+            if not node.is_up:
+                node.start()
+
+    # --- homes
+
+    def _topic(self, fault: Fault) -> str | None:
+        names = self._world.names
+        return names[int(fault.roll * 997) % len(names)] if names else None
+
+    def _takers(self, topic: str) -> list[LinkedCluster]:
+        """Clusters that have it, and are not its home as they know."""
+        found = []
+        for cluster in self._clusters:
+            state = cluster.topics_here().get(topic)
+            if state is not None and state.home.cluster != cluster.name:
+                found.append(cluster)
+        return found
+
+    def _take(self, fault: Fault, *, force: bool, count: int = 1) -> list[LinkedCluster]:
+        """Have homes of a topic moved; who takes them."""
+        topic = self._topic(fault)
+        takers = self._takers(topic) if topic is not None else []
+        assert topic is not None or not takers
+        chosen = self._chance.sample(takers, min(count, len(takers)))
+        for cluster in chosen:
+            if force and topic is not None:
+                self._world.forced.add(topic)
+            self._world.trace(f"the home of {topic} is to move to {cluster.name}{' by force' if force else ''}")
+            self._operate(cluster, "home.move", stream=STREAM, topics=[topic], force=force)
+        return chosen
+
+    def _operate(self, cluster: LinkedCluster, method: str, **params: Any) -> None:
+        """Ask a node for something, and do not wait for what comes of it."""
+        upper = cluster.some(self._chance)
+        if upper is not None:
+            handler = upper._sim.host.handlers[Admin]
+
+            async def ask() -> None:
+                try:
+                    answer = await handler(Admin(method, params), None, None)
+                    self._world.trace(f"{cluster.name}: {method} answered {answer}")
+                except HeadraceError as error:
+                    self._world.trace(f"{cluster.name}: {method}: {error}")
+
+            self._world.loop.spawn(ask(), upper._sim.process)
+
+    async def _move(self, fault: Fault) -> None:
+        self._take(fault, force=False)
+
+    async def _force(self, fault: Fault) -> None:
+        self._take(fault, force=True)
+
+    async def _force_twice(self, fault: Fault) -> None:
+        """By two clusters at once, that do not hear of each other at first."""
+        takers = self._take(fault, force=True, count=2)
+        ways = [(one.name, other.name) for one in takers for other in takers if one is not other]
+        await self._cut_ways(fault, ways)
+
+    async def _force_while_away(self, fault: Fault) -> None:
+        """The home does not answer, and goes on by itself for a while."""
+        topic = self._topic(fault)
+        home = self._world.home_of(topic) if topic is not None else None
+        if home is not None:
+            ways = self._ways_of(home.name)
+            for way in ways:
+                self._world.wan.cut(*way)
+            await asyncio.sleep(fault.lasts / 2)
+            self._take(fault, force=True)
+            await asyncio.sleep(fault.lasts / 2)
+            for way in ways:
+                self._world.wan.heal(*way)
+
+    async def _move_and_kill(self, fault: Fault) -> None:
+        home = self._home(fault)
+        await self._kill_some(fault, [*self._take(fault, force=False), *home])
+
+    async def _force_and_kill(self, fault: Fault) -> None:
+        home = self._home(fault)
+        await self._kill_some(fault, [*self._take(fault, force=True), *home])
+
+    def _home(self, fault: Fault) -> list[LinkedCluster]:
+        topic = self._topic(fault)
+        home = self._world.home_of(topic) if topic is not None else None
+        return [home] if home is not None else []
+
+    async def _kill_in_copy(self, fault: Fault) -> None:
+        await self._kill_some(fault, [self._any(fault)])
+
+    async def _kill_some(self, fault: Fault, clusters: list[LinkedCluster]) -> None:
+        """Soon, of these clusters' nodes one that leads the catalog or something else."""
+        await asyncio.sleep(self._chance.random() ** 2 * 1.5)
+        nodes = []
+        for cluster in clusters:
+            record = cluster.record(CATALOG_ID)
+            leaders = [cluster.by_id(record.primary)] if record is not None else []
+            node = self._chance.choice([*leaders, *cluster.nodes])
+            node.kill()
+            nodes.append(node)
+        await asyncio.sleep(fault.lasts / 2)
+        self._up(*nodes)
+
+    # --- links and topics
+
+    async def _pause(self, fault: Fault) -> None:
+        target, source = self._world.edges[int(fault.roll * len(self._world.edges))]
+        self._operate(self._world.by_name[target], "link.pause", name=f"from-{source}")
+        await asyncio.sleep(fault.lasts)
+        self._operate(self._world.by_name[target], "link.resume", name=f"from-{source}")
+
+    async def _remake(self, fault: Fault) -> None:
+        """Deleted in the middle of whatever it does, and made again."""
+        target, source = self._world.edges[int(fault.roll * len(self._world.edges))]
+        self._operate(self._world.by_name[target], "link.delete", name=f"from-{source}")
+        await asyncio.sleep(fault.lasts / 2)
+        await self._world.link(target, source, tries=1)
+
+    async def _make_topic(self, fault: Fault) -> None:
+        await self._world.make_topic(self._any(fault), uuid.UUID(int=self._chance.getrandbits(128)).bytes)
+
+    async def _grow_topic(self, fault: Fault) -> None:
+        topic = self._topic(fault)
+        home = self._world.home_of(topic) if topic is not None else None
+        upper = home.some(self._chance) if home is not None else None
+        if upper is not None and topic is not None and home is not None:
+            known = topics_of(upper).get(topic)
+            if known is not None:
+                grown = await home_call(self._world, home, GrowTopic(topic, known.partitions + 1))
+                self._world.trace(f"{topic} grows to {known.partitions + 1}: {grown}")
+                if grown:
+                    self._world.begin_writing(topic, known.partitions)
+
+
+async def home_call(world: "World", cluster: LinkedCluster, request: object, timeout_s: float = 6.0) -> Any:
+    """Ask some node of a cluster; None: no answer."""
+    return await world.call(cluster, request, timeout_s=timeout_s)

@@ -1,0 +1,62 @@
+"""What links reach for by themselves, replaced for the time of a run, beside what world.py replaces."""
+
+import random
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from headrace.broker.change_feed import _Subscribed as ChangesSubscribed
+from headrace.catalog.reader import Reader
+from headrace.links.connection import Connection
+from headrace.links.headrace_source import HeadraceSource
+from headrace.links.puller import Puller
+from headrace.wire import cold
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_versions import encode_response as encode_api_versions
+from simulation.loop import PROCESS
+from simulation.world import LONG_TTL_S, expire_after
+
+if TYPE_CHECKING:
+    from simulation.linked import World
+
+
+class _Randoms:
+    """The module random, as links use it."""
+
+    def __init__(self, seeded: random.Random) -> None:
+        self._seeded = seeded
+
+    def Random(self) -> random.Random:
+        return self._seeded
+
+
+@contextmanager
+def linked(world: "World") -> Iterator[None]:
+    """What links reach for by themselves; what they fetch is counted."""
+    seeded = random.Random(world.seed + 11)
+    fetch = HeadraceSource.fetch
+
+    async def counted(source: HeadraceSource, *asked: Any, **more: Any) -> Any:
+        process = PROCESS.get()
+        found = await fetch(source, *asked, **more)
+        assert process is not None
+        name = process.node.cluster.name
+        world.fetched[name] = world.fetched.get(name, 0) + sum(len(run) for each in found for run in each.records)
+        return found
+
+    with ExitStack() as patches:
+        for patch in (
+            mock.patch.object(Reader, "retention", expire_after(LONG_TTL_S)),
+            mock.patch.object(HeadraceSource, "fetch", counted),
+            mock.patch("headrace.links.keeper.random", _Randoms(seeded)),
+            mock.patch.dict(Puller.__init__.__kwdefaults__, randomness=seeded.random),
+            mock.patch.object(Connection, "__hash__", lambda connection: zlib.crc32(connection.address.encode())),
+            mock.patch.object(ChangesSubscribed, "__hash__", lambda subscribed: subscribed.number),
+        ):
+            patches.enter_context(patch)
+        for version in range(5):
+            cold.prepare(ApiKey.API_VERSIONS, version)
+            encode_api_versions(version)
+        yield

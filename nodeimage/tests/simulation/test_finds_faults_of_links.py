@@ -1,0 +1,80 @@
+"""Runs of several clusters find what they are there to find: faults planted in links fail some seed soon."""
+
+import tempfile
+from collections.abc import Callable
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from headrace.broker import produce
+from headrace.ids import LeaderEpoch, Offset
+from headrace.links import fetching
+from headrace.links.settling import Settler
+from headrace.links.source import NO_EPOCH, TopicPartition, Wanted
+from simulation.linked import World, run_linked
+
+Planted = Callable[[], Any]
+
+
+def settles_without_a_cut() -> Any:
+    """What diverged stays where it is."""
+    return mock.patch.object(Settler, "_parted", return_value=None)
+
+
+def cuts_what_it_did_not_set_aside() -> Any:
+    """What only a former home had is gone."""
+
+    async def planted(*_: Any) -> None:
+        pass
+
+    return mock.patch.object(Settler, "_keep", planted)
+
+
+def takes_writes_wherever_it_is() -> Any:
+    """A copy, and a home that was given away."""
+    return mock.patch.object(produce, "refusal", return_value=None)
+
+
+def pulls_without_a_fence() -> Any:
+    """What the source has at an offset by now may be of another history than the one that was compared."""
+
+    def planted(at: TopicPartition, offset: Offset, _epoch: LeaderEpoch, max_bytes: int) -> Wanted:
+        return Wanted(at, offset, NO_EPOCH, max_bytes)
+
+    return mock.patch.object(fetching, "Wanted", planted)
+
+
+def asks_for_one_offset_too_far() -> Any:
+    """A record is left out: offsets that are missing at a source count as contiguous."""
+
+    def planted(at: TopicPartition, offset: Offset, epoch: LeaderEpoch, max_bytes: int) -> Wanted:
+        return Wanted(at, Offset(offset + 1), epoch, max_bytes)
+
+    return mock.patch.object(fetching, "Wanted", planted)
+
+
+def has(kind: str, seed: int) -> bool:
+    """Whether such a fault befalls the clusters of a seed's run."""
+    with tempfile.TemporaryDirectory() as folder:
+        return any(kind in fault.kind for fault in World(seed, Path(folder), kept_lines=1).faults)
+
+
+@pytest.mark.parametrize(
+    ("planted", "kind", "seeds"),
+    [
+        (settles_without_a_cut, "force", 10),
+        (cuts_what_it_did_not_set_aside, "force", 10),
+        (takes_writes_wherever_it_is, "move", 10),
+        (pulls_without_a_fence, "force", 30),
+        (asks_for_one_offset_too_far, "", 10),
+    ],
+)
+def test_a_fault_planted_in_links_is_found(planted: Planted, kind: str, seeds: int) -> None:
+    for seed in islice(filter(lambda seed: has(kind, seed), count()), seeds):
+        with planted():
+            if run_linked(seed, kept_lines=1).problem:
+                return
+    raise AssertionError(f"{seeds} seeds did not notice it")

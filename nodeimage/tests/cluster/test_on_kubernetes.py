@@ -77,7 +77,7 @@ def test_writes_go_on_while_the_api_server_is_away_and_roles_change_when_it_is_b
     three.rotate("second")
     api.away = True
     api.cut_watches()
-    until("the nodes notice", lambda: all("store does not answer" in node.log() for node in three.nodes.values()))
+    until("the nodes notice", lambda: all("roles stay as they are" in node.log() for node in three.nodes.values()))
     load.await_writes(time.monotonic())
     assert are_ready(three)()
     api.away = False

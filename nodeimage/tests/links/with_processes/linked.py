@@ -17,7 +17,7 @@ import pytest
 from cluster_clients import at, make_topics
 from cluster_nodes import HOST, POLL_S, Cluster, until
 from cluster_ways import Ways
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from headrace.broker.link_params import VERSIONS
 from headrace.wire import fetch, metadata
@@ -217,12 +217,19 @@ def ends(cluster: Cluster, topic: str) -> list[int]:
         return []
     consumer = Consumer({**at(cluster.bootstrap), "group.id": "ends"})
     try:
-        return [
-            consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=CALL_S, cached=False)[1]
-            for index in range(len(listed.partitions))
-        ]
+        return [_end(consumer, TopicPartition(topic, index)) for index in range(len(listed.partitions))]
     finally:
         consumer.close()
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    """Asked for again where a node has just been killed: librdkafka waits for the one that it knew, and gives up."""
+    for _ in range(3):
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=CALL_S / 2, cached=False)[1])
+        except KafkaException as error:
+            last = error
+    raise last
 
 
 def await_same(target: Cluster, source: Cluster, *topics: str, timeout_s: float = 60.0) -> None:

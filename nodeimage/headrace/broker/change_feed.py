@@ -53,6 +53,8 @@ log = structlog.get_logger()
 
 SUBSCRIBED_S: Final = 60.0
 BATCH_S: Final = 0.004
+ROUNDED_S: Final = 1e-6
+"""Where whole milliseconds are divided down, the clock does not show them yet: who looks at it would not wait."""
 MOST_CHANGES = 200_000
 """Of all streams; some 250 bytes each."""
 MOST_NOTED: Final = 1000
@@ -170,7 +172,7 @@ class ChangeFeed:
         woken: asyncio.Future[None] = self._broker.loop.create_future()
         subscribed.waiting[woken] = None
         self._waiters += 1
-        timer = self._broker.call_at(deadline, lambda: _wake(woken))
+        timer = self._broker.deadlines.at(deadline / 1000 + ROUNDED_S, lambda: _wake(woken))
         try:
             await woken
         finally:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from headrace.broker import change_feed, headrace_admin, link_source
+from headrace.broker.change_feed import ROUNDED_S
 from headrace.broker.listener import Connection
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteCursors, DeleteGroups, LogStart, SetLogStart
 from headrace.catalog.rows import Replaced
@@ -468,3 +469,9 @@ class TestCursors:
 
 def test_the_longest_wait_is_shorter_than_a_subscription():
     assert link_source.MAX_WAIT_MS / 1000 < change_feed.SUBSCRIBED_S / 2
+
+
+def test_whoever_waited_until_a_millisecond_finds_that_it_has_come() -> None:
+    rounded_down = [ms for ms in range(2_000_000) if int(ms / 1000 * 1000) < ms]
+    assert rounded_down  # who waits for such a moment alone looks again at once, and again, until the next millisecond
+    assert all(int((ms / 1000 + ROUNDED_S) * 1000) >= ms for ms in rounded_down)

@@ -218,15 +218,16 @@ class World:
     async def _links_again(self) -> None:
         """All that were made are there, and run."""
         for target, source in self.edges:
-            cluster, begin = self.by_name[target], self.loop.now
-            while not self.failed:
-                made = await self.link(target, source, tries=1)
-                resumed = await self.call(cluster, Admin("link.resume", {"name": f"from-{source}"}), timeout_s=10.0)
-                if made and resumed is not None:
-                    break
+            begin = self.loop.now
+            while not self.failed and not await self._link_again(target, source):
                 if self.loop.now > begin + WRITES_S:
                     self.checks.fail(f"the link of {target} from {source} cannot be made, or does not go on")
                 await asyncio.sleep(0.5)
+
+    async def _link_again(self, target: str, source: str) -> bool:
+        made = await self.link(target, source, tries=1)
+        resume = Admin("link.resume", {"name": f"from-{source}"})
+        return made and await self.call(self.by_name[target], resume, timeout_s=10.0) is not None
 
     async def _make_topics(self) -> None:
         sources = [source for _, source in self.edges]
@@ -267,6 +268,10 @@ class World:
 
     async def _differs(self) -> str:
         """In what clusters do not agree yet."""
+        for target, source in self.edges:  # what an operator asked for may happen late
+            if source not in {each for _, each in self.by_name[target].links_here()}:
+                await self._link_again(target, source)
+                return f"the link of {target} from {source} does not run"
         states = {cluster.name: cluster.topics_here() for cluster in self.clusters}
         ends = {}
         for cluster in self.clusters:

@@ -132,6 +132,8 @@ class LinkChecks:
             self._homes[cluster.name, state.topic_id] = state.home
             self._world.applied[cluster.name, state.topic_id] = applied
         for partition, home in state.settled.items():
+            if home != state.home:
+                continue  # a home that was over before a partition was settled for it leaves no trace
             history = tuple(start for start in state.histories.get(partition, ()) if (start[0], start[1]) <= home)
             before, where = self._settled.setdefault((state.topic_id, partition, home), (history, cluster.name))
             if before != history:

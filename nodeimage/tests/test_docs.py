@@ -21,6 +21,9 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROOTS = ("", "nodeimage", "nodeimage/headrace", "operator", "operator/headrace_operator", "spark")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
+SEED_TESTS = {"seed": "test_what_a_seed_found_is_mended", "link seed": "test_what_a_seed_found_in_links_is_mended"}
+"""What holds the simulator's seeds that are kept: of one cluster, of several."""
+
 
 def section(text: str, title: str) -> str:
     """What stands below a heading, up to the next one."""
@@ -156,14 +159,20 @@ def test_every_folder_and_file_of_tests_that_is_named_exists() -> None:
 def test_every_fault_found_has_a_test_or_says_what_covers_it() -> None:
     """A row that cites the simulator's seeds names those of its fault, and every seed that is kept has a row."""
     source = (ROOT / "nodeimage/tests/simulation/test_seeds.py").read_text()
-    kept = set(re.findall(r"^    (\d+): ", source, re.MULTILINE))
-    told: set[str] = set()
+    alone, linked = (re.findall(r"^    (\d+): ", each, re.MULTILINE) for each in source.split("FOUND_WITH_LINKS = {"))
+    kept = {("seed", seed) for seed in alone} | {("link seed", seed) for seed in linked}
+    told: set[tuple[str, str]] = set()
     for row in table(section((ROOT / "docs/reliability.md").read_text(), "Faults found")):
         tests = row[-1]
         assert len(row) == 4, row
         assert re.search(r"`(test_\w+|test_\w+\.py)`", tests) or tests.startswith("none of its own: "), row
-        seeds = {seed for found in re.findall(r"\(seeds? ([\d, ]+)\)", " ".join(row)) for seed in found.split(", ")}
-        assert bool(seeds) == ("`test_what_a_seed_found_is_mended`" in tests), row
+        seeds = {
+            (kind, seed)
+            for kind, found in re.findall(r"\(((?:link )?seed)s? ([\d, ]+)\)", " ".join(row))
+            for seed in found.split(", ")
+        }
+        held = {kind for kind, test in SEED_TESTS.items() if f"`{test}`" in tests}
+        assert {kind for kind, _ in seeds} == held, row
         told |= seeds
     assert told == kept
 

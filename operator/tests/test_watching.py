@@ -118,7 +118,7 @@ async def running_operator(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tup
     cluster, server = FakeCluster(api), ToyServer(api)
     url = await server.start()
     operator = main.Operator(api, namespaces=[], sweep_s=300, image="i", spark="s")  # type: ignore[arg-type]
-    reconcilers = operator._reconcilers(operator.engine.cache, image="i", spark="s")
+    reconcilers = operator._reconcilers(operator.engine.cache, image="i", spark="s", sees_workers=True)
     for each in reconcilers.values():
         if hasattr(each.__self__, "_admin"):  # type: ignore[attr-defined]
             each.__self__._admin = cluster  # type: ignore[attr-defined]

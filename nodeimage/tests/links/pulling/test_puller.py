@@ -255,10 +255,17 @@ async def test_a_link_that_is_closed_in_mid_copy_and_made_again_goes_on(
     await copy(target, "t", [at])
     for number in range(200):
         source.produce(at, b"%d" % number * 200)
-    puller = pull(source, limits=Limits(partition_bytes=4000, fetch_bytes=4000))
+
+    def is_cut_off(_wanted: object) -> None:
+        if copies.end(at) > 20:
+            raise SourceUnreachable("the source is away")
+
+    source.before_fetch = is_cut_off
+    puller = pull(source, limits=Limits(partition_bytes=4000, fetch_bytes=4000, budget_bytes=20_000))
     await until(lambda: copies.end(at) > 20)
     await puller.close()
     assert copies.end(at) < 200
+    source.before_fetch = lambda _wanted: None
     pull(source)
     await until(lambda: copies.end(at) == 200)
     assert [record.offset for record in await copies.records(at)] == list(range(200))

@@ -215,20 +215,22 @@ def ends(cluster: Cluster, topic: str) -> list[int]:
     listed = _listed(cluster, topic)
     if listed.error:
         return []
-    consumer = Consumer({**at(cluster.bootstrap), "group.id": "ends"})
-    try:
-        return [_end(consumer, TopicPartition(topic, index)) for index in range(len(listed.partitions))]
-    finally:
-        consumer.close()
+    return [_end(cluster, TopicPartition(topic, index)) for index in range(len(listed.partitions))]
 
 
-def _end(consumer: Consumer, partition: TopicPartition) -> int:
-    """Asked for again where a node has just been killed: librdkafka waits for the one that it knew, and gives up."""
+def _end(cluster: Cluster, partition: TopicPartition) -> int:
+    """Asked for by another client where a node has just been killed.
+
+    A client of librdkafka that reads nothing keeps the leader that it was told first, and goes on asking a dead one.
+    """
     for _ in range(3):
+        consumer = Consumer({**at(cluster.bootstrap), "group.id": "ends"})
         try:
-            return int(consumer.get_watermark_offsets(partition, timeout=CALL_S / 2, cached=False)[1])
+            return int(consumer.get_watermark_offsets(partition, timeout=CALL_S / 4, cached=False)[1])
         except KafkaException as error:
             last = error
+        finally:
+            consumer.close()
     raise last
 
 

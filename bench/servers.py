@@ -6,6 +6,7 @@ scenarios.
 
 import errno
 import os
+import random
 import resource
 import shutil
 import signal
@@ -20,6 +21,9 @@ from typing import Protocol
 
 import psutil
 from bench import jars, wire
+
+PORTS = (20_000, 32_000)
+"""Below those that connections get."""
 
 HEAP = ("-Xmx1g", "-Xms1g")
 """What kafka-server-start.sh sets."""
@@ -117,12 +121,19 @@ class Server(Protocol):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports of loopback that nobody listens on now, and that the kernel gives to no connection before they are used."""
+    sockets: list[socket.socket] = []
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for port in random.sample(range(*PORTS), PORTS[1] - PORTS[0]):
+            each = socket.socket()
+            sockets.append(each)
+            try:
+                each.bind(("127.0.0.1", port))
+            except OSError:
+                sockets.pop().close()
+            if len(sockets) == count:
+                return [each.getsockname()[1] for each in sockets]
+        raise RuntimeError(f"loopback has no {count} free ports from {PORTS[0]} to {PORTS[1] - 1}")
     finally:
         for each in sockets:
             each.close()

@@ -1,7 +1,7 @@
 """What is measured of a link between two clusters, beside MirrorMaker 2: lag, throughput, catching up, being idle."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bench import pairs, wire
@@ -12,14 +12,17 @@ from bench.servers import cpu_seconds
 
 PARTITIONS = 6
 SIZE = 1024
-FULL, HALF, SLOW = "link-full", "link-half", "link-slow"
+FULL, HALF, EVEN, SLOW = "link-full", "link-half", "link-even", "link-slow"
+EVEN_RATE = 20_000.0
+"""Records a second that either pair takes: the same work for both."""
 SLOW_RATE = 100.0
+SHARES = ("p50", "p99", "after_p50", "after_p99")
 POLL_S = 0.05
 
 
 def _lag(pair: Pair, sizes: Sizes) -> Figures:
-    """One topic as fast as it goes, one at half of the rate that came of it, one at 100 records a second."""
-    topics = (FULL, HALF, SLOW)
+    """One topic as fast as it goes, one at half of that rate, and two at rates that are the same for all."""
+    topics = (FULL, HALF, EVEN, SLOW)
     with wire.Client(pair.source.bootstrap) as admin:
         admin.create_topics(topics, partitions=PARTITIONS)
     for topic in topics:
@@ -29,9 +32,13 @@ def _lag(pair: Pair, sizes: Sizes) -> Figures:
     full = _measured(pair, FULL, sizes, records=records, warm_up=records // 5)
     rate = full["per_s"] / 2
     half = _measured(pair, HALF, sizes, records=int(rate * sizes.lag_s), rate=rate)
+    even = _measured(pair, EVEN, sizes, records=int(EVEN_RATE * sizes.lag_s), rate=EVEN_RATE)
     slow = _measured(pair, SLOW, sizes, records=int(SLOW_RATE * sizes.lag_s), rate=SLOW_RATE)
     half["rate"] = rate
-    return {"full": full, "half_p50": half, "half_p99": half, "slow_p50": slow, "slow_p99": slow}
+    rows = {"full": full}
+    rows |= {f"half_{share}": half for share in ("p50", "p99")}
+    rows |= {f"{name}_{share}": each for name, each in (("even", even), ("slow", slow)) for share in SHARES}
+    return rows
 
 
 def _measured(pair: Pair, topic: str, sizes: Sizes, **options: Any) -> dict[str, Any]:
@@ -173,6 +180,15 @@ def _idle_links(pair: HeadracePair, sizes: Sizes) -> Figures:
     return {row: figures | {"made_s": made} for row, figures in _idle(pair, sizes, names).items()}
 
 
+def _lag_rows(name: str, rate: str) -> Iterator[Row]:
+    """Of a rate that is the same for both sides: the whole lag, and what of it came after the acknowledgement."""
+    for share in ("p50", "p99"):
+        yield Row(f"{name}_{share}", f"lag at {rate}, {share}", f"{share}_ms", "ms", more_is_better=False, reach=2.0)
+    for share in ("p50", "p99"):
+        label = f"the same from the acknowledgement on, {share}"
+        yield Row(f"{name}_after_{share}", label, f"after_ack_{share}_ms", "ms", more_is_better=False, reach=2.0)
+
+
 LINK_SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "link-lag",
@@ -180,8 +196,8 @@ LINK_SCENARIOS: tuple[Scenario, ...] = (
             Row("full", "copied while produced flat out, 6 partitions, 1 KiB", "per_s", "records/s", reach=1.0),
             Row("half_p50", "lag at half of that rate, p50", "p50_ms", "ms", more_is_better=False, reach=2.0),
             Row("half_p99", "lag at half of that rate, p99", "p99_ms", "ms", more_is_better=False, below=1_000.0),
-            Row("slow_p50", "lag at 100 records/s, p50", "p50_ms", "ms", more_is_better=False, reach=2.0),
-            Row("slow_p99", "lag at 100 records/s, p99", "p99_ms", "ms", more_is_better=False, reach=2.0),
+            *_lag_rows("even", "20,000 records/s"),
+            *_lag_rows("slow", "100 records/s"),
         ),
         _lag,
         nodes=pairs.NODES,

@@ -1,8 +1,9 @@
 """Writes to a topic at the source and reads its copy at the target: throughput, and the lag of each record.
 
-A record's first eight bytes are the time of its produce() call in nanoseconds; the lag is what has passed when the
-record comes out of the consumer at the target, so it has everything in it: the producer's batching, the
-acknowledgement's way, the copying, the consumer's fetch. Both clients are confluent-kafka with its defaults (acks=all).
+A record's first eight bytes are the time of its produce() call in nanoseconds, the next eight its number; the lag is
+what has passed when the record comes out of the consumer at the target, so it has everything in it: the producer's
+batching (5 ms), the acknowledgement's way, the copying, the consumer's fetch. `after_ack` is the part that came after
+the acknowledgement had come back to the producer. Both clients are confluent-kafka with its defaults (acks=all).
 
 Without `--rate` the records are written as fast as the client can, and the rate is that at which the copy had them all:
 from the first produce() to the last record read. Prints one JSON object.
@@ -15,9 +16,9 @@ import threading
 import time
 
 from bench.figures import quantile
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-STAMP = struct.Struct(">q")
+STAMP = struct.Struct(">qq")
 SIZE_LEAST = 100
 FIRST_WAIT_S = 120.0
 """For the copy to be there, and its first record."""
@@ -35,6 +36,8 @@ class Reader(threading.Thread):
         self.since = 0
         self.lags: list[int] = []
         """Nanoseconds."""
+        self.numbers: list[int] = []
+        """Of the same records."""
         self.last = 0.0
         """When the last record came, on the monotonic clock."""
         self.error: BaseException | None = None
@@ -77,15 +80,19 @@ class Reader(threading.Thread):
             self._await_copy(consumer)
             consumer.assign([TopicPartition(self._topic, index, 0) for index in range(self._partitions)])
             while not self._ended.is_set():
-                for message in consumer.consume(500, 0.01):
+                first = consumer.poll(0.1)  # returns with the first; consume() waits until it has as many as it may
+                if first is None:
+                    continue
+                for message in (first, *consumer.consume(500, 0)):
                     if (error := message.error()) is not None:
                         if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                             raise KafkaException(error)
                         continue
                     if len(value := message.value() or b"") < SIZE_LEAST:
                         continue  # what tried whether the topic takes records
-                    (stamp,) = STAMP.unpack_from(value)
+                    stamp, number = STAMP.unpack_from(value)
                     if stamp >= self.since > 0:
+                        self.numbers.append(number)
                         self.lags.append(time.time_ns() - stamp)
                         self.last = time.monotonic()
                     elif not self.since:
@@ -104,21 +111,31 @@ class Reader(threading.Thread):
             time.sleep(0.1)
 
 
-def write(producer: Producer, *, topic: str, partitions: int, records: int, size: int, rate: float | None) -> int:
-    """Writes to the partitions in turn; how many records were refused."""
+def write(
+    producer: Producer,
+    *,
+    topic: str,
+    partitions: int,
+    records: int,
+    size: int,
+    rate: float | None,
+    acks: dict[int, float],
+) -> int:
+    """Writes to the partitions in turn; how many records were refused. `acks`: number of a record, and its seconds."""
     refused = 0
     filler = b"x" * (size - STAMP.size)
 
-    def delivered(error: object, _message: object) -> None:
+    def delivered(error: object, message: Message) -> None:
         nonlocal refused
         refused += error is not None
+        acks[STAMP.unpack_from(message.value())[1]] = message.latency()
 
     began = time.monotonic()
     sent = 0
     while sent < records:
         due = records if rate is None else min(records, int((time.monotonic() - began) * rate) + 1)
         while sent < due:
-            value = STAMP.pack(time.time_ns()) + filler
+            value = STAMP.pack(time.time_ns(), sent) + filler
             try:
                 producer.produce(topic, value, partition=sent % partitions, on_delivery=delivered)
             except BufferError:
@@ -150,19 +167,21 @@ def main() -> None:
     reader = Reader(options.target, options.copy, options.partitions)
     reader.start()
     common = {"topic": options.topic, "partitions": options.partitions, "size": options.size}
-    write(producer, records=options.warm_up, rate=None, **common)
+    write(producer, records=options.warm_up, rate=None, acks={}, **common)
     reader.wait_for(options.warm_up, FIRST_WAIT_S)
     reader.lags = []
     reader.since = time.time_ns()
     began = time.monotonic()
-    refused = write(producer, records=options.records, rate=options.rate, **common)
+    acks: dict[int, float] = {}
+    refused = write(producer, records=options.records, rate=options.rate, acks=acks, **common)
     acknowledged = time.monotonic() - began
     if refused:
         raise SystemExit(f"{refused} of {options.records} records were refused")
     reader.wait_for(options.records, options.limit_s)
     copied = reader.last - began
     reader.end()
-    lags = sorted(reader.lags)
+    after = sorted(lag / 1e6 - acks[number] * 1e3 for lag, number in zip(reader.lags, reader.numbers, strict=True))
+    lags, latencies = sorted(reader.lags), sorted(acks.values())
     print(
         json.dumps(
             {
@@ -174,6 +193,10 @@ def main() -> None:
                 "p50_ms": quantile(lags, 0.5) / 1e6,
                 "p99_ms": quantile(lags, 0.99) / 1e6,
                 "worst_ms": lags[-1] / 1e6,
+                "ack_p50_ms": quantile(latencies, 0.5) * 1e3,
+                "ack_p99_ms": quantile(latencies, 0.99) * 1e3,
+                "after_ack_p50_ms": quantile(after, 0.5),
+                "after_ack_p99_ms": quantile(after, 0.99),
             }
         )
     )

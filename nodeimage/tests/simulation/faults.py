@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headrace.broker.partition import Partition
 from headrace.broker.rolls import Rolls
+from headrace.catalog.commands import RetireContainer
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, Epoch
 from headrace.store import container_records, records
@@ -442,7 +443,7 @@ class Trouble:
             self._cluster.loop.spawn(_closed(node.upper, container_id), node.process)
 
     async def _delete_container(self, fault: Fault) -> None:
-        """One in which nothing lives, and nothing is about to: closed first, as by its leader."""
+        """One in which nothing lives, and nothing is about to: closed and retired first, as by its leader."""
         empty = []
         for _ in range(40):
             empty = [each for each in self._cluster.containers() if not lives_in(self._cluster, each)]
@@ -454,8 +455,9 @@ class Trouble:
                 container_records.change_container(
                     self._cluster.store, container_id, lambda now: replace(now, state="closed")
                 )
+                retired = self._retire(container_id)
                 await asyncio.sleep(3.0)
-                if not lives_in(self._cluster, container_id):
+                if retired and not lives_in(self._cluster, container_id):
                     container_records.change_container(
                         self._cluster.store, container_id, lambda now: replace(now, state="deleted")
                     )
@@ -464,6 +466,16 @@ class Trouble:
                     self._roll_at_leader(fault, container_id)
             except HeadraceError as error:
                 self._cluster.trace(f"container {container_id} is not deleted: {error}")
+
+    def _retire(self, container_id: ContainerId) -> list[bool]:
+        """Have the catalog place nothing more in a container; true is in the list once it has taken that."""
+        taken: list[bool] = []
+        up = [node for node in self._nodes if node.upper is not None and node.upper.is_ready]
+        if up:
+            node = self._cluster.chance.choice(up)
+            assert node.upper is not None
+            self._cluster.loop.spawn(_retired(node.upper, container_id, taken), node.process)
+        return taken
 
     async def _hand_over(self, fault: Fault) -> None:
         """Another replica in sync becomes the primary, as the controller has it, though nobody died."""
@@ -514,3 +526,9 @@ async def _rolled(rolls: Rolls, partition: Partition, to: ContainerId | None) ->
 async def _closed(upper: BrokerSide, container_id: ContainerId) -> None:
     with contextlib.suppress(HeadraceError):
         await upper.close_container(container_id)
+
+
+async def _retired(upper: BrokerSide, container_id: ContainerId, taken: list[bool]) -> None:
+    with contextlib.suppress(HeadraceError):
+        await upper.broker.catalog.submit(RetireContainer(container_id))
+        taken.append(True)

@@ -28,7 +28,7 @@ from headrace.links.client import ANY, Client
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
 from headrace.links.figures import CONNECTING, FAILED, together
 from headrace.links.keeping import DIVERGED, source_problem
-from headrace.links.links import Links, LinkTold
+from headrace.links.links import UNKNOWN, Links, LinkTold
 from headrace.links.moving import Moving
 from headrace.links.security import security_of
 from headrace.links.source import Hello
@@ -351,22 +351,23 @@ class LinkAdmin:
         ]
         return [each for each in found if each["records"]][:MOST_SHOWN]
 
-    async def _behind(self, stream: str) -> dict[bytes, int] | None:
-        """By topic, how many records are known to lack here; None where no link knows."""
-        links = [row for row in await self._links_of(stream) if row.state == RUNNING]
-        if not links:
-            return None
+    async def _behind(self, stream: str) -> Callable[[bytes], int | None]:
+        """How many records of a topic lack here, as the nodes have heard; None where that is not known."""
+        links = await self._links_of(stream)
         told = await self._links.told([row.name for row in links], behind=True)
-        if not any(
-            each.figures and each.figures.records + each.figures.tracked for node in told for each in node.values()
-        ):
-            return None
+        heard = bool(links) and all(row.name in node and node[row.name].heard for node in told for row in links)
         found: dict[bytes, int] = {}
         for node in told:
             for each in node.values():
                 for topic_id, records in each.behind.items():
-                    found[topic_id] = found.get(topic_id, 0) + records
-        return found
+                    before = found.get(topic_id, 0)
+                    found[topic_id] = UNKNOWN if UNKNOWN in (records, before) else before + records
+
+        def behind(topic_id: bytes) -> int | None:
+            records = found.get(topic_id, 0 if heard else UNKNOWN)
+            return None if records == UNKNOWN else records
+
+        return behind
 
     # --- homes
 

@@ -62,6 +62,8 @@ class LinkState:
         self._greet_failures = 0
         self._list = _List()
         self._turn = 0
+        self.has_heard = False
+        """It was listed once: what is not among the pulls lacked nothing when the source was last heard of."""
 
     # --- the link as a whole
 
@@ -195,6 +197,8 @@ class LinkState:
             out.append(Connect())
         if self.phase is not Phase.RUNNING:
             return out
+        if not self.has_heard and self.feeds and all(feed.place is not None for feed in self.feeds.values()):
+            self.has_heard = self.is_listed
         self.pulls.wake(now)
         for feed in self.feeds.values():
             if feed.may_poll(now):

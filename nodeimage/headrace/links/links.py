@@ -26,11 +26,12 @@ from headrace.links.forwarding import Forwarding
 from headrace.links.headrace_source import HeadraceSource
 from headrace.links.kafka_source import KafkaSource
 from headrace.links.keeper import Keeper
+from headrace.links.link_state import LinkState, Phase
 from headrace.links.pullers import Pullers
 from headrace.links.security import security_of
 from headrace.links.setting_aside import append_once
 from headrace.links.settling import Settler
-from headrace.links.source import Source
+from headrace.links.source import NO_OFFSET, Source
 from headrace.peer.messages import AppendedOnce, AppendOnce, LinksAsked, LinksTold, Message
 from headrace.peer.server import Handler
 from headrace.peer.session import Session
@@ -47,6 +48,7 @@ AGAIN_S: Final = 1.0
 ASK_S: Final = 2.0
 MOST_BEHIND: Final = 200_000
 """Topics of which a node says how far they are behind."""
+UNKNOWN: Final = -1
 
 
 class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,7 +63,10 @@ class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
     last_error: str | None = None
     last_error_ms: int | None = None
     behind: dict[bytes, int] = {}
-    """By topic, how many records are known to lack."""
+    """By topic, how many records are known to lack; UNKNOWN where nothing is known of a partition."""
+    heard: bool = False
+    """The source has told this node of all partitions that it leads, since it began: what is not in `behind` lacked
+    nothing when the source was last heard of."""
 
 
 _told = msgspec.msgpack.Decoder(dict[str, LinkTold])
@@ -270,10 +275,12 @@ class Links:
         found: dict[str, LinkTold] = {}
         for name in names:
             keeper = self.keeper(name)
+            puller = self.pullers.puller(name)
             told = LinkTold(
                 figures=self.pullers.figures(name),
                 failed=self.pullers.failed.get(name),
-                behind=self._behind(name) if behind else {},
+                behind=_behind(puller.state) if behind and puller is not None else {},
+                heard=puller is not None and puller.state.has_heard and puller.state.phase is not Phase.PAUSED,
             )
             if keeper is not None:
                 told = msgspec.structs.replace(
@@ -285,15 +292,6 @@ class Links:
                     last_error_ms=keeper.last_error_ms,
                 )
             found[name] = told
-        return found
-
-    def _behind(self, name: str) -> dict[bytes, int]:
-        puller = self.pullers.puller(name)
-        found: dict[bytes, int] = {}
-        for pull in () if puller is None else puller.state.pulls.all.values():
-            records = pull.lag_records()
-            if records and len(found) < MOST_BEHIND:
-                found[pull.at.topic_id] = found.get(pull.at.topic_id, 0) + records
         return found
 
     async def told(self, names: Sequence[str], *, behind: bool = False) -> list[dict[str, LinkTold]]:
@@ -317,3 +315,13 @@ def _same(old: LinkRow, new: LinkRow) -> bool:
     """Whether a keeper may go on; that the source has told who it is, it knows itself."""
     config = msgspec.structs.replace(new.config, source_cluster=old.config.source_cluster)
     return config == old.config and new._replace(config=old.config) == old
+
+
+def _behind(state: LinkState) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for pull in () if state.phase is Phase.PAUSED else state.pulls.all.values():
+        records = pull.lag_records() if pull.known != NO_OFFSET else UNKNOWN
+        before = found.get(pull.at.topic_id, 0)
+        if records and len(found) < MOST_BEHIND:
+            found[pull.at.topic_id] = UNKNOWN if UNKNOWN in (records, before) else before + records
+    return found

@@ -73,10 +73,10 @@ class Moving:
         *,
         links: Callable[[str], Awaitable[Sequence[LinkRow]]],
         source: Callable[[LinkRow], Source],
-        behind: Callable[[str], Awaitable[Mapping[bytes, int] | None]],
+        behind: Callable[[str], Awaitable[Callable[[bytes], int | None]]],
     ) -> None:
-        """`links` gives a stream's links, `source` opens one's source anew, to be closed by us. `behind` says how many
-        records of each topic of a stream are known to lack here; None: nobody knows."""
+        """`links` gives a stream's links, `source` opens one's source anew, to be closed by us. `behind` says of a
+        stream how many records of each of its topics are known to lack here; None: it is not known."""
         self._broker = broker
         self._own = broker.node.cluster_id
         self._links = links
@@ -131,8 +131,7 @@ class Moving:
             codes = await self._broker.catalog.submit(SetHome(items=items))
             for row, home, code in zip(some, homes, codes, strict=True):
                 if code is Code.NONE:
-                    missing = None if behind is None else behind.get(row.topic_id, 0)
-                    answers.append(Moved(row.full_name, home, moved=True, not_replicated=missing))
+                    answers.append(Moved(row.full_name, home, moved=True, not_replicated=behind(row.topic_id)))
                 else:
                     answers.append(
                         Moved(

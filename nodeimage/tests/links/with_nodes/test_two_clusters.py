@@ -117,6 +117,7 @@ async def test_a_forced_move_sets_aside_what_only_the_old_home_had(south: OneNod
     await north.produce("t", b"lost-2")
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
     assert (moved["moved"], moved["home"], moved["error"]) == (True, south.cluster_id, None)
+    assert moved["not_replicated"] is None, "a link that is paused does not hear what the home has"
     await south.produce("t", b"c")
     await south.admin("link.resume", name="l")
     await until(lambda: has(north, "t", [b"a", b"b", b"c"]))
@@ -130,6 +131,24 @@ async def test_a_forced_move_sets_aside_what_only_the_old_home_had(south: OneNod
     await north.produce("t", b"d")
     await until(lambda: has(south, "t", [b"a", b"b", b"c", b"d"]))
     assert await has(north, "t.diverged", [b"lost-1", b"lost-2"])
+
+
+async def test_a_forced_move_tells_how_many_records_are_known_to_lack(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a")
+    await north.produce("whole", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    await until(lambda: has(south, "whole", [b"a"]))
+    await south.admin("link.alter", name="l", throttle=1024)
+    for _ in range(2):  # the first takes what the throttle owes, and more
+        await north.produce("t", b"x" * 100_000, b"y")
+
+    async def lag() -> bool:
+        return bool((await south.admin("link.show", name="l"))["lag_records"] == 2)
+
+    await until(lag)
+    moved = {each["topic"]: each for each in await south.admin("home.move", stream="/s", force=True)}
+    assert (moved["/s:t"]["not_replicated"], moved["/s:whole"]["not_replicated"]) == (2, 0)
 
 
 async def test_homes_on_both_sides_of_a_link_in_both_directions(south: OneNode, north: OneNode) -> None:

@@ -81,6 +81,7 @@ async def _adopt_one(broker: "Broker", row: TopicRow, topic: SourceTopic, link: 
                 raise KafkaError(code, "its home has just changed; ask again")
         row, chains = await _settled(broker, row.topic_id)
         reached = await ends(broker, ((row.topic_id, index) for index in range(row.partitions)))
+        starts = await broker.catalog.query(lambda reader: reader.log_starts([row.number]))
         into, records = "", 0
         for index in range(row.partitions):
             end = reached.get((row.topic_id, index))
@@ -91,7 +92,8 @@ async def _adopt_one(broker: "Broker", row: TopicRow, topic: SourceTopic, link: 
                 broker,
                 row,
                 index,
-                first=Offset(0),
+                parted=Offset(0),
+                first=starts.get((row.number, index), Offset(0)),
                 end=Offset(end),
                 chain=chains.get(index, ()),
                 history=history,

@@ -26,7 +26,7 @@ from headrace.links.addresses import parse_addresses
 from headrace.links.adopting import adopt_source
 from headrace.links.client import ANY, Client
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
-from headrace.links.figures import CONNECTING, FAILED, together
+from headrace.links.figures import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, together
 from headrace.links.keeping import DIVERGED, source_problem
 from headrace.links.links import UNKNOWN, Links, LinkTold
 from headrace.links.moving import Moving
@@ -295,6 +295,8 @@ class LinkAdmin:
             errors.append((figures.last_error_ms or 0, figures.reason or None))
         at, error = max(errors, key=lambda each: (each[1] is not None, each[0]))
         state = CONNECTING if figures is None else figures.state
+        if state == CAUGHT_UP and any(each.settling for each in told):
+            state = CATCHING_UP
         if failed is not None and row.state == RUNNING:
             state, error, at = FAILED, failed, int(now())
         if row.state == PAUSED:

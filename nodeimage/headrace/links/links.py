@@ -64,6 +64,8 @@ class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
     last_error_ms: int | None = None
     behind: dict[bytes, int] = {}
     """By topic, how many records are known to lack; UNKNOWN where nothing is known of a partition."""
+    settling: bool = False
+    """Partitions of its stream are being brought in line with their homes, or records of them set aside."""
     heard: bool = False
     """The source has told this node of all partitions that it leads, since it began: what is not in `behind` lacked
     nothing when the source was last heard of."""
@@ -273,6 +275,7 @@ class Links:
     def told_here(self, names: Sequence[str], *, behind: bool = False) -> dict[str, LinkTold]:
         """What this node says of these links."""
         found: dict[str, LinkTold] = {}
+        settling = set(self.settler.unsettled.values())
         for name in names:
             keeper = self.keeper(name)
             puller = self.pullers.puller(name)
@@ -280,6 +283,7 @@ class Links:
                 figures=self.pullers.figures(name),
                 failed=self.pullers.failed.get(name),
                 behind=_behind(puller.state) if behind and puller is not None else {},
+                settling=puller is not None and puller.stream in settling,
                 heard=puller is not None and puller.state.has_heard and puller.state.phase is not Phase.PAUSED,
             )
             if keeper is not None:

@@ -43,6 +43,7 @@ async def keep_aside(
     row: TopicRow,
     partition: int,
     *,
+    parted: Offset,
     first: Offset,
     end: Offset,
     chain: Sequence[PartitionletRow],
@@ -50,6 +51,9 @@ async def keep_aside(
     origin: str,
 ) -> tuple[str, int]:
     """Keep the records of `partition` from `first` to `end` (exclusive), all committed, in its diverged topic.
+
+    `parted`: where the histories part; `first` is higher where the log starts behind that. The batch in which it lies
+    is kept from `parted` on, since the log start may have moved on when this is done again.
 
     Into which topic, and how many records. Raises HeadraceError.
     """
@@ -72,7 +76,7 @@ async def keep_aside(
                         batch,
                         topic_id=row.topic_id,
                         partition=partition,
-                        parted=first,
+                        parted=parted,
                         history=history,
                         origin=origin,
                     ):

@@ -71,6 +71,8 @@ class Settler:
         self._wake = asyncio.Event()
         self.set_aside = 0
         """Records set aside since the node's start."""
+        self.unsettled: dict[bytes, str] = {}
+        """Streams of the topics, by id, that are being settled here, or could not be yet."""
         self.problem: str | None = None
         """Why something is not settled yet; None: nothing is in the way."""
 
@@ -182,6 +184,7 @@ class Settler:
     async def _settle_all(self, wanted: Sequence[Unsettled], ids: Collection[bytes]) -> None:
         gate = asyncio.Semaphore(AT_ONCE)
         failed: set[bytes] = set()
+        self.unsettled.update((each.row.topic_id, each.row.stream) for each in wanted)
 
         async def one(each: Unsettled) -> None:
             async with gate:
@@ -202,6 +205,7 @@ class Settler:
         for topic_id in ids:
             if topic_id not in failed:
                 self._again.pop(topic_id, None)
+                self.unsettled.pop(topic_id, None)
 
     async def _settle(self, wanted: Unsettled) -> None:
         """Raises HeadraceError: it is to be looked at again."""
@@ -242,7 +246,8 @@ class Settler:
             self._broker,
             wanted.row,
             wanted.partition,
-            first=parted,
+            parted=parted,
+            first=first,
             end=end,
             chain=leader.chain,
             history=wanted.history,

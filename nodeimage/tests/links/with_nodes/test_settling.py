@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from one_node import Committed, OneNode, until
 
-from headrace.catalog.commands import CreateTopics, HomeChange, NewTopic, SetHome
+from headrace.catalog.commands import CreateTopics, HomeChange, LogStart, NewTopic, SetHome, SetLogStart
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Home, Millis
+from headrace.ids import Home, Millis, Offset
 from headrace.links import settling
 from headrace.links.settling import Settler
 from headrace.wire.batch import build_batch, read_batch
@@ -76,6 +76,17 @@ async def test_what_diverged_is_set_aside_with_its_old_place_and_the_partition_r
     row = await south.row("t.diverged")
     assert row is not None
     assert row.configs["retention.ms"] == "-1"
+
+
+async def test_what_was_deleted_before_is_not_set_aside(south: OneNode, settler: Settler) -> None:
+    for value in (b"a", b"b", b"c", b"d"):
+        await south.append("t", value)
+    row = await south.row("t")
+    assert row is not None
+    await south.broker.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(3))]))
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
+    await until(lambda: settled_for(south, "t", (1, "north")))
+    assert [record.value for record in await south.records("t.diverged")] == [b"d"]
 
 
 async def test_records_of_the_shared_history_stay(south: OneNode, settler: Settler) -> None:

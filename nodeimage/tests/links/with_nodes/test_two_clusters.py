@@ -10,6 +10,7 @@ from one_node import OneNode, until
 from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, SetHome, SetLogStart
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Millis, Offset
+from headrace.links import settling
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 
@@ -131,6 +132,44 @@ async def test_a_forced_move_sets_aside_what_only_the_old_home_had(south: OneNod
     await north.produce("t", b"d")
     await until(lambda: has(south, "t", [b"a", b"b", b"c", b"d"]))
     assert await has(north, "t.diverged", [b"lost-1", b"lost-2"])
+
+
+async def test_a_link_has_not_caught_up_while_records_are_set_aside(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    await south.admin("link.pause", name="l")
+    await north.produce("t", b"lost")
+    keep, going_on = settling.keep_aside, asyncio.Event()
+
+    async def waits(*args: Any, **more: Any) -> Any:
+        await going_on.wait()
+        return await keep(*args, **more)
+
+    monkeypatch.setattr(settling, "keep_aside", waits)
+    await south.admin("home.move", stream="/s", topics=["t"], force=True)
+    await south.admin("link.resume", name="l")
+
+    async def states() -> set[str]:
+        return {each["state"] for each in await north.admin("link.list")}
+
+    async def follows() -> bool:
+        row = await north.row("t")
+        return row is not None and row.home == Home(2, south.cluster_id) and bool(await states())
+
+    await until(follows)
+    for _ in range(20):
+        assert await states() <= {"Connecting", "CatchingUp"}
+        await asyncio.sleep(0.02)
+    going_on.set()
+
+    async def caught_up() -> bool:
+        return await states() == {"CaughtUp"}
+
+    await until(caught_up)
+    assert await has(north, "t.diverged", [b"lost"])
 
 
 async def test_a_forced_move_tells_how_many_records_are_known_to_lack(south: OneNode, north: OneNode) -> None:

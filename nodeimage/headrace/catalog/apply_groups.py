@@ -56,14 +56,27 @@ def copy_cursors(connection: sqlite3.Connection, command: CopyCursors) -> list[C
         topic = topics.get(item.topic_id)
         if topic is None or not 0 <= item.partition < topic.partitions:
             codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
-        elif topic.home is None or topic.home.cluster == command.cluster:
+        elif topic.home is None or (topic.home.cluster == command.cluster and not command.moved):
             codes.append(Code.POLICY_VIOLATION)
         else:
             codes.append(Code.NONE)
-            items.append((topic, item))
+            if not command.only_newer or _is_newer(connection, command.group, topic, item):
+                items.append((topic, item))
     if items:
         _put(connection, group, command, items)
     return codes
+
+
+def _is_newer(connection: sqlite3.Connection, group: str, topic: TopicRow, item: Cursor) -> bool:
+    """Than what is stored."""
+    present = connection.execute(
+        'SELECT committed_at, "offset" FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?',
+        (group, topic.number, item.partition),
+    ).fetchone()
+    if present is None:
+        return True
+    committed_at, offset = present
+    return bool(item.committed_ms > committed_at if item.committed_ms >= 0 else item.offset > offset)
 
 
 def _put(
@@ -85,7 +98,7 @@ def _put(
                 item.offset,
                 item.leader_epoch,
                 item.metadata,
-                command.now,
+                item.committed_ms if item.committed_ms >= 0 else command.now,
             )
             for topic, item in items
         ],

@@ -237,13 +237,17 @@ class SetLogStart(CatalogCommand, frozen=True):
 
 
 class Cursor(Item, frozen=True):
-    """A committed offset; `leader_epoch` -1 if the client gave none."""
+    """A committed offset; `leader_epoch` -1 if the client gave none.
+
+    `committed_ms`: when another cluster took it, by its clock; -1: now, or not known.
+    """
 
     topic_id: bytes
     partition: int
     offset: Offset
     leader_epoch: LeaderEpoch
     metadata: str = ""
+    committed_ms: Millis = Millis(-1)
 
 
 class CommitCursors(CatalogCommand, frozen=True):
@@ -265,12 +269,18 @@ class CopyCursors(CatalogCommand, frozen=True):
 
     For topics whose home is another cluster than `cluster`, which is this one (else POLICY_VIOLATION: the home's
     commits win). Makes the group where there is none; NON_EMPTY_GROUP for all items where it has members here.
+
+    `only_newer`: those are passed over (NONE) that were committed no later than what stands here, by the times that
+    stand with them; or, where the time is not known, that are no higher. `moved`: the home has just moved here, and
+    these are what its former one had: they are taken for topics whose home is here, too.
     """
 
     group: str
     items: list[Cursor]
     now: Millis
     cluster: str
+    only_newer: bool = False
+    moved: bool = False
 
 
 class DeleteCursors(CatalogCommand, frozen=True):

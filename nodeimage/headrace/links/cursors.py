@@ -1,9 +1,11 @@
 """Copies consumer groups' cursors of one link: each once the data below it are committed here, held back until then.
 
-A home's commits win over those made at a copy: what the source tells of as it happens is copied whatever stands here.
-When all cursors are looked at, one that was committed here later than at the source stays, so that a group that goes on
-at a copy while its home is away is not thrown back when that returns. Cursors of topics whose home is here are never
-touched, nor those of a group that has members here; the catalog decides both when it applies the command.
+A home's commits win over those made at a copy: what the home itself tells of as it happens is copied whatever stands
+here. When all cursors are looked at, or they come by way of another copy, one that was committed here later stays (a
+copied one keeps the time that it has at its home): so a group that goes on at a copy while its home is away is not
+thrown back when that returns, and of two links that bring a cursor the one that is behind does not take it back.
+Cursors of topics whose home is here are never touched, nor those of a group that has members here; the catalog decides
+all of this when it applies the command.
 
 Level-triggered as the keeper is: what is lost in a crash, or dropped when too many are held, is found by the next look.
 """
@@ -21,14 +23,14 @@ from headrace.catalog.commands import CopyCursors, Cursor
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow, TopicRow
 from headrace.errors import Code
-from headrace.ids import LeaderEpoch, Millis
+from headrace.ids import LeaderEpoch
 from headrace.links.keeping import home_of
 from headrace.links.source import CursorKey, Source, SourceCursor
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-__all__ = ["Cursors"]
+__all__ = ["Cursors", "copy_command"]
 
 log = structlog.get_logger(__name__)
 
@@ -151,51 +153,46 @@ class Cursors:
         groups = {each.cursor.key.group for each in held}
         rows, here = await self._broker.catalog.query(lambda reader: _look(reader, ids, groups))
         wanted: list[_Held] = []
+        older_too: set[CursorKey] = set()
         for each in held:
             row = rows.get(each.cursor.key.topic_id)
             if row is None or row.partitions <= each.cursor.key.partition:
                 if time.monotonic() - each.since > FORGOTTEN_S:
                     self._drop(each)
-            elif row.stream != self._stream or not self._is_due(each, row, here.get(each.cursor.key)):
+                continue
+            home = home_of(row, self._own).cluster
+            wins = home == self.source_cluster and (each.told or each.cursor.committed_ms < 0)
+            if row.stream != self._stream or not self._is_due(each, home, here.get(each.cursor.key), wins=wins):
                 self._drop(each)
-            else:
-                wanted.append(each)
+                continue
+            wanted.append(each)
+            if wins:
+                older_too.add(each.cursor.key)
         end_of = await ends(self._broker, ((each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted))
-        by_group: dict[str, list[_Held]] = {}
+        by_group: dict[tuple[str, bool], list[_Held]] = {}
         for each in wanted:
             end = end_of.get((each.cursor.key.topic_id, each.cursor.key.partition))
             if end is not None and each.cursor.offset <= end:
-                by_group.setdefault(each.cursor.key.group, []).append(each)
-        names = list(by_group)
-        for start in range(0, len(names), GROUPS_AT_ONCE):
-            some = names[start : start + GROUPS_AT_ONCE]
-            await asyncio.gather(*(self._copy(group, by_group[group]) for group in some))
+                by_group.setdefault((each.cursor.key.group, each.cursor.key not in older_too), []).append(each)
+        parts = list(by_group.items())
+        for start in range(0, len(parts), GROUPS_AT_ONCE):
+            some = parts[start : start + GROUPS_AT_ONCE]
+            await asyncio.gather(
+                *(self._copy(group, copied, only_newer=only_newer) for (group, only_newer), copied in some)
+            )
 
-    def _is_due(self, held: _Held, row: TopicRow, here: CursorRow | None) -> bool:
-        home = home_of(row, self._own)
-        if home.cluster == self._own or not self._comes_from_here(home.cluster):
+    def _is_due(self, held: _Held, home: str, here: CursorRow | None, *, wins: bool) -> bool:
+        if home == self._own or not self._comes_from_here(home):
             return False
         if here is None:
             return True
         if (here.offset, here.metadata) == (held.cursor.offset, held.cursor.metadata):
             return False
-        return held.told or held.cursor.committed_ms < 0 or held.cursor.committed_ms > here.committed_at
+        return wins or held.cursor.committed_ms < 0 or held.cursor.committed_ms > here.committed_at
 
-    async def _copy(self, group: str, held: Sequence[_Held]) -> None:
-        items = [
-            Cursor(
-                topic_id=each.cursor.key.topic_id,
-                partition=each.cursor.key.partition,
-                offset=each.cursor.offset,
-                leader_epoch=LeaderEpoch(-1),  # of another cluster's epochs nobody here can make anything
-                metadata=each.cursor.metadata,
-            )
-            for each in held
-        ]
-        times = [each.cursor.committed_ms for each in held if each.cursor.committed_ms >= 0]
-        codes = await self._broker.catalog.submit(
-            CopyCursors(group=group, items=items, now=Millis(min(times)) if times else now(), cluster=self._own)
-        )
+    async def _copy(self, group: str, held: Sequence[_Held], *, only_newer: bool) -> None:
+        command = copy_command(group, [each.cursor for each in held], own=self._own, only_newer=only_newer)
+        codes = await self._broker.catalog.submit(command)
         for each, code in zip(held, codes, strict=True):
             if code is not Code.LEADER_NOT_AVAILABLE:
                 self._drop(each)
@@ -204,6 +201,24 @@ class Cursors:
         """Done with it, unless a newer one came meanwhile."""
         if self._held.get(held.cursor.key) is held:
             del self._held[held.cursor.key]
+
+
+def copy_command(
+    group: str, cursors: Sequence[SourceCursor], *, own: str, only_newer: bool, moved: bool = False
+) -> CopyCursors:
+    """What stores a group's cursors as a source has them. See CopyCursors."""
+    items = [
+        Cursor(
+            topic_id=each.key.topic_id,
+            partition=each.key.partition,
+            offset=each.offset,
+            leader_epoch=LeaderEpoch(-1),  # of another cluster's epochs nobody here can make anything
+            metadata=each.metadata,
+            committed_ms=each.committed_ms,
+        )
+        for each in cursors
+    ]
+    return CopyCursors(group=group, items=items, now=now(), cluster=own, only_newer=only_newer, moved=moved)
 
 
 def _look(

@@ -11,7 +11,7 @@ not of the history any more: it is set aside wherever it is, the former home amo
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,8 +23,9 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Home
+from headrace.links.cursors import copy_command
 from headrace.links.keeping import DIVERGED, home_of
-from headrace.links.source import Ceded, Source, TopicPartition
+from headrace.links.source import Ceded, Source, SourceCursor, TopicPartition
 from headrace.links.topic_steps import adopt
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class Moving:
         moved = [row.topic_id for row in rows if row.topic_id not in refused]
         late = await self._until(self._unsettled, moved, SETTLED_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
+        await self._bring_cursors(source, {row.topic_id for row in rows if row.full_name not in late} & set(moved))
         present = await self._broker.catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
         log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
         return [
@@ -273,6 +275,30 @@ class Moving:
             if left:
                 await asyncio.sleep(LOOK_S)
         return {}
+
+    async def _bring_cursors(self, source: Source, moved: Set[bytes]) -> None:
+        """What was committed at the former home until now, and had not come here before the home did.
+
+        A group that has begun to work here keeps what it commits here.
+        """
+        after = None
+        try:
+            while moved:
+                page = await source.cursors(after=after, limit=PAGE)
+                found = [each for each in page.cursors if each.key.topic_id in moved]
+                reached = await ends(self._broker, ((each.key.topic_id, each.key.partition) for each in found))
+                by_group: dict[str, list[SourceCursor]] = {}
+                for each in found:
+                    if each.offset <= reached.get((each.key.topic_id, each.key.partition), -1):
+                        by_group.setdefault(each.key.group, []).append(each)
+                for group, cursors in by_group.items():
+                    command = copy_command(group, cursors, own=self._own, only_newer=True, moved=True)
+                    await self._broker.catalog.submit(command)
+                after = page.after
+                if after is None:
+                    return
+        except HeadraceError as error:
+            log.warning("newest cursors may not have come from the former home", source=source.name, reason=str(error))
 
     # --- waiting
 

@@ -241,6 +241,27 @@ def test_cursors_of_a_copy_come_from_its_home_unless_the_group_is_at_work_here(t
     assert tables.apply(command) == [Code.NON_EMPTY_GROUP] * 2
 
 
+def test_of_copied_cursors_the_newer_counts_where_it_is_asked_for(tables: Tables) -> None:
+    number = make(tables, home=(0, THERE), origin=THERE)
+
+    def copied(offset: int, at: int, **flags: bool) -> tuple[int, int]:
+        cursor = Cursor(ID, 0, Offset(offset), LeaderEpoch(-1), committed_ms=Millis(at))
+        assert tables.apply(CopyCursors("g", [cursor], NOW, HERE, **flags)) == [Code.NONE]
+        (stored,) = tables.reader.cursors("g", [number])
+        return stored.offset, stored.committed_at
+
+    assert copied(5, 100) == (5, 100)
+    assert copied(9, 100, only_newer=True) == (5, 100)
+    assert copied(3, 101, only_newer=True) == (3, 101), "a reset"
+    assert copied(2, -1, only_newer=True) == (3, 101)
+    assert copied(4, -1, only_newer=True) == (4, NOW)
+    assert copied(1, 50) == (1, 50)
+    set_home(tables, 1, HERE)
+    refused = CopyCursors("g", [Cursor(ID, 0, Offset(7), LeaderEpoch(-1))], NOW, HERE, only_newer=True)
+    assert tables.apply(refused) == [Code.POLICY_VIOLATION]
+    assert copied(7, 60, only_newer=True, moved=True) == (7, 60)
+
+
 def test_commands_of_earlier_versions_are_read_as_they_were_meant() -> None:
     topic = ["/s", "t", ID, 1, {}, [1], [1]]
     made = decode(msgspec.msgpack.encode({"type": "CreateTopics", "items": [topic], "now": 1}))
@@ -255,6 +276,7 @@ def test_commands_on_links_and_homes_are_read_as_they_were_written() -> None:
         PutLink("l", "/s", CONFIG, NOW, create=True),
         SetHome([HomeChange(ID, 1, HERE, {0: [(1, HERE, Offset(5))], 7: []}), HomeChange(ID, 1, HERE)]),
         CopyCursors("g", [Cursor(ID, 0, Offset(1), LeaderEpoch(-1))], NOW, HERE),
+        CopyCursors("g", [Cursor(ID, 0, Offset(1), LeaderEpoch(-1), "", Millis(3))], NOW, HERE, True, True),
     ):
         assert decode(encode(command)) == command
 

@@ -265,17 +265,24 @@ class Model:
         group = self.groups.get(command.group)
         if group is not None and group.members:
             return [Code.NON_EMPTY_GROUP] * len(command.items)
+        before = {} if group is None else dict(group.cursors)
         codes = []
         for item in command.items:
             topic = self.topics.get(item.topic_id)
+            key = item.topic_id, item.partition
             if topic is None or item.partition >= len(topic.chains):
                 codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
-            elif topic.home is None or topic.home[1] == command.cluster:
+            elif topic.home is None or (topic.home[1] == command.cluster and not command.moved):
                 codes.append(Code.POLICY_VIOLATION)
             else:
                 codes.append(Code.NONE)
+                known, at = item.committed_ms >= 0, item.committed_ms
+                if command.only_newer and key in before:
+                    offset, stored = before[key]
+                    if (at <= stored) if known else (item.offset <= offset):
+                        continue
                 group = self.groups.setdefault(command.group, Group(0, (), command.now))
-                group.cursors[item.topic_id, item.partition] = (item.offset, command.now)
+                group.cursors[key] = (item.offset, at if known else command.now)
         return codes
 
     def expire(self, before: int) -> tuple[int, int]:
@@ -406,8 +413,10 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         cursors = []
         for _ in range(count):
             id_, partition = self.draw_partition(data)
-            cursors.append(Cursor(id_, partition, Offset(data.draw(OFFSETS)), LeaderEpoch(-1)))
-        command = CopyCursors(group, cursors, now, "a")
+            at = data.draw(st.just(Millis(-1)) | TIMES)
+            cursors.append(Cursor(id_, partition, Offset(data.draw(OFFSETS)), LeaderEpoch(-1), committed_ms=at))
+        flags = data.draw(st.fixed_dictionaries({"only_newer": st.booleans(), "moved": st.booleans()}))
+        command = CopyCursors(group, cursors, now, "a", **flags)
         assert self.apply(command) == self.model.copy(command)
 
     @rule(data=st.data(), end=OFFSETS, failovers=st.integers(0, 300), now=TIMES)

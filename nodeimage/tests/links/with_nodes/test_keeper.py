@@ -9,10 +9,10 @@ import pytest
 from fake_source import FakeSource
 from one_node import OneNode, until
 
-from headrace.catalog.commands import HomeChange, PutLink, SetHome
+from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, PutLink, SetHome
 from headrace.catalog.link_commands import LinkConfig
 from headrace.errors import Code
-from headrace.ids import Home, Millis
+from headrace.ids import Home, LeaderEpoch, Millis, Offset
 from headrace.links.keeper import Keeper
 from headrace.links.settling import Settler, Unsettled
 
@@ -220,6 +220,30 @@ async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_a
         await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
         assert await south.cursor("g", "t") == 3
         north.commit("g", topic, 2, at=1_500)
+        await until(lambda: _is_at(south, 2))
+
+
+async def test_a_cursor_that_another_copy_brings_does_not_take_back_what_the_home_has_told(
+    south: OneNode, north: FakeSource
+) -> None:
+    topic = north.put("t", home=(0, "east"))
+    async with kept(south, north):
+        await until(lambda: _exists(south, "t"))
+        await south.append("t", b"a", b"b", b"c")
+        row = await south.row("t")
+        assert row is not None
+        cursor = Cursor(row.topic_id, 0, Offset(3), LeaderEpoch(-1), committed_ms=Millis(2_000))
+        command = CopyCursors("g", [cursor], Millis(9_000), south.cluster_id)  # by the link from the east
+        assert await south.broker.catalog.submit(command) == [Code.NONE]
+        north.commit("g", topic, 1, at=1_000)
+        north.commit("h", topic, 1, at=1_000)
+
+        async def h_is_here() -> bool:
+            return await south.cursor("h", "t") == 1
+
+        await until(h_is_here)
+        assert await _is_at(south, 3)
+        north.commit("g", topic, 2, at=3_000)  # reset at the home
         await until(lambda: _is_at(south, 2))
 
 

@@ -109,6 +109,26 @@ async def test_an_agreed_move_loses_nothing_and_the_old_home_follows(south: OneN
     assert await north.row("t.diverged") is None
 
 
+async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a", b"b", b"c")
+    await north.commit("g", "t", 1, now=1_000)
+    await linked(south, north)
+
+    async def at(offset: int) -> bool:
+        return await south.cursor("g", "t") == offset
+
+    await until(lambda: at(1))
+    (keeper,) = [held[1] for held in south.node.links._keepers.values()]
+    keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    await north.commit("g", "t", 3, now=2_000)
+    await north.commit("h", "t", 2, now=2_000)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert (moved["moved"], moved["error"]) == (True, None)
+    assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (3, 2)
+    await south.commit("g", "t", 2, now=1_500)
+    assert await at(2), "what is committed at the home counts"
+
+
 async def test_a_forced_move_sets_aside_what_only_the_old_home_had(south: OneNode, north: OneNode) -> None:
     await north.produce("t", b"a", b"b")
     await linked(south, north)

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import time
 from typing import Any
 
 import pytest
@@ -499,6 +500,24 @@ async def test_a_link_that_has_not_connected_yet_is_looked_at_again_soon(world: 
     the_link(world).update(state="Connecting", since_ms=0)
     assert await world.once(key) == pytest.approx(links.SOON_S, rel=0.11)
     assert world.condition("ReplicationLink", "l")[:2] == ("Unknown", "Connecting")
+
+
+async def test_a_link_that_is_not_as_it_should_be_is_looked_at_more_often(world: World) -> None:
+    key = declared(world)
+    await world.run(key)
+    link = the_link(world)
+    assert await world.once(key) == pytest.approx(links.LOOK_S, rel=0.11)
+    link.update(state="Connecting", since_ms=time.time() * 1000)
+    assert await world.once(key) == pytest.approx(links.SOON_S, rel=0.11)
+    assert world.condition("ReplicationLink", "l", "Connected")[0] == "True", "it may be for a moment alone"
+    link.update(since_ms=0, last_error="no connection within 10 s")
+    assert await world.once(key) == pytest.approx(links.TROUBLED_S, rel=0.11)
+    assert world.condition("ReplicationLink", "l", "Connected")[:2] == ("False", "SourceSilent")
+    link.update(state="CatchingUp", lag_seconds=40.0, last_error=None)
+    assert await world.once(key) == pytest.approx(links.TROUBLED_S, rel=0.11)
+    for state in ("CaughtUp", "Failed"):
+        link.update(state=state)
+        assert await world.once(key) == pytest.approx(links.LOOK_S, rel=0.11), state
 
 
 def test_a_node_that_starts_anew_is_no_lost_source_and_a_moment_behind_is_not_behind() -> None:

@@ -50,7 +50,9 @@ __all__ = ["Links"]
 
 LOOK_S: Final = 30.0
 SOON_S: Final = 5.0
-"""While nobody knows yet whether the source answers."""
+"""While nobody knows yet whether the source answers, or does so still."""
+TROUBLED_S: Final = 10.0
+"""While the source is away, or has more than is here: people wait for that to end."""
 LOOK_EACH_S: Final = 0.1
 """For each link: with hundreds of them each is looked at less often."""
 PATIENCE_S: Final = 45.0
@@ -95,14 +97,12 @@ class Links(Kind[LinkSpec]):
             asked = await self._asks.resolved(body, spec)
             credentials = asked.credentials
             shown, problem = await self._made(asked, body, spec)
-            again = self._again_after(problem) if problem else self._again(LOOK_S, LOOK_EACH_S)
             if shown is None:
-                return _failed(problem, credentials), {}, again
+                return _failed(problem, credentials), {}, self._again_after(problem)
             shown = _clean(shown, credentials)
             reconciled = _failed(problem, credentials)[:1] if problem else [Condition("Reconciled", True, "AsAsked")]
             conditions = [*reconciled, *judge(shown, before, now=time())]
-            if any(each.type == "Connected" and each.ok is None for each in conditions):
-                again = self._again(SOON_S, AGAIN_EACH_S)
+            again = self._again_after(problem) if problem else self._next_look(shown, conditions)
             found = {**figures(shown, spec), "credentialsVersion": self._sent.get(body["metadata"]["uid"])}
             found |= await self._stream(asked, body, spec)
         except _InTurn:
@@ -117,7 +117,14 @@ class Links(Kind[LinkSpec]):
             return _failed(error, credentials), {}, self._again_after(error)
         return conditions, found, again
 
-    def _again_after(self, error: HeadraceError) -> float:
+    def _next_look(self, shown: Shown, conditions: Sequence[Condition]) -> float:
+        """More often where something is about to become otherwise."""
+        state = shown["state"]
+        if state == "Connecting" and not any(each.type == "Connected" and each.ok is False for each in conditions):
+            return self._again(SOON_S, AGAIN_EACH_S)
+        return self._again(TROUBLED_S if state in ("Connecting", "CatchingUp") else LOOK_S, LOOK_EACH_S)
+
+    def _again_after(self, error: HeadraceError | None) -> float:
         """What the same call would meet again waits for longer."""
         final = isinstance(error, KafkaError) and error.code in (*FINAL, Code.CLUSTER_AUTHORIZATION_FAILED)
         return self._again(FIGURES_AGAIN_S if final else AGAIN_S, FIGURES_EACH_S if final else AGAIN_EACH_S)

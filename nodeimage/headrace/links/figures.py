@@ -109,6 +109,11 @@ def figures(
             total += lag
             if (group := group_of(pull.at.topic_id)) is not None:
                 groups[group] = groups.get(group, Lag()) + lag
+    if state.phase is Phase.CONNECTING:  # what the source was given meanwhile has not been heard of
+        away = Lag(seconds=round(now - state.since, 3))
+        total += away
+        for group in {found for at in state.pulls.all if (found := group_of(at.topic_id)) is not None}:
+            groups[group] = groups.get(group, Lag()) + away
     return LinkFigures(
         state=_shown(state, total),
         state_s=round(now - state.since, 3),

@@ -69,6 +69,19 @@ def test_a_link_that_has_not_looked_at_all_topics_catches_up() -> None:
     assert figures(state, Counters(), 1.0).state == CAUGHT_UP
 
 
+def test_while_the_source_is_away_what_is_here_grows_older() -> None:
+    state = running()
+    hears(state, 10.0, (FIRST, 30))
+    state.pulls.committed(10.0, FIRST, Offset(30))
+    state.lost(20.0, "no connection within 10 s")
+    shown = figures(state, Counters(), 80.0, group_of=lambda topic_id: "a*")
+    assert (shown.state, shown.lag) == (CONNECTING, Lag(seconds=60.0)), "nobody knows what was written since"
+    assert shown.groups == {"a*": Lag(seconds=60.0)}
+    assert together([figures(running(), Counters(), 80.0), shown]) == shown
+    state.greeted(81.0, [NODE])
+    assert figures(state, Counters(), 81.0).lag == Lag()
+
+
 def test_states_and_errors_are_told() -> None:
     state, counters = LinkState(now=0.0, random=random.Random(1).random), Counters()
     assert figures(state, counters, 0.0).state == CONNECTING

@@ -1,25 +1,31 @@
 """A stream that is copied between two StreamClusters in two namespaces: a cut, a failover, and the way back."""
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import kube
 import pytest
 from cluster_clients import END_S, Load, Member, Writer, at, make_topics, read_back
 from cluster_history import History, Log, Where, faults_of
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 BEHAVIOUR = "11 links"
 STREAM = "/default"
 """Where the topics of the clients are, that have no stream in their names."""
 PAUSE_S = 5.0
 CUT_S = 20.0
-NOTICED_S = 120.0
+NOTICED_S = 90.0
 AGAIN_S = 180.0
 PARTITIONS = 4
 WRITTEN = 500
+BACKLOG = 100_000
+FILLING = 240
+SLOW = "1Mi"
+"""Of a backlog of 24 MB no more than a few are copied before the link is taken away."""
 
 
 class Pair:
@@ -29,14 +35,15 @@ class Pair:
         self.north = north
         self.south = south
 
-    def link(self, name: str, topics: Sequence[str]) -> None:
-        """Both ways, so that either may be the home."""
+    def link(self, name: str, topics: Sequence[str], **more: Any) -> None:
+        """Both ways, so that either may be the home, unless it is said otherwise."""
         spec = {
             "clusterRef": {"name": self.south.name},
             "source": {"clusterRef": {"name": self.north.name, "namespace": self.north.namespace}, "stream": STREAM},
             "target": {"stream": STREAM},
             "topics": list(topics),
             "mode": "MultiHome",
+            **more,
         }
         kube.apply(kube.resource("ReplicationLink", name, self.south.namespace, spec))
 
@@ -116,6 +123,28 @@ def await_copy(of: kube.Cluster, on: kube.Cluster, places: Sequence[Where]) -> d
     return dict(wanted)
 
 
+def ends(cluster: kube.Cluster, places: Sequence[Where]) -> list[int]:
+    """Where partitions end; those that are not there yet end at 0."""
+    consumer = Consumer({**at(cluster.bootstrap), "group.id": "ends"})
+    try:
+        there = consumer.list_topics(timeout=10.0).topics
+        asked = [TopicPartition(where.topic, where.partition) for where in places if where.topic in there]
+        return [consumer.get_watermark_offsets(each, timeout=10.0)[1] for each in asked] or [0] * len(places)
+    finally:
+        consumer.close()
+
+
+def write(cluster: kube.Cluster, places: Sequence[Where], values: Sequence[bytes]) -> None:
+    """Each of them is acknowledged then."""
+    producer = Producer(
+        {**at(cluster.bootstrap), "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
+    )
+    for number, value in enumerate(values):
+        where = places[number % len(places)]
+        producer.produce(where.topic, value, partition=where.partition)
+    assert producer.flush(END_S) == 0
+
+
 def cursors(cluster: kube.Cluster, group: str, places: Sequence[Where]) -> dict[Where, int]:
     """A group's, as a stock client is told."""
     consumer = Consumer({**at(cluster.bootstrap), "group.id": group})
@@ -164,6 +193,22 @@ class Program:
         assert not self.history.errors, self.history.errors[:3]
 
 
+@contextlib.contextmanager
+def writing_until_moved(cluster: kube.Cluster, history: History, places: Sequence[Where]) -> Iterator[None]:
+    """A producer runs at a cluster all the time, from before the home moves away until it is told of that."""
+    writer = Writer("w-until-moved", history, cluster.bootstrap, places)
+    writer.forgives = lambda error: error.code() == KafkaError.POLICY_VIOLATION
+    writer.start()
+    try:
+        kube.until("records are acknowledged", lambda: sum(each.offset >= 0 for each in list(writer.writes)) > WRITTEN)
+        yield
+        kube.until("it is told that the home has moved", lambda: writer.refusals, every_s=0.1)
+    finally:
+        writer.stopping.set()
+        writer.join(END_S)
+    assert not history.errors, history.errors[:3]
+
+
 def test_a_link_that_is_cut_goes_on_where_it_was_and_holds_nobody_back(pair: Pair) -> None:
     with kube.reported(f"{BEHAVIOUR}: a cut") as figures:
         load = Load(pair.north, writers=2, members=1, topics=1, partitions=PARTITIONS)
@@ -175,6 +220,9 @@ def test_a_link_that_is_cut_goes_on_where_it_was_and_holds_nobody_back(pair: Pai
             kube.until("it is told", lambda: pair.condition("cut", "Connected")[0] == "False", timeout_s=NOTICED_S)
             figures["noticed_s"] = time.monotonic() - since
             assert pair.condition("cut", "Ready")[1] == "SourceSilent"
+            status = (kube.get("replicationlink", "cut", pair.south.namespace) or {})["status"]
+            assert status["state"] == "Connecting", status
+            assert status["lagSeconds"] > 0, "nobody knows what was written since"
         figures["again_s"] = pair.await_link("cut", "Ready", "CaughtUp")
         figures["source_without_a_write_s"] = load.history.longest_pause(since, time.monotonic())
         history = load.finish()
@@ -214,16 +262,20 @@ def test_the_copy_takes_over_and_gives_back(pair: Pair) -> None:
         await_copy(pair.south, pair.north, places)
         figures["follows_s"] = time.monotonic() - began
         aside = [Where(f"{topic}.diverged", where.partition) for where in places]
-        kept = {value for log in logs(pair.north, aside).values() for _, value in log}
-        only_north = {write.value for write in lost.writes if write.offset >= 0}
+        found = [value for log in logs(pair.north, aside).values() for _, value in log]
+        kept = set(found)
+        assert len(kept) == len(found), "some were set aside twice"
+        only_north = {each.value for each in lost.writes if each.offset >= 0}
         assert only_north <= kept, f"{len(only_north - kept)} of {len(only_north)} records are nowhere"
+        assert kept <= {each.value for each in lost.writes}, "others were set aside too"
         figures["kept_aside"] = len(kept)
         kube.until("it is told", lambda: "HomeMoved" in pair.told("moved"), timeout_s=AGAIN_S, every_s=2)
-        began = time.monotonic()
-        (back,) = pair.north.headrace("topic", "move-home", f"{STREAM}:{topic}")
-        assert back["moved"], back
-        assert not back["error"], back
-        figures["failback_s"] = time.monotonic() - began
+        with writing_until_moved(pair.south, history, places):
+            began = time.monotonic()
+            (back,) = pair.north.headrace("topic", "move-home", f"{STREAM}:{topic}")
+            assert back["moved"], back
+            assert not back["error"], back
+            figures["failback_s"] = time.monotonic() - began
         Program(pair.north, history, group, places, "back").run(WRITTEN)
         final = await_copy(pair.north, pair.south, places)
         assert faults_of(history, final) == []
@@ -233,3 +285,31 @@ def test_the_copy_takes_over_and_gives_back(pair: Pair) -> None:
             names = [each["name"] for each in cluster.headrace("link", "list")]
             assert "moved" not in names, f"{cluster.name} has {names}"
         assert logs(pair.south, places) == final, "what was copied stays"
+
+
+def test_a_link_that_is_deleted_in_mid_copy_and_applied_again_doubles_nothing(pair: Pair) -> None:
+    topic = f"again-{uuid.uuid4().hex[:6]}"
+    places = [Where(topic, number) for number in range(PARTITIONS)]
+    with kube.reported(f"{BEHAVIOUR}: deleted in mid-copy and applied again") as figures:
+        make_topics(pair.north, [topic], PARTITIONS)
+        pair.link("again", [topic], mode="OneWay", throttle=SLOW)
+        pair.await_link("again", "Ready")
+        write(
+            pair.north,
+            places,
+            [b"%08d" % number + os.urandom(FILLING // 2).hex().encode() for number in range(BACKLOG)],
+        )
+        kube.until("some of it is there", lambda: sum(ends(pair.south, places)) > 0, every_s=0.1)
+        kube.kubectl("delete", "replicationlink", "again", "-n", pair.south.namespace, timeout_s=120)
+        held = ends(pair.south, places)
+        figures["records_held"] = sum(held)
+        assert 0 < sum(held) < BACKLOG
+        write(pair.north, places, [b"after"] * PARTITIONS)
+        assert ends(pair.south, places) == held, "nobody copies now"
+        began = time.monotonic()
+        pair.link("again", [topic], mode="OneWay")
+        final = await_copy(pair.north, pair.south, places)
+        figures["whole_s"] = time.monotonic() - began
+        figures["records"] = sum(len(log) for log in final.values())
+        assert figures["records"] == BACKLOG + PARTITIONS
+        pair.await_link("again", "Ready", "CaughtUp")

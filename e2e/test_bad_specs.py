@@ -85,6 +85,14 @@ CONDITIONS = [
         "NoSecret",
         "no-such-secret",
     ),
+    Bad(
+        "ReplicationLink",
+        "of-itself",
+        {"source": {"clusterRef": {"name": "c"}, "stream": "/bad/in"}, "target": COPIED},
+        "Reconciled",
+        "Refused",
+        "this cluster itself",
+    ),
     Bad("StreamUser", "of-nobody", {"clusterRef": {"name": "nobody"}}, "Reconciled", "NoCluster", "nobody"),
     Bad(
         "Stream",

@@ -313,3 +313,23 @@ def test_a_link_that_is_deleted_in_mid_copy_and_applied_again_doubles_nothing(pa
         figures["records"] = sum(len(log) for log in final.values())
         assert figures["records"] == BACKLOG + PARTITIONS
         pair.await_link("again", "Ready", "CaughtUp")
+
+
+def test_a_pattern_that_no_topic_matches_is_told_until_one_does(pair: Pair) -> None:
+    topic = f"later-{uuid.uuid4().hex[:6]}"
+    with kube.reported(f"{BEHAVIOUR}: a pattern that no topic matches") as figures:
+        pair.link("later", [f"{topic}*"], mode="OneWay")
+
+        def told() -> str:
+            status, reason, message = pair.condition("later", "Ready")
+            assert (status, reason) == ("False", "TopicsRefused"), (status, reason, message)
+            assert f"{topic}*" in message, message
+            return message
+
+        figures["said"] = kube.until("it says so", told)[:160]
+        assert "TopicsRefused" in pair.told("later")
+        make_topics(pair.north, [topic], 1)
+        places = [Where(topic, 0)]
+        write(pair.north, places, [b"a", b"b"])
+        assert len(await_copy(pair.north, pair.south, places)[places[0]]) == 2
+        figures["accepted_s"] = pair.await_link("later", "Ready", "CaughtUp")

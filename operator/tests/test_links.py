@@ -454,6 +454,19 @@ async def test_homes_that_move_are_told(world: World) -> None:
     assert world.events().count("HomeMoved") == 1
 
 
+async def test_the_home_of_a_topic_that_had_not_been_seen_yet_has_moved_too(world: World) -> None:
+    key = declared(world)
+    world.cluster.homes = [{"home": [0, "north"]}, {"home": [0, "own"]}]
+    await world.run(key)
+    world.cluster.homes += [{"home": [0, "own"]}, {"home": [3, "north"]}]
+    await world.once(key)
+    assert "HomeMoved" not in world.events(), "one was made here, and one was copied that had moved elsewhere"
+    world.cluster.homes += [{"home": [2, "own"]}]
+    for _ in range(2):
+        await world.once(key)
+    assert world.events().count("HomeMoved") == 1
+
+
 def test_topics_that_are_made_or_deleted_move_no_home() -> None:
     assert moved(Homes(1, 2), Homes(1, 5), "/plant") is None
     assert moved(Homes(1, 2), Homes(0, 2), "/plant") is None

@@ -275,16 +275,17 @@ class Links(Kind[LinkSpec]):
 
     async def _counted(self, bootstrap: str, stream: str) -> Homes:
         own = (await self._admin.call(bootstrap, "link.hello", {"version": 1, "stream": stream}))["cluster_id"]
-        here = elsewhere = 0
+        here = elsewhere = taken = 0
         after: str | None = None
         while True:
             asked = {"version": 1, "stream": stream, "after": after, "limit": MOST_COUNTED}
             page = await self._admin.call(bootstrap, "link.topics", asked)
-            at_home = sum(each["home"][1] == own for each in page["topics"])
-            here, elsewhere = here + at_home, elsewhere + len(page["topics"]) - at_home
+            at_home = [each["home"][0] for each in page["topics"] if each["home"][1] == own]
+            here, elsewhere = here + len(at_home), elsewhere + len(page["topics"]) - len(at_home)
+            taken += sum(counter > 0 for counter in at_home)
             after = page["after"]
             if after is None or here + elsewhere > MOST_COUNTED:
-                return Homes(here, elsewhere)
+                return Homes(here, elsewhere, taken)
 
     # --- what is unmade
 

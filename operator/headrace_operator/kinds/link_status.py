@@ -172,15 +172,21 @@ class Homes(NamedTuple):
 
     here: int
     elsewhere: int
+    taken: int = 0
+    """Of those here, how many came from elsewhere."""
 
 
 def moved(before: Homes, now: Homes, stream: str) -> Turn | None:
-    """The event of homes that have moved: a topic that is made or deleted changes one of both figures."""
-    if (now.here - before.here) * (now.elsewhere - before.elsewhere) >= 0:
+    """The event of homes that have moved.
+
+    A topic that is made or deleted changes one of the first two figures; one that has been copied since, and whose home
+    came here at once, does so too.
+    """
+    if (now.here - before.here) * (now.elsewhere - before.elsewhere) >= 0 and now.taken <= before.taken:
         return None
     return Turn(
         "HomeMoved",
-        f"{now.here} of the {sum(now)} topics of {stream} have their home in this cluster, and"
+        f"{now.here} of the {now.here + now.elsewhere} topics of {stream} have their home in this cluster, and"
         f" {now.elsewhere} elsewhere; before it were {before.here} and {before.elsewhere}",
     )
 

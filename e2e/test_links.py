@@ -218,13 +218,13 @@ def test_a_link_that_is_cut_goes_on_where_it_was_and_holds_nobody_back(pair: Pai
         with cut(pair.north, pair.south):
             load.write_on_for(CUT_S)
             kube.until("it is told", lambda: pair.condition("cut", "Connected")[0] == "False", timeout_s=NOTICED_S)
-            figures["noticed_s"] = time.monotonic() - since
+            figures["noticed_s"] = kube.below(time.monotonic() - since, NOTICED_S)
             assert pair.condition("cut", "Ready")[1] == "SourceSilent"
             status = (kube.get("replicationlink", "cut", pair.south.namespace) or {})["status"]
             assert status["state"] == "Connecting", status
             assert status["lagSeconds"] > 0, "nobody knows what was written since"
         figures["again_s"] = pair.await_link("cut", "Ready", "CaughtUp")
-        figures["source_without_a_write_s"] = load.history.longest_pause(since, time.monotonic())
+        figures["source_without_a_write_s"] = kube.below(load.history.longest_pause(since, time.monotonic()), PAUSE_S)
         history = load.finish()
         figures["records"] = len(history.times)
         await_copy(pair.north, pair.south, load.places)
@@ -233,7 +233,6 @@ def test_a_link_that_is_cut_goes_on_where_it_was_and_holds_nobody_back(pair: Pai
             "the group's cursors are there", lambda: cursors(pair.south, load.group, load.places) == wanted, every_s=1
         )
         assert {"LinkCreated", "SourceLost", "SourceConnected"} <= pair.told("cut")
-        assert float(figures["source_without_a_write_s"]) < PAUSE_S
 
 
 def test_the_copy_takes_over_and_gives_back(pair: Pair) -> None:

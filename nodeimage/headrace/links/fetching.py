@@ -60,11 +60,10 @@ class Fetching:
                 held += answer.bytes
                 kept.append(answer.at)
             elif answer.resume > pull.next:
-                pull.next = answer.resume
-                pull.commits(answer.resume, now)
+                pull.skips(answer.resume, now)
                 self._pulls.go_on(now, pull)
             elif not pull.is_behind or answer.ask != NO_NODE:
-                pull.commits(pull.next, now)
+                pull.skips(pull.next, now)
                 self._pulls.go_on(now, pull)
             else:
                 starved.append(pull)

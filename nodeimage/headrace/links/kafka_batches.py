@@ -2,37 +2,35 @@
 
 Headrace has no transactions yet, so what is copied must be what a consumer under `read_committed` would see: records
 of aborted transactions are left out, and so are control batches (the markers of transactions) and batches that
-compaction emptied. What is left out leaves a gap in the offsets, as on Kafka. Everything else stays as it is, byte for
-byte. A part of a batch at the end, where the answer was full, is cut off (KIP-74).
+compaction emptied. What is left out becomes an empty batch, as compaction leaves one, so that the offsets behind it
+count as read: a copy ends where its source ends, and a group that has read everything goes on there. Everything else
+stays as it is, byte for byte. A part of a batch at the end, where the answer was full, is cut off (KIP-74).
 """
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final
 
-from headrace.wire.batch import BatchHeader, batch_records, iter_batches
+from headrace.wire.batch import BatchHeader, batch_records, empty_batch, iter_batches
 
 _MARKER = struct.Struct(">hh")  # version, type
 _ABORT = 0
+_MOST: Final = 1 << 30
+"""Offsets of one empty batch."""
 
 
-class Kept(NamedTuple):
-    """Runs of whole batches, as views of what came. `resume`: the offset behind the last whole batch that came, if
-    that one was left out; else -1."""
+def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, since: int = 0) -> list[memoryview]:
+    """Runs of whole batches to be copied, as views of what came where it stays as it is.
 
-    runs: list[memoryview]
-    resume: int
-
-
-def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]]) -> Kept:
-    """What is to be copied; `aborted` are (producer id, first offset), as a fetch under read_committed tells.
+    `aborted` are (producer id, first offset), as a fetch under read_committed tells; `since` is the offset that was
+    asked for: an empty batch does not begin below.
 
     Raises `UnsupportedBatch` for message formats 0 and 1, and `CorruptBatch`.
     """
     coming = sorted(aborted, key=lambda each: each[1], reverse=True)
     under_way: set[int] = set()
     runs: list[memoryview] = []
-    resume = -1
+    left_out: tuple[int, int] | None = None
     for view in records:
         begin = at = 0
         for header, batch in iter_batches(view):
@@ -40,16 +38,26 @@ def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]]) -> K
             while coming and coming[-1][1] <= last:
                 under_way.add(coming.pop()[0])
             if _is_copied(header, batch, under_way):
-                resume = -1
+                if left_out is not None:
+                    runs.append(memoryview(empty_batch(*left_out)))
+                    left_out = None
             else:
                 if at > begin:
                     runs.append(view[begin:at])
                 begin = at + header.length
-                resume = last + 1
+                if last < since:
+                    at += header.length
+                    continue
+                if left_out is not None and last - left_out[0] > _MOST:
+                    runs.append(memoryview(empty_batch(*left_out)))
+                    left_out = None
+                left_out = (max(header.base_offset, since) if left_out is None else left_out[0], last)
             at += header.length
         if at > begin:
             runs.append(view[begin:at])
-    return Kept(runs, resume)
+    if left_out is not None:
+        runs.append(memoryview(empty_batch(*left_out)))
+    return runs
 
 
 def _is_copied(header: BatchHeader, batch: memoryview, under_way: set[int]) -> bool:

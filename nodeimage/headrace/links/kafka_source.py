@@ -205,19 +205,16 @@ class KafkaSource:
     async def _fetched(self, wanted: Wanted, result: FetchResult | None, response: FetchResponse) -> Fetched:
         if result is None and response.throttle_ms > 0:  # a quota's answer names no partition
             return Fetched(wanted.at, Code.THROTTLING_QUOTA_EXCEEDED)
-        resume = -1
         try:
             if result is not None:
                 result.high_watermark = result.last_stable
                 views = [memoryview(each) for each in result.records]
-                runs, resume = kept(views, result.aborted or ())
-                result.records = list(runs)
+                result.records = list(kept(views, result.aborted or (), since=wanted.offset))
         except UnsupportedBatch:
             return Fetched(wanted.at, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT)
         except CorruptBatch:
             return Fetched(wanted.at, Code.CORRUPT_MESSAGE)
         answer = await fetched(wanted, result)
-        answer.resume = Offset(resume) if resume > wanted.offset else answer.resume
         if answer.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION):
             self._topics.outdated()
         return answer

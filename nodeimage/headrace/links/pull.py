@@ -38,6 +38,7 @@ class Pull:
     """A partition of which something changed at the source."""
 
     __slots__ = (
+        "appended",
         "ask",
         "at",
         "behind_since",
@@ -52,6 +53,7 @@ class Pull:
         "limit",
         "log_start",
         "mark",
+        "met",
         "must_meet",
         "next",
         "reason",
@@ -68,7 +70,9 @@ class Pull:
         self.ask = NO_NODE
         """Who is fetched from where that is another node: it holds old offsets."""
         self.epoch: LeaderEpoch = NO_EPOCH
-        """The leader epoch that we met it in; without one it has to be met before it is fetched."""
+        """The leader epoch that we met it in. Apache Kafka tells none."""
+        self.met = False
+        """It has to be before it is fetched."""
         self.next: Offset = NO_OFFSET
         """What is fetched next. Everything below is appended here."""
         self.limit: Offset = NO_OFFSET
@@ -81,6 +85,8 @@ class Pull:
         """The highest high watermark that was heard of while a fetch was under way."""
         self.committed: Offset = NO_OFFSET
         """Everything below is committed here, as far as is known."""
+        self.appended: Offset = NO_OFFSET
+        """The end of what was appended last. From there to `next` the source has nothing to copy."""
         self.log_start: Offset = NO_OFFSET
         """Where to jump to."""
         self.must_meet = False
@@ -95,6 +101,17 @@ class Pull:
         self.behind_since = 0.0
         self.heard_at = 0.0
         """When `known` last rose."""
+
+    def meets(self, epoch: LeaderEpoch) -> None:
+        """Its leader at the source has told how it stands there."""
+        self.epoch = epoch
+        self.met = True
+        self.must_meet = False
+
+    def forget_meeting(self) -> None:
+        """It is to be met again before it is fetched."""
+        self.epoch = NO_EPOCH
+        self.met = False
 
     @property
     def goal(self) -> Offset:
@@ -116,9 +133,20 @@ class Pull:
             if self.mark == NO_OFFSET and high_watermark > self.committed:
                 self.mark, self.behind_since = high_watermark, now
 
+    def appends(self, end: Offset, following: Offset, now: float) -> None:
+        """Our log has everything below `end`, and the source nothing from there to `following`."""
+        self.appended = end
+        self.skips(following, now)
+
+    def skips(self, following: Offset, now: float) -> None:
+        """The source has nothing to copy from what was appended to `following`."""
+        self.next = following
+        if self.committed >= self.appended:
+            self.commits(following, now)
+
     def commits(self, offset: Offset, now: float) -> None:
         """Everything below `offset` is committed here."""
-        self.committed = max(self.committed, offset)
+        self.committed = max(self.committed, offset, self.next if offset >= self.appended else NO_OFFSET)
         if self.mark != NO_OFFSET and self.committed >= min(self.mark, self.goal):
             if self.goal > self.committed:
                 self.mark, self.behind_since = self.known, min(now, self.heard_at)

@@ -350,7 +350,7 @@ class Puller:
             before, count = standing.end, sum(map(len, fetched.records))
             standing.end = await append(self._broker, Came(at, fetched.records, before, standing.home), self)
             self.counters.appended(standing.end - before, count)
-            pulls.appended(self._loop.time(), at, Offset(max(standing.end, fetched.resume)))
+            pulls.appended(self._loop.time(), at, standing.end, Offset(max(standing.end, fetched.resume)))
         except Outdated:
             pulls.outdated(at)
         except HeadraceError as error:

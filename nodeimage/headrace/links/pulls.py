@@ -18,7 +18,7 @@ from headrace.ids import NodeId, Offset
 from headrace.links.effects import Jump, Locate, Looked, LookUp, Met
 from headrace.links.limits import Limits
 from headrace.links.pull import WAITS_AGAIN, Pull, Status
-from headrace.links.source import NO_EPOCH, NO_NODE, NO_OFFSET, SourceTopic, TopicPartition
+from headrace.links.source import NO_NODE, NO_OFFSET, SourceTopic, TopicPartition
 from headrace.links.source_feed import SourceFeed
 
 LED_ELSEWHERE: Final = frozenset({Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE, Code.REPLICA_NOT_AVAILABLE})
@@ -78,7 +78,7 @@ class Pulls:
         if moved:
             pull.leader = node
             pull.ask = NO_NODE
-            pull.epoch = NO_EPOCH
+            pull.forget_meeting()
         if pull.status is Status.IDLE or (moved and pull.status in (Status.LOCATE, Status.MEET, Status.DUE)):
             self.go_on(now, pull)
 
@@ -161,8 +161,7 @@ class Pulls:
             elif answer.reason:
                 self.fail(now, pull, answer.reason)
             else:
-                pull.epoch = answer.leader_epoch
-                pull.must_meet = False
+                pull.meets(answer.leader_epoch)
                 pull.hears(answer.high_watermark, now)
                 ends = NO_OFFSET != answer.empty_from <= pull.next < answer.high_watermark and not pull.stale
                 if ends and self._end_is_empty(now, pull, answer.high_watermark):
@@ -178,8 +177,7 @@ class Pulls:
             pull.log_start = pull.limit
             self.set(pull, Status.JUMP)
             return True
-        pull.next = high_watermark
-        pull.commits(high_watermark, now)
+        pull.skips(high_watermark, now)
         return False
 
     def not_met(self, now: float, partitions: Iterable[TopicPartition], reason: str) -> None:
@@ -189,11 +187,11 @@ class Pulls:
             if pull is not None and pull.status is Status.MEETING:
                 self.fail_there(now, pull, reason)
 
-    def appended(self, now: float, at: TopicPartition, end: Offset) -> None:
-        """What came of this partition is in our log; the next fetch begins at `end`."""
+    def appended(self, now: float, at: TopicPartition, end: Offset, following: Offset) -> None:
+        """What came of this partition is in our log, which ends at `end`; the next fetch begins at `following`."""
         pull = self.all.get(at)
         if pull is not None and pull.status is Status.APPENDING:
-            pull.next = end
+            pull.appends(end, following, now)
             pull.failures = 0
             pull.reason = ""
             self.go_on(now, pull)
@@ -236,7 +234,7 @@ class Pulls:
             self.set(pull, Status.IDLE)
         elif pull.leader not in self._feeds:
             self.set(pull, Status.LOCATE)
-        elif pull.must_meet or pull.epoch == NO_EPOCH:
+        elif pull.must_meet or not pull.met:
             self.set(pull, Status.MEET)
         else:
             self.set(pull, Status.DUE)
@@ -274,7 +272,7 @@ class Pulls:
     def fail_there(self, now: float, pull: Pull, reason: str) -> None:
         """Its node does not answer: somebody else may lead it by then."""
         pull.leader = pull.ask = NO_NODE
-        pull.epoch = NO_EPOCH
+        pull.forget_meeting()
         self.fail(now, pull, reason)
 
     def block(self, pull: Pull, reason: str, *, until: float) -> None:
@@ -287,7 +285,7 @@ class Pulls:
 
     def refused_there(self, now: float, pull: Pull, code: Code, reason: str, hint: NodeId = NO_NODE) -> None:
         """A node of the source would not meet it, or give of it. `hint`: who leads it, as that node says."""
-        pull.epoch = NO_EPOCH
+        pull.forget_meeting()
         pull.ask = NO_NODE
         if code in GONE:
             self._gone(now, pull)
@@ -314,7 +312,7 @@ class Pulls:
         for pull in self.all.values():
             if pull.status in (Status.MEET, Status.DUE) and node in (pull.leader, pull.ask):
                 pull.leader = pull.ask = NO_NODE
-                pull.epoch = NO_EPOCH
+                pull.forget_meeting()
                 self.block(pull, reason, until=until)
 
     def node_left(self, node: NodeId) -> None:
@@ -322,7 +320,7 @@ class Pulls:
         for pull in self.all.values():
             if node in (pull.leader, pull.ask):
                 pull.leader = pull.ask = NO_NODE
-                pull.epoch = NO_EPOCH
+                pull.forget_meeting()
                 if pull.status in (Status.MEET, Status.DUE, Status.MEETING, Status.FETCHING):
                     self.set(pull, Status.LOCATE)
 

@@ -307,6 +307,18 @@ def build_batch(
     return batch
 
 
+def empty_batch(first: int, last: int) -> bytearray:
+    """A batch without records, which says that none lie from offset `first` to `last`, 2^31 of them at most.
+
+    Kafka's compaction leaves such ones: readers go on behind them. It has no time, so that none leads to it.
+    """
+    batch = bytearray(BATCH_HEADER_SIZE)
+    length = BATCH_HEADER_SIZE - _LENGTH_PREFIX
+    _HEADER.pack_into(batch, 0, first, length, -1, MAGIC, 0, 0, last - first, -1, -1, -1, -1, -1, 0)
+    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
+    return batch
+
+
 def _put_varint(out: bytearray, value: int) -> None:
     value = (value << 1) ^ (value >> 63)
     while value > 0x7F:

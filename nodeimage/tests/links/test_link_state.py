@@ -223,7 +223,7 @@ class Driver:
         else:
             self.own[at] += records
             self.uncommitted.append((at, self.own[at], count))
-            self.state.pulls.appended(self.now, at, Offset(self.own[at]))
+            self.state.pulls.appended(self.now, at, Offset(self.own[at]), Offset(self.own[at]))
         self.begin()
 
     def commit(self) -> None:

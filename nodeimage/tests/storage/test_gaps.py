@@ -1,5 +1,5 @@
-"""Copies whose offsets have gaps within partitionlets, as those of a compacted topic: what the disk does to logs does
-not mind them."""
+"""Copies whose offsets have gaps within partitionlets, and empty batches, as those of a compacted topic: what the disk
+does to logs does not mind them."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.errors import Code
 from headrace.ids import Millis, Offset
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.batch import build_batch, read_batch, stamp
+from headrace.wire.batch import build_batch, empty_batch, iter_records, read_batch, stamp
 
 NewNode = Callable[..., Awaitable[Running]]
 Log = list[tuple[int, bytes, int]]
@@ -50,9 +50,12 @@ async def copies(node: Running, *names: str, stream: str = "/default") -> None:
 
 async def copy(node: Running, name: str, records: Log) -> None:
     """One batch at the offsets that its records have."""
-    base = records[0][0]
     batch = build_batch([(time, None, value, []) for _, value, time in records])
-    stamp(batch, Offset(base), 1)
+    stamp(batch, Offset(records[0][0]), 1)
+    await append(node, name, batch)
+
+
+async def append(node: Running, name: str, batch: bytearray) -> None:
     header = read_batch(memoryview(batch), from_client=False)
     (topic,) = await node.broker.topics.resolve_ids([name.encode().ljust(16, b"-")])
     while True:
@@ -69,7 +72,7 @@ async def copy(node: Running, name: str, records: Log) -> None:
 
 
 async def interleaved(node: Running, ends: dict[str, int], *, rounds: int = ROUNDS, since: int = T0) -> dict[str, Log]:
-    """Batches of topics in turn, with gaps of 0 to 5,000 offsets before each; what was added to each.
+    """Batches of topics in turn, with gaps of 0 to 5,000 offsets before each, or empty batches; what was added to each.
 
     `ends`: where each topic ends, moves on. `since`: the time of the first records.
     """
@@ -82,6 +85,8 @@ async def interleaved(node: Running, ends: dict[str, int], *, rounds: int = ROUN
                 (base + index, b"%s %d " % (name.encode(), base + index) + bytes(400), since + 1000 * serial + index)
                 for index in range(2)
             ]
+            if base > ends[name] and chance.random() < 0.5:
+                await append(node, name, empty_batch(ends[name], base - 1))
             await copy(node, name, records)
             logs[name] += records
             ends[name] = base + 2
@@ -97,8 +102,8 @@ async def check(node: Running, logs: dict[str, Log], stream: str = "/default") -
         for offset, _, _ in chance.sample(log, 5):
             first = next(each[0] for each in log if each[0] >= offset - 1)
             (result,) = (await node.call("fetch", (topic, 0, max(offset - 1, 0)))).values()
-            header = read_batch(memoryview(result.records[0])[:], from_client=False)
-            assert header.base_offset <= first <= header.base_offset + header.last_offset_delta
+            found = [each.offset for each in iter_records(memoryview(result.records[0]))]
+            assert next(each for each in found if each >= offset - 1) == first
         for _, _, time in chance.sample(log, 5):
             assert await by_time(node, topic, time) == next(each[0] for each in log if each[2] >= time)
         assert await by_time(node, topic, log[-1][2] + 1) == -1

@@ -29,6 +29,8 @@ from headrace.store.records import NodeRecord
 log = structlog.get_logger()
 
 ROUND_S: Final = 1.0
+ROUNDED_S: Final = 1e-6
+"""A round that begins so soon has begun: a clock that does not show it yet would have it probed again and again."""
 DOUBT_ROUND_S: Final = 0.3
 AGAIN_S: Final = 0.03
 """Before a refusal is asked to be confirmed."""
@@ -140,7 +142,8 @@ class Prober:
         """Until the next probe: when the next round begins, or soon while it is not clear how anybody is."""
         if self.is_in_doubt() and not self._sights[node].refused_twice:
             return DOUBT_ROUND_S
-        return ROUND_S - (self._loop.time() - self._origin) % ROUND_S
+        left = ROUND_S - (self._loop.time() - self._origin) % ROUND_S
+        return left if left > ROUNDED_S else left + ROUND_S
 
     async def _probe(self, watched: "_Watched") -> None:
         node = watched.node

@@ -1,8 +1,11 @@
 """Who is probed."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
+
+import pytest
 
 from headrace.control.prober import Prober
 from headrace.ids import NodeId
@@ -38,6 +41,21 @@ class Silence:
 
 def node(number: int, *, peer_port: int) -> NodeRecord:
     return NodeRecord(NodeId(number), UUID(int=number), UUID(int=number), "h", 9092, peer_port=peer_port)
+
+
+async def test_a_round_that_begins_within_a_rounding_error_is_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, peers = View(node(1, peer_port=1), node(2, peer_port=2)), Silence()
+    prober = Prober(own=OWN, view=view, peers=peers, changed=lambda: None)
+    try:
+        monkeypatch.setattr(prober, "is_in_doubt", lambda: False)
+        now = prober._loop.time()
+        monkeypatch.setattr(prober, "_loop", SimpleNamespace(time=lambda: now))
+        for since, pause in ((0.25, 0.75), (1.0, 1.0), (2.0 - 1e-7, 1.0), (2.0 - 1e-3, 1e-3)):
+            prober._origin = now - since
+            assert prober._pause(NodeId(2)) == pytest.approx(pause, abs=1e-6)
+            assert now + prober._pause(NodeId(2)) > now
+    finally:
+        await prober.close()
 
 
 async def test_a_node_that_has_not_been_up_yet_is_not_missed() -> None:

@@ -159,13 +159,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                     continue
             self._current = process
             self.steps += 1
+            if self.steps > self._most_steps:
+                raise AssertionError(f"{self.steps} steps by {self.now:.3f} s: this seems never to end")
             try:
                 handle.context.run(callback, *handle.args)
             except Exception as error:
                 self.problems.append(f"{process.name if process else 'world'}: {error!r} in {callback}")
         self._current = None
-        if self.steps > self._most_steps:
-            raise AssertionError(f"{self.steps} steps by {self.now:.3f} s: this seems never to end")
 
     def end(self) -> None:
         """Let go of everything: what is left holds files open."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SUBSCRIBED_S: Final = 60.0
+SUBSCRIBED_S: Final = 90.0
 BATCH_S: Final = 0.004
 ROUNDED_S: Final = 1e-6
 """Where whole milliseconds are divided down, the clock does not show them yet: who looks at it would not wait."""

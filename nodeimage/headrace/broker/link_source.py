@@ -30,7 +30,7 @@ from headrace.errors import Code, KafkaError
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-MAX_WAIT_MS: Final = 5_000
+MAX_WAIT_MS: Final = 30_000
 """So that a target that is gone is noticed, and so is a connection that is."""
 
 AnyTopicId = Annotated[bytes, msgspec.Meta(max_length=16)]

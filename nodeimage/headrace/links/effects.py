@@ -16,10 +16,11 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Wait for changes at a node: `changed`, or `poll_failed`."""
+    """Wait for changes at a node, so long at most: `changed`, or `poll_failed`."""
 
     node: NodeId
     since: FeedPlace | None
+    wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)

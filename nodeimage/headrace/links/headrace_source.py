@@ -16,6 +16,7 @@ from headrace.links.client import ANY, Client, Lane
 from headrace.links.errors import SourceUnreachable
 from headrace.links.fetch_answers import code_of, fetch_request, fetched
 from headrace.links.source import (
+    MOST_WAIT_MS,
     Announcement,
     Ceded,
     Changes,
@@ -36,7 +37,6 @@ from headrace.links.source import (
 
 VERSIONS: Final = (1, 1)
 """Of the link calls: the lowest and the highest that are spoken here."""
-LONGEST_WAIT_MS: Final = 5000
 MOST: Final = 10_000
 MOST_PARTITIONS: Final = 1_000_000
 """Of one topic."""
@@ -90,7 +90,7 @@ class HeadraceSource:
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
     ) -> Changes:
         """As `Source` says."""
-        wait_ms = min(wait_ms, LONGEST_WAIT_MS)
+        wait_ms = min(wait_ms, MOST_WAIT_MS)
         params = {"since": since, "topics": topics, "cursors": cursors, "wait_ms": wait_ms, "limit": min(limit, MOST)}
         if topics or cursors:
             self._teller = node

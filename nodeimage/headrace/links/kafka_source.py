@@ -21,6 +21,7 @@ from headrace.links.kafka_cursors import KafkaCursors
 from headrace.links.kafka_feed import KafkaFeed
 from headrace.links.kafka_topics import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, KafkaTopic, KafkaTopics
 from headrace.links.source import (
+    LEAST_WAIT_MS,
     NO_OFFSET,
     Announcement,
     Ceded,
@@ -87,7 +88,8 @@ class KafkaSource:
         feed = self._feeds.get(node)
         if feed is None:
             feed = self._feeds[node] = KafkaFeed(self._client, self._topics, node)
-        found = await feed.changes(since, wait_ms=wait_ms, limit=limit)
+        # Of topics and cursors Kafka tells nothing: they are looked at after each wait.
+        found = await feed.changes(since, wait_ms=min(wait_ms, LEAST_WAIT_MS), limit=limit)
         if found.reset:
             self._tables[node] = dict(self._topics.by_id)
         groups = await self._cursors.changed() if cursors else []

@@ -25,7 +25,7 @@ from headrace.errors import HeadraceError
 from headrace.ids import NodeId
 from headrace.links.cursors import Cursors
 from headrace.links.keeping import Plan, gone_at_source, is_copied, plan, source_problem
-from headrace.links.source import FeedPlace, Source, SourceTopic
+from headrace.links.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
 from headrace.links.topic_steps import carry_out
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ AGAIN_S: Final = 0.25
 LONGEST_AGAIN_S: Final = 30.0
 RELAY_S: Final = 20.0
 """A home that is a third cluster is told to the source by us only if it has not heard of it by then."""
-POLL_MS: Final = 5_000
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 15.0
 MOST_REFUSED: Final = 10_000
@@ -147,11 +146,14 @@ class Keeper:
             await self._greet()
         node = self._random.choice(self._nodes)
         place: FeedPlace | None = None
+        wait_ms = LEAST_WAIT_MS
         try:
             while True:
                 changes = await self._source.changes(
-                    node, place, topics=True, cursors=True, wait_ms=POLL_MS, limit=CHANGES
+                    node, place, topics=True, cursors=True, wait_ms=wait_ms, limit=CHANGES
                 )
+                quiet = not (changes.reset or changes.topics or changes.cursors)
+                wait_ms = longer(wait_ms) if quiet else LEAST_WAIT_MS
                 if changes.reset:
                     self.look_at_all()
                     self.cursors.look_at_all()

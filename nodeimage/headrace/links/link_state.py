@@ -23,7 +23,7 @@ from headrace.links.effects import Connect, Effect, ListTopics, Meet, Met, Poll
 from headrace.links.fetching import Fetching
 from headrace.links.limits import Limits
 from headrace.links.pulls import Pulls
-from headrace.links.source import Changes, SourceTopic, TopicPartition
+from headrace.links.source import LEAST_WAIT_MS, Changes, SourceTopic, TopicPartition
 from headrace.links.source_feed import SourceFeed
 
 DEFAULTS = Limits()
@@ -133,7 +133,8 @@ class LinkState:
         feed = self.feeds.get(node)
         if feed is None:
             return
-        feed.answered(now, changes.place, every_s=self.limits.poll_every_s)
+        quiet = not changes.reset and not changes.partitions
+        feed.answered(now, changes.place, every_s=self.limits.poll_every_s, quiet=quiet)
         if changes.reset:
             self._list.want(now, (node,))
         for at, high_watermark in changes.partitions:
@@ -145,6 +146,7 @@ class LinkState:
         feed = self.feeds.get(node)
         if feed is not None:
             feed.polling = False
+            feed.wait_ms = LEAST_WAIT_MS
             feed.poll_failures += 1
             feed.poll_at = now + self._pause(feed.poll_failures)
             self._greet_at = min(self._greet_at, feed.poll_at)
@@ -204,7 +206,7 @@ class LinkState:
             if feed.may_poll(now):
                 feed.polling = True
                 feed.asked_at = now
-                out.append(Poll(feed.node, feed.place))
+                out.append(Poll(feed.node, feed.place, feed.wait_ms))
         out += self.pulls.questions()
         if self._may_list and now >= self._list.at:
             self._list.under_way = True

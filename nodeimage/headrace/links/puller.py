@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-POLL_MS: Final = 5_000
 POLLED: Final = 10_000
 """Changes in one answer."""
 TOPICS: Final = 1_000
@@ -232,9 +231,9 @@ class Puller:
         """Carry out an effect; the event that tells of it. Raises HeadraceError."""
         state, now = self.state, self._loop.time
         match effect:
-            case Poll(node, since):
+            case Poll(node, since, wait_ms):
                 changes = await self._source.changes(
-                    node, since, topics=False, cursors=False, wait_ms=POLL_MS, limit=POLLED
+                    node, since, topics=False, cursors=False, wait_ms=wait_ms, limit=POLLED
                 )
                 return partial(self._changed, node, changes)
             case Fetch(number, node, wanted, max_bytes):

@@ -16,10 +16,17 @@ from typing import Any, NamedTuple, Protocol
 from headrace.errors import Code
 from headrace.ids import Home, LeaderEpoch, Millis, NodeId, Offset
 
+LEAST_WAIT_MS, MOST_WAIT_MS = 5_000, 30_000
+"""Of polls: the more have been answered with nothing, the longer the next one may wait."""
 NO_NODE = NodeId(-1)
 NO_OFFSET = Offset(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_HOME = Home(0, "")
+
+
+def longer(wait_ms: int) -> int:
+    """How long the next poll waits after a quiet one."""
+    return min(2 * wait_ms, MOST_WAIT_MS)
 
 
 class TopicPartition(NamedTuple):
@@ -214,7 +221,7 @@ class Source(Protocol):
     async def changes(
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
     ) -> Changes:
-        """What changed at `node`: at once if something has, else after `wait_ms` (5,000 at most) with nothing."""
+        """What changed at `node`: at once if something has, else after `wait_ms`, MOST_WAIT_MS at most, with nothing."""
         ...
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from headrace.ids import NodeId
 from headrace.links.fair_queue import FairQueue
-from headrace.links.source import FeedPlace, TopicPartition
+from headrace.links.source import LEAST_WAIT_MS, FeedPlace, TopicPartition, longer
 
 
 class SourceFeed:
@@ -25,6 +25,7 @@ class SourceFeed:
         "poll_failures",
         "polling",
         "retry_at",
+        "wait_ms",
     )
 
     def __init__(self, node: NodeId, now: float, *, fetch_bytes: int) -> None:
@@ -33,6 +34,8 @@ class SourceFeed:
         self.polling = False
         self.poll_at = now
         self.asked_at = now
+        self.wait_ms = LEAST_WAIT_MS
+        """Of the next poll."""
         self.poll_failures = 0
         """In a row."""
         self.failures = 0
@@ -49,8 +52,9 @@ class SourceFeed:
         self.fetch_bytes = fetch_bytes
         """Of the next fetch at most. Over a way that breaks before a long answer is there, short ones get through."""
 
-    def answered(self, now: float, place: FeedPlace, *, every_s: float) -> None:
-        """A poll ended; the next may begin `every_s` after it began."""
+    def answered(self, now: float, place: FeedPlace, *, every_s: float, quiet: bool) -> None:
+        """A poll ended, `quiet` with nothing; the next may begin `every_s` after it began."""
+        self.wait_ms = longer(self.wait_ms) if quiet else LEAST_WAIT_MS
         self.place = place
         self.polling = False
         self.poll_failures = 0

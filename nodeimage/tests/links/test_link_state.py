@@ -28,7 +28,7 @@ from headrace.links.effects import (
 from headrace.links.limits import Limits
 from headrace.links.link_state import LinkState, Phase
 from headrace.links.pull import Status
-from headrace.links.source import NO_NODE, Changes, FeedPlace, SourceTopic, TopicPartition
+from headrace.links.source import NO_EPOCH, NO_NODE, Changes, FeedPlace, SourceTopic, TopicPartition
 
 RECORD = 100
 """Bytes of a record, each a batch."""
@@ -140,7 +140,7 @@ class Driver:
         match effect:
             case Connect():
                 self.state.greeted(self.now, self.source.nodes)
-            case Poll(node, since):
+            case Poll(node, since, _):
                 changes = self.source.changes(node, since)
                 assert changes is not None
                 self.state.changed(self.now, node, changes)
@@ -196,7 +196,7 @@ class Driver:
         match effect:
             case Connect():
                 self.state.not_greeted(self.now, "away", refused=False)
-            case Poll(node, _):
+            case Poll(node, _, _):
                 self.state.poll_failed(self.now, node, "away")
             case ListTopics():
                 self.state.not_listed(self.now, "away")
@@ -623,3 +623,31 @@ def test_a_topic_that_a_node_of_the_source_does_not_know_yet_is_asked_for_again_
     assert driver.state.pulls.all[at].retry_at - driver.now < 1.0
     driver.settle()
     assert driver.behind() == []
+
+
+def test_a_source_that_tells_no_leader_epochs_is_met_once_and_fetched() -> None:
+    driver = Driver(ModelSource(2, 2, 2))
+    for partition in driver.source.partitions.values():
+        partition.epoch = NO_EPOCH
+        partition.end = 5
+    driver.settle()
+    assert not driver.behind()
+
+
+def test_polls_wait_longer_the_more_come_to_nothing_and_begin_anew_when_something_comes() -> None:
+    driver = Driver(ModelSource(1, 1, 1))
+    driver.settle()
+    waits = []
+    for _ in range(5):
+        (poll,) = [each for each in driver.under_way if isinstance(each, Poll)]
+        waits.append(poll.wait_ms)
+        driver.under_way.remove(poll)
+        assert poll.since is not None
+        driver.state.changed(driver.now, poll.node, Changes(poll.since, False, [], [], []))
+        driver.now += 1
+        driver.begin()
+    assert waits == [5_000, 10_000, 20_000, 30_000, 30_000]
+    driver.source.produce(next(iter(driver.source.partitions)), 1)
+    driver.settle()
+    (poll,) = [each for each in driver.under_way if isinstance(each, Poll)]
+    assert poll.wait_ms == 5_000

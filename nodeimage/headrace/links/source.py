@@ -221,7 +221,7 @@ class Source(Protocol):
     async def changes(
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
     ) -> Changes:
-        """What changed at `node`: at once if something has, else after `wait_ms`, MOST_WAIT_MS at most, with nothing."""
+        """What changed at `node`: at once if something has, else after `wait_ms` (MOST_WAIT_MS), with nothing."""
         ...
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:

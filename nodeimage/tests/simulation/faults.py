@@ -342,7 +342,7 @@ class Trouble:
         node = self._any(fault)
         if self._cluster.can_lose(node):
             node.kill()
-            for folder in sorted(node.folder.iterdir()):
+            for folder in sorted(node.folder.iterdir()) if node.folder.exists() else ():  # else it was lost before
                 if self._cluster.chance.random() < 0.5:
                     if folder.name.isdigit():
                         self._cluster.damaged.add(node.format_of(ContainerId(int(folder.name))))

@@ -302,6 +302,23 @@ async def test_a_source_cluster_that_is_not_there_is_named(world: World) -> None
     assert "source.clusterRef" in world.condition("ReplicationLink", "l")[2]
 
 
+async def test_a_link_whose_source_is_no_resource_any_more_is_shown_as_it_is(two: World) -> None:
+    two.declare("StreamCluster", "d", {"nodes": 1, "allowedNamespaces": {"names": ["*"]}}, namespace="far")
+    key = declared(two, **FAR)
+    await two.run(key)
+    assert status(two)["state"] == "CaughtUp"
+    younger = two.declare("ReplicationLink", "same", {**LINK, **FAR, "name": "l"})
+    two.api.remove("StreamCluster", "d")
+    two.watch()
+    the_link(two).update(state="Connecting", lag_seconds=45.0, last_error=f"{PASSWORD} is refused")
+    assert await two.once(key) == pytest.approx(links.LOOK_S, rel=0.11)
+    assert two.condition("ReplicationLink", "l")[1] == "NoCluster"
+    assert (status(two)["state"], status(two)["lagSeconds"]) == ("Connecting", 45.0)
+    assert PASSWORD not in json.dumps(status(two)), "its Secret is not looked at, and may be in an error"
+    await two.once(younger)
+    assert "state" not in two.api.one("ReplicationLink", "same")["status"], "it is not this one's"
+
+
 async def test_multi_home_has_the_source_copy_from_here_and_both_links_go_with_the_resource(two: World) -> None:
     two.declare("StreamCluster", "d", {"nodes": 1, "allowedNamespaces": {"names": ["*"]}}, namespace="far")
     key = declared(two, **FAR, mode="MultiHome")

@@ -42,7 +42,7 @@ from headrace_operator.kinds.link_status import (
     moved,
     turns,
 )
-from headrace_operator.kinds.references import Unresolved, resolve
+from headrace_operator.kinds.references import Unresolved, check_oldest, resolve
 from headrace_operator.specs import LinkSpec, milliseconds
 from headrace_operator.status import Condition
 
@@ -59,6 +59,8 @@ PATIENCE_S: Final = 45.0
 AT_ONCE: Final = 2
 """Calls under way for which a source is asked."""
 IN_TURN_S: Final = 3.0
+WITHOUT_WORDS: Final = frozenset({"link", "state", "lagRecords", "lagBytes", "lagSeconds", "groups", "partitions"})
+"""Figures of a status."""
 MOST_COUNTED: Final = 1000
 """Topics of a stream whose homes are counted."""
 ROOM: Final = 100
@@ -110,12 +112,28 @@ class Links(Kind[LinkSpec]):
             is_told = before.get("observedGeneration") == body["metadata"]["generation"]
             return kept(before) if is_told else [waits], {}, IN_TURN_S * random.uniform(0.5, 1.5)
         except Unheard as error:
-            return [error.condition], {}, self._again(AGAIN_S, AGAIN_EACH_S)
-        except Unresolved as error:
-            return [error.condition], {}, None  # the index calls again when that changes
+            return [error.condition], await self._as_it_is(body, spec), self._again(AGAIN_S, AGAIN_EACH_S)
+        except Unresolved as error:  # the index calls again when that changes
+            runs_on = await self._as_it_is(body, spec)
+            return [error.condition], runs_on, self._again(LOOK_S, LOOK_EACH_S) if runs_on else None
         except HeadraceError as error:
             return _failed(error, credentials), {}, self._again_after(error)
         return conditions, found, again
+
+    async def _as_it_is(self, body: Body, spec: LinkSpec) -> Figures:
+        """Of a link that runs on while it cannot be said what it is to be: its source is no resource any more, or such.
+
+        Without what it says in words, of which nobody knows here whether a part is secret.
+        """
+        try:
+            _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
+            check_oldest(self._cache, self._index, body)
+            shown = await self._shown(bootstrap, spec.name or body["metadata"]["name"])
+        except (HeadraceError, Unresolved):
+            return {}
+        if shown is None or (shown["stream"], shown["source_stream"]) != (spec.target.stream, spec.source.stream):
+            return {}
+        return {name: value for name, value in figures(shown, spec).items() if name in WITHOUT_WORDS}
 
     def _next_look(self, shown: Shown, conditions: Sequence[Condition]) -> float:
         """More often where something is about to become otherwise."""

@@ -60,22 +60,26 @@ def copy_cursors(connection: sqlite3.Connection, command: CopyCursors) -> list[C
             codes.append(Code.POLICY_VIOLATION)
         else:
             codes.append(Code.NONE)
-            if not command.only_newer or _is_newer(connection, command.group, topic, item):
+            if _counts(connection, command, topic, item):
                 items.append((topic, item))
     if items:
         _put(connection, group, command, items)
     return codes
 
 
-def _is_newer(connection: sqlite3.Connection, group: str, topic: TopicRow, item: Cursor) -> bool:
-    """Than what is stored."""
-    present = connection.execute(
-        'SELECT committed_at, "offset" FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?',
-        (group, topic.number, item.partition),
-    ).fetchone()
-    if present is None:
+def _counts(connection: sqlite3.Connection, command: CopyCursors, topic: TopicRow, item: Cursor) -> bool:
+    """Whether it is to be stored, by what stands."""
+    if not command.only_newer and item.expected is None:
         return True
-    committed_at, offset = present
+    present = connection.execute(
+        'SELECT "offset", committed_at FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?',
+        (command.group, topic.number, item.partition),
+    ).fetchone()
+    if item.expected is not None and (present or (-1, -1)) != item.expected:
+        return False
+    if not command.only_newer or present is None:
+        return True
+    offset, committed_at = present
     return bool(item.committed_ms > committed_at if item.committed_ms >= 0 else item.offset > offset)
 
 

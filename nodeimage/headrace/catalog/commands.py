@@ -239,7 +239,8 @@ class SetLogStart(CatalogCommand, frozen=True):
 class Cursor(Item, frozen=True):
     """A committed offset; `leader_epoch` -1 if the client gave none.
 
-    `committed_ms`: when another cluster took it, by its clock; -1: now, or not known.
+    `committed_ms`: when another cluster took it, by its clock; -1: now, or not known. `expected`: it is passed over
+    (NONE) unless the one that stands has this offset and this time, -1 and -1 for none; None: whatever stands.
     """
 
     topic_id: bytes
@@ -248,6 +249,7 @@ class Cursor(Item, frozen=True):
     leader_epoch: LeaderEpoch
     metadata: str = ""
     committed_ms: Millis = Millis(-1)
+    expected: tuple[Offset, Millis] | None = None
 
 
 class CommitCursors(CatalogCommand, frozen=True):

@@ -23,14 +23,14 @@ from headrace.catalog.commands import CopyCursors, Cursor
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow, TopicRow
 from headrace.errors import Code
-from headrace.ids import LeaderEpoch
+from headrace.ids import LeaderEpoch, Millis, Offset
 from headrace.links.keeping import home_of
 from headrace.links.source import CursorKey, Source, SourceCursor
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-__all__ = ["Cursors", "copy_command"]
+__all__ = ["Cursors", "copied", "is_newer", "stored_here"]
 
 log = structlog.get_logger(__name__)
 
@@ -178,7 +178,7 @@ class Cursors:
         for start in range(0, len(parts), GROUPS_AT_ONCE):
             some = parts[start : start + GROUPS_AT_ONCE]
             await asyncio.gather(
-                *(self._copy(group, copied, only_newer=only_newer) for (group, only_newer), copied in some)
+                *(self._copy(group, part, only_newer=only_newer) for (group, only_newer), part in some)
             )
 
     def _is_due(self, held: _Held, home: str, here: CursorRow | None, *, wins: bool) -> bool:
@@ -191,7 +191,8 @@ class Cursors:
         return wins or held.cursor.committed_ms < 0 or held.cursor.committed_ms > here.committed_at
 
     async def _copy(self, group: str, held: Sequence[_Held], *, only_newer: bool) -> None:
-        command = copy_command(group, [each.cursor for each in held], own=self._own, only_newer=only_newer)
+        items = [copied(each.cursor) for each in held]
+        command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, only_newer=only_newer)
         codes = await self._broker.catalog.submit(command)
         for each, code in zip(held, codes, strict=True):
             if code is not Code.LEADER_NOT_AVAILABLE:
@@ -203,27 +204,35 @@ class Cursors:
             del self._held[held.cursor.key]
 
 
-def copy_command(
-    group: str, cursors: Sequence[SourceCursor], *, own: str, only_newer: bool, moved: bool = False
-) -> CopyCursors:
-    """What stores a group's cursors as a source has them. See CopyCursors."""
-    items = [
-        Cursor(
-            topic_id=each.key.topic_id,
-            partition=each.key.partition,
-            offset=each.offset,
-            leader_epoch=LeaderEpoch(-1),  # of another cluster's epochs nobody here can make anything
-            metadata=each.metadata,
-            committed_ms=each.committed_ms,
-        )
-        for each in cursors
-    ]
-    return CopyCursors(group=group, items=items, now=now(), cluster=own, only_newer=only_newer, moved=moved)
+def copied(cursor: SourceCursor, *, expected: tuple[Offset, Millis] | None = None) -> Cursor:
+    """A cursor as a source has it."""
+    return Cursor(
+        topic_id=cursor.key.topic_id,
+        partition=cursor.key.partition,
+        offset=cursor.offset,
+        leader_epoch=LeaderEpoch(-1),  # of another cluster's epochs nobody here can make anything
+        metadata=cursor.metadata,
+        committed_ms=cursor.committed_ms,
+        expected=expected,
+    )
+
+
+def is_newer(cursor: SourceCursor, here: CursorRow | None) -> bool:
+    """Than what stands here, by the times that both bear, or by their offsets where the source tells no time."""
+    if here is None:
+        return True
+    if cursor.committed_ms < 0:
+        return cursor.offset > here.offset
+    return cursor.committed_ms > here.committed_at
 
 
 def _look(
     reader: Reader, ids: set[bytes], groups: set[str]
 ) -> tuple[Mapping[bytes, TopicRow], dict[CursorKey, CursorRow]]:
     """[blocking] The topics, and the groups' cursors here."""
-    here = {CursorKey(group, row.topic_id, row.partition): row for group in groups for row in reader.cursors(group)}
-    return reader.topics_by_id(ids), here
+    return reader.topics_by_id(ids), stored_here(reader, groups)
+
+
+def stored_here(reader: Reader, groups: Iterable[str]) -> dict[CursorKey, CursorRow]:
+    """[blocking] The groups' cursors in this cluster."""
+    return {CursorKey(group, row.topic_id, row.partition): row for group in groups for row in reader.cursors(group)}

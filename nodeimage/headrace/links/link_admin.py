@@ -366,8 +366,8 @@ class LinkAdmin:
                     found[topic_id] = UNKNOWN if UNKNOWN in (records, before) else before + records
 
         def behind(topic_id: bytes) -> int | None:
-            records = found.get(topic_id, 0 if heard else UNKNOWN)
-            return None if records == UNKNOWN else records
+            records = found.get(topic_id, 0)
+            return records if heard and records != UNKNOWN else None
 
         return behind
 

@@ -279,12 +279,13 @@ class Links:
         for name in names:
             keeper = self.keeper(name)
             puller = self.pullers.puller(name)
+            lacking = _behind(puller.state) if behind and puller is not None else {}
             told = LinkTold(
                 figures=self.pullers.figures(name),
                 failed=self.pullers.failed.get(name),
-                behind=_behind(puller.state) if behind and puller is not None else {},
+                behind=lacking,
                 settling=puller is not None and puller.stream in settling,
-                heard=puller is not None and puller.state.has_heard and puller.state.phase is not Phase.PAUSED,
+                heard=puller is not None and _has_heard(puller.state) and len(lacking) < MOST_BEHIND,
             )
             if keeper is not None:
                 told = msgspec.structs.replace(
@@ -319,6 +320,10 @@ def _same(old: LinkRow, new: LinkRow) -> bool:
     """Whether a keeper may go on; that the source has told who it is, it knows itself."""
     config = msgspec.structs.replace(new.config, source_cluster=old.config.source_cluster)
     return config == old.config and new._replace(config=old.config) == old
+
+
+def _has_heard(state: LinkState) -> bool:
+    return state.has_heard and state.phase is not Phase.PAUSED
 
 
 def _behind(state: LinkState) -> dict[bytes, int]:

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from headrace.broker.admin_steps import now
 from headrace.broker.chains import ends
-from headrace.catalog.commands import HomeChange, SetHome
+from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, SetHome
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import LinkRow, TopicRow
+from headrace.catalog.rows import CursorRow, LinkRow, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Home
-from headrace.links.cursors import copy_command
+from headrace.ids import Home, Millis, Offset
+from headrace.links.cursors import copied, is_newer, stored_here
 from headrace.links.keeping import DIVERGED, home_of
 from headrace.links.source import Ceded, Source, SourceCursor, TopicPartition
 from headrace.links.topic_steps import adopt
@@ -183,15 +184,20 @@ class Moving:
 
     async def _agree_with(self, source: Source, link: LinkRow, rows: Sequence[TopicRow]) -> list[Moved]:
         refused: dict[bytes, str] = {}
+        given: set[bytes] = set()
+        cursors: list[tuple[SourceCursor, CursorRow | None]] = []
         for start in range(0, len(rows), CEDED_AT_ONCE):
             ids = [row.topic_id for row in rows[start : start + CEDED_AT_ONCE]]
             ceded, faults = await self._cede(source, ids)
+            given |= ceded.keys()
+            if start + CEDED_AT_ONCE >= len(rows):
+                cursors = await self._newer_cursors(source, given)
             refused |= faults
             refused |= await self._adopt(source, ceded)
         moved = [row.topic_id for row in rows if row.topic_id not in refused]
         late = await self._until(self._unsettled, moved, SETTLED_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
-        await self._bring_cursors(source, {row.topic_id for row in rows if row.full_name not in late} & set(moved))
+        await self._bring_cursors(cursors, {row.topic_id for row in rows if row.full_name not in late} & set(moved))
         present = await self._broker.catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
         log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
         return [
@@ -276,29 +282,38 @@ class Moving:
                 await asyncio.sleep(LOOK_S)
         return {}
 
-    async def _bring_cursors(self, source: Source, moved: Set[bytes]) -> None:
-        """What was committed at the former home until now, and had not come here before the home did.
-
-        A group that has begun to work here keeps what it commits here.
-        """
+    async def _newer_cursors(self, source: Source, topics: Set[bytes]) -> list[tuple[SourceCursor, CursorRow | None]]:
+        """What was committed at the former home until it ceded, and has not come here yet; and what stands here."""
+        found: list[tuple[SourceCursor, CursorRow | None]] = []
         after = None
         try:
-            while moved:
+            while topics:
                 page = await source.cursors(after=after, limit=PAGE)
-                found = [each for each in page.cursors if each.key.topic_id in moved]
-                reached = await ends(self._broker, ((each.key.topic_id, each.key.partition) for each in found))
-                by_group: dict[str, list[SourceCursor]] = {}
-                for each in found:
-                    if each.offset <= reached.get((each.key.topic_id, each.key.partition), -1):
-                        by_group.setdefault(each.key.group, []).append(each)
-                for group, cursors in by_group.items():
-                    command = copy_command(group, cursors, own=self._own, only_newer=True, moved=True)
-                    await self._broker.catalog.submit(command)
+                wanted = [each for each in page.cursors if each.key.topic_id in topics]
+                groups = {each.key.group for each in wanted}
+                here = await self._broker.catalog.query(partial(stored_here, groups=groups))
+                found += [(each, here.get(each.key)) for each in wanted if is_newer(each, here.get(each.key))]
                 after = page.after
                 if after is None:
-                    return
+                    break
         except HeadraceError as error:
-            log.warning("newest cursors may not have come from the former home", source=source.name, reason=str(error))
+            log.warning("newest cursors may not come from the former home", source=source.name, reason=str(error))
+        return found
+
+    async def _bring_cursors(
+        self, cursors: Sequence[tuple[SourceCursor, CursorRow | None]], topics: Set[bytes]
+    ) -> None:
+        """Store those of topics that are whole here now, where nobody has committed here meanwhile."""
+        wanted = [(each, row) for each, row in cursors if each.key.topic_id in topics]
+        reached = await ends(self._broker, ((each.key.topic_id, each.key.partition) for each, _ in wanted))
+        by_group: dict[str, list[Cursor]] = {}
+        for each, row in wanted:
+            if each.offset <= reached.get((each.key.topic_id, each.key.partition), -1):
+                stands = (Offset(-1), Millis(-1)) if row is None else (row.offset, row.committed_at)
+                by_group.setdefault(each.key.group, []).append(copied(each, expected=stands))
+        for group, items in by_group.items():
+            command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, moved=True)
+            await self._broker.catalog.submit(command)
 
     # --- waiting
 

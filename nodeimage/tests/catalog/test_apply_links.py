@@ -261,6 +261,15 @@ def test_of_copied_cursors_the_newer_counts_where_it_is_asked_for(tables: Tables
     assert tables.apply(refused) == [Code.POLICY_VIOLATION]
     assert copied(7, 60, only_newer=True, moved=True) == (7, 60)
 
+    def expecting(offset: int, *expected: int) -> int:
+        cursor = Cursor(ID, 0, Offset(offset), LeaderEpoch(-1), expected=expected)  # type: ignore[arg-type]
+        assert tables.apply(CopyCursors("g", [cursor], NOW, HERE, moved=True)) == [Code.NONE]
+        (stored,) = tables.reader.cursors("g", [number])
+        return stored.offset
+
+    assert expecting(9, 6, 60) == expecting(9, -1, -1) == 7
+    assert expecting(9, 7, 60) == 9
+
 
 def test_commands_of_earlier_versions_are_read_as_they_were_meant() -> None:
     topic = ["/s", "t", ID, 1, {}, [1], [1]]

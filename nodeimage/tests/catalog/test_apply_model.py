@@ -277,6 +277,8 @@ class Model:
             else:
                 codes.append(Code.NONE)
                 known, at = item.committed_ms >= 0, item.committed_ms
+                if item.expected is not None and before.get(key, (-1, -1)) != item.expected:
+                    continue
                 if command.only_newer and key in before:
                     offset, stored = before[key]
                     if (at <= stored) if known else (item.offset <= offset):
@@ -414,7 +416,12 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         for _ in range(count):
             id_, partition = self.draw_partition(data)
             at = data.draw(st.just(Millis(-1)) | TIMES)
-            cursors.append(Cursor(id_, partition, Offset(data.draw(OFFSETS)), LeaderEpoch(-1), committed_ms=at))
+            stands = self.model.groups[group].cursors.get((id_, partition)) if group in self.model.groups else None
+            expected = data.draw(st.sampled_from([None, (-1, -1), (1, 1), stands or (-1, -1)]))
+            offset = Offset(data.draw(OFFSETS))
+            cursors.append(
+                Cursor(id_, partition, offset, LeaderEpoch(-1), committed_ms=at, expected=expected)  # type: ignore[arg-type]
+            )
         flags = data.draw(st.fixed_dictionaries({"only_newer": st.booleans(), "moved": st.booleans()}))
         command = CopyCursors(group, cursors, now, "a", **flags)
         assert self.apply(command) == self.model.copy(command)

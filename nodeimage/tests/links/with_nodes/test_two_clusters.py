@@ -11,6 +11,8 @@ from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, Se
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Millis, Offset
 from headrace.links import settling
+from headrace.links.links import Links, LinkTold
+from headrace.links.moving import Moving
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 
@@ -127,6 +129,46 @@ async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(so
     assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (3, 2)
     await south.commit("g", "t", 2, now=1_500)
     assert await at(2), "what is committed at the home counts"
+
+
+@pytest.mark.parametrize("ahead_ms", [-60_000, 60_000])
+async def test_a_commit_at_the_new_home_wins_whatever_the_former_homes_clock_says(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    await north.produce("t", b"a", b"b", b"c")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a", b"b", b"c"]))
+    (keeper,) = [held[1] for held in south.node.links._keepers.values()]
+    keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    at = south.broker.now()
+    await north.commit("g", "t", 1, now=at + ahead_ms)
+    await north.commit("h", "t", 1, now=at + ahead_ms)
+    bring = Moving._bring_cursors
+
+    async def after_a_commit_here(moving: Moving, *args: Any) -> None:
+        await south.commit("g", "t", 3, now=at)
+        await bring(moving, *args)
+
+    monkeypatch.setattr(Moving, "_bring_cursors", after_a_commit_here)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert (moved["moved"], moved["error"]) == (True, None)
+    assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (3, 1)
+
+
+async def test_what_lacks_is_unknown_where_a_node_does_not_answer(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    told = Links.told
+
+    async def with_a_silent_node(links: Links, *args: Any, **more: Any) -> list[dict[str, LinkTold]]:
+        return [*(await told(links, *args, **more)), {}]
+
+    monkeypatch.setattr(Links, "told", with_a_silent_node)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
+    assert (moved["moved"], moved["not_replicated"]) == (True, None)
 
 
 async def test_a_forced_move_sets_aside_what_only_the_old_home_had(south: OneNode, north: OneNode) -> None:

@@ -87,6 +87,11 @@ class Rolls:
         """Opens partitionlets in the containers that this node leads."""
         broker.catalog.on_applied(self._applied)
 
+    @property
+    def under_way(self) -> int:
+        """Rolls that are not over yet."""
+        return len(self._under_way)
+
     def due(self, partition: Partition) -> bool:
         """Its next batch belongs in a new partitionlet."""
         container = partition.container

@@ -443,7 +443,12 @@ class Trouble:
             self._cluster.loop.spawn(_closed(node.upper, container_id), node.process)
 
     async def _delete_container(self, fault: Fault) -> None:
-        """One in which nothing lives, and nothing is about to: closed and retired first, as by its leader."""
+        """One in which nothing lives, and nothing is about to: closed and retired first, as by its leader.
+
+        Or by hand, without a word to the catalog, which then takes rolls to it; but only once every node knows that it
+        is closed, and none rolls anything: what opens in it is lost.
+        """
+        by_hand = fault.roll < 0.5
         empty = []
         for _ in range(40):
             empty = [each for each in self._cluster.containers() if not lives_in(self._cluster, each)]
@@ -455,9 +460,10 @@ class Trouble:
                 container_records.change_container(
                     self._cluster.store, container_id, lambda now: replace(now, state="closed")
                 )
-                retired = self._retire(container_id)
+                retired = [] if by_hand else self._retire(container_id)
                 await asyncio.sleep(3.0)
-                if retired and not lives_in(self._cluster, container_id):
+                may_go = self._is_known_to_be_closed(container_id) if by_hand else bool(retired)
+                if may_go and not lives_in(self._cluster, container_id):
                     container_records.change_container(
                         self._cluster.store, container_id, lambda now: replace(now, state="deleted")
                     )
@@ -466,6 +472,16 @@ class Trouble:
                     self._roll_at_leader(fault, container_id)
             except HeadraceError as error:
                 self._cluster.trace(f"container {container_id} is not deleted: {error}")
+
+    def _is_known_to_be_closed(self, container_id: ContainerId) -> bool:
+        """To every node; and none of them rolls a partition now."""
+        for node in self._nodes:
+            if node.upper is None or not node.upper.is_ready or node.upper.broker.rolls.under_way:
+                return False
+            record = node.upper.broker.cluster.record(container_id)
+            if record is None or record.state == "open":
+                return False
+        return True
 
     def _retire(self, container_id: ContainerId) -> list[bool]:
         """Have the catalog place nothing more in a container; true is in the list once it has taken that."""

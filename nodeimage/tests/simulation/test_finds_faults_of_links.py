@@ -68,7 +68,7 @@ def has(kind: str, seed: int) -> bool:
         (settles_without_a_cut, "force", 10),
         (cuts_what_it_did_not_set_aside, "force", 10),
         (takes_writes_wherever_it_is, "move", 10),
-        (pulls_without_a_fence, "force", 30),
+        (pulls_without_a_fence, "force", 60),
         (asks_for_one_offset_too_far, "", 10),
     ],
 )

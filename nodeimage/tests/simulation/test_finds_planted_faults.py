@@ -233,7 +233,7 @@ def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:
     ],
 )
 def test_a_fault_planted_in_topics_is_found(planted: Planted, first: int) -> None:
-    assert _is_found(planted, islice(filter(has_topics, count(first)), 60)), "60 seeds did not notice it"
+    assert _is_found(planted, islice(filter(has_topics, count(first)), 120)), "120 seeds did not notice it"
 
 
 def _is_found(planted: Planted, seeds: Iterable[int]) -> bool:

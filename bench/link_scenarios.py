@@ -108,11 +108,11 @@ def _shares(pair: Pair, seconds: float) -> tuple[float, float]:
 
 def _idle(pair: HeadracePair, sizes: Sizes, links: Sequence[str]) -> Figures:
     """The clusters with these links, which are caught up, then without."""
-    time.sleep(sizes.idle_s)
+    time.sleep(sizes.link_rest_s)
     source, target = _shares(pair, sizes.link_idle_s)
     for name in links:
         pair.target_admin("link.delete", name=name)
-    time.sleep(sizes.idle_s)
+    time.sleep(sizes.link_rest_s)
     source_alone, target_alone = _shares(pair, sizes.link_idle_s)
     figures = {
         "source_percent": source,

@@ -42,7 +42,9 @@ class Sizes:
     requests: int = 200_000
     link_bytes: int = 300_000_000
     lag_s: float = 30.0
-    link_idle_s: float = 30.0
+    link_rest_s: float = 70.0
+    """Until polls of a quiet source wait as long as they may, and what a link that was deleted left to do is done."""
+    link_idle_s: float = 90.0
     links: int = 1_000
     limit_s: float = 300.0
 
@@ -66,6 +68,7 @@ QUICK = Sizes(
     requests=2_000,
     link_bytes=10_000_000,
     lag_s=3.0,
+    link_rest_s=1.0,
     link_idle_s=2.0,
     links=10,
     limit_s=120.0,

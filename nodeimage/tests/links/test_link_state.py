@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.errors import Code
 from headrace.ids import Home, LeaderEpoch, NodeId, Offset
+from headrace.links import fetching
 from headrace.links.effects import (
     Arrived,
     Connect,
@@ -28,7 +29,7 @@ from headrace.links.effects import (
 from headrace.links.limits import Limits
 from headrace.links.link_state import LinkState, Phase
 from headrace.links.pull import Status
-from headrace.links.source import NO_EPOCH, NO_NODE, Changes, FeedPlace, SourceTopic, TopicPartition
+from headrace.links.source import NO_EPOCH, NO_NODE, Changes, FeedPlace, SourceTopic, TopicPartition, Wanted
 
 RECORD = 100
 """Bytes of a record, each a batch."""
@@ -651,3 +652,19 @@ def test_polls_wait_longer_the_more_come_to_nothing_and_begin_anew_when_somethin
     driver.settle()
     (poll,) = [each for each in driver.under_way if isinstance(each, Poll)]
     assert poll.wait_ms == 5_000
+
+
+def test_a_fetch_without_the_leaders_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: what the source has at an offset by now may be of another history than the one that was compared."""
+
+    def unfenced(at: TopicPartition, offset: Offset, _epoch: LeaderEpoch, max_bytes: int) -> Wanted:
+        return Wanted(at, offset, NO_EPOCH, max_bytes)
+
+    monkeypatch.setattr(fetching, "Wanted", unfenced)
+    driver = Driver(ModelSource(1, 1, 1))
+    driver.source.produce(next(iter(driver.source.partitions)), 1)
+    for _ in range(1_000):
+        if not driver.step():
+            driver.now = max(driver.now + 1e-6, driver.state.wake_at(driver.now) or 0.0)
+            driver.begin()
+    assert driver.behind(), "records came though no leader was asked for in its epoch"

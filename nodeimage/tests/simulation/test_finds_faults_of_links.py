@@ -13,7 +13,7 @@ from headrace.broker import produce
 from headrace.ids import LeaderEpoch, Offset
 from headrace.links import fetching
 from headrace.links.settling import Settler
-from headrace.links.source import NO_EPOCH, TopicPartition, Wanted
+from headrace.links.source import TopicPartition, Wanted
 from simulation.linked import World, run_linked
 
 Planted = Callable[[], Any]
@@ -38,15 +38,6 @@ def takes_writes_wherever_it_is() -> Any:
     return mock.patch.object(produce, "refusal", return_value=None)
 
 
-def pulls_without_a_fence() -> Any:
-    """What the source has at an offset by now may be of another history than the one that was compared."""
-
-    def planted(at: TopicPartition, offset: Offset, _epoch: LeaderEpoch, max_bytes: int) -> Wanted:
-        return Wanted(at, offset, NO_EPOCH, max_bytes)
-
-    return mock.patch.object(fetching, "Wanted", planted)
-
-
 def asks_for_one_offset_too_far() -> Any:
     """A record is left out: offsets that are missing at a source count as contiguous."""
 
@@ -68,7 +59,6 @@ def has(kind: str, seed: int) -> bool:
         (settles_without_a_cut, "force", 10),
         (cuts_what_it_did_not_set_aside, "force", 10),
         (takes_writes_wherever_it_is, "move", 10),
-        (pulls_without_a_fence, "force", 60),
         (asks_for_one_offset_too_far, "", 10),
     ],
 )

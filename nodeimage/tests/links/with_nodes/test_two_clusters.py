@@ -241,8 +241,10 @@ async def test_a_forced_move_tells_how_many_records_are_known_to_lack(south: One
     await until(lambda: has(south, "t", [b"a"]))
     await until(lambda: has(south, "whole", [b"a"]))
     await south.admin("link.alter", name="l", throttle=1024)
-    for _ in range(2):  # the first takes what the throttle owes, and more
-        await north.produce("t", b"x" * 100_000, b"y")
+    big = b"x" * 100_000
+    await north.produce("t", big, b"y")  # takes what the throttle owes, and more
+    await until(lambda: has(south, "t", [b"a", big, b"y"]))
+    await north.produce("t", b"c", b"d")
 
     async def lag() -> bool:
         return bool((await south.admin("link.show", name="l"))["lag_records"] == 2)

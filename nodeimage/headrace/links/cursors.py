@@ -11,7 +11,6 @@ Level-triggered as the keeper is: what is lost in a crash, or dropped when too m
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -99,10 +98,10 @@ class Cursors:
         """Copy what changes, as long as that goes well. Raises HeadraceError."""
         while True:
             self._wake.clear()  # before anything is looked at: what is told meanwhile wakes it again
-            at = time.monotonic()
+            at = asyncio.get_running_loop().time()
             if at >= self._sweep_at:
                 await self._sweep()
-                self._sweep_at = time.monotonic() + SWEEP_S
+                self._sweep_at = asyncio.get_running_loop().time() + SWEEP_S
             while self._changed:
                 keys = list(self._changed)[:PAGE]
                 for key in keys:  # now: one that changes while the source answers is to be asked for again
@@ -114,7 +113,7 @@ class Cursors:
                     raise
                 self._hold(found, told=True)
             await self._release()
-            wait_s = LOOK_S if self._held else max(0.0, self._sweep_at - time.monotonic())
+            wait_s = LOOK_S if self._held else max(0.0, self._sweep_at - asyncio.get_running_loop().time())
             try:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
@@ -132,7 +131,7 @@ class Cursors:
                 return
 
     def _hold(self, cursors: Iterable[SourceCursor], *, told: bool) -> None:
-        at = time.monotonic()
+        at = asyncio.get_running_loop().time()
         for cursor in cursors:
             known = self._held.get(cursor.key)
             if known is None and len(self._held) >= MOST_HELD:
@@ -157,7 +156,7 @@ class Cursors:
         for each in held:
             row = rows.get(each.cursor.key.topic_id)
             if row is None or row.partitions <= each.cursor.key.partition:
-                if time.monotonic() - each.since > FORGOTTEN_S:
+                if asyncio.get_running_loop().time() - each.since > FORGOTTEN_S:
                     self._drop(each)
                 continue
             home = home_of(row, self._own).cluster

@@ -10,7 +10,6 @@ What happens when the source is away: the keeper tries again, with back-off from
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -124,13 +123,13 @@ class Keeper:
     async def _again_and_again(self, step: Callable[[], Awaitable[None]], what: str) -> None:
         pause = FIRST_PAUSE_S
         while True:
-            begun = time.monotonic()
+            begun = asyncio.get_running_loop().time()
             try:
                 await step()
             except HeadraceError as error:
                 self._note(error)
                 log.info("a link waits", link=self.link.name, at=what, reason=str(error))
-            if time.monotonic() - begun > LONGEST_PAUSE_S:
+            if asyncio.get_running_loop().time() - begun > LONGEST_PAUSE_S:
                 pause = FIRST_PAUSE_S
             await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -120,7 +120,8 @@ class Broker:
         self.redundancy = Redundancy(cluster.view)
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they came, which is that in which they are closed."""
         self.home_addresses: dict[str, str] = {}
         """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
         self.forwards: Forwards | None = None
@@ -216,12 +217,12 @@ class Broker:
 
     def connected(self, session: Connection) -> None:
         """A client connected."""
-        self.connections.add(session)
+        self.connections[session] = None
         self.counters.connections += 1
 
     def disconnected(self, session: Connection) -> None:
         """A client is gone."""
-        self.connections.discard(session)
+        self.connections.pop(session, None)
 
     def address(self, node_id: NodeId, session: Connection) -> Address | None:
         """The address by which this session's client reaches a node; None for one that is not known."""

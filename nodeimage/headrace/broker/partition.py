@@ -108,7 +108,7 @@ class Partition:
         """This node leads it no more: NOT_LEADER_OR_FOLLOWER, and whoever waits looks it up anew."""
         self.rolling = False
         """True while its open partitionlet is being sealed and the next one opened: appends wait."""
-        self.watchers: set[Watcher] | None = None
+        self.watchers: dict[Watcher, None] | None = None
         """None while there has been none: most partitions are written to and not waited for."""
         self.adopt(chain=chain, container=container, next_offset=next_offset, producers=producers, size=size)
         self.high_watermark = next_offset
@@ -276,12 +276,12 @@ class Partition:
     def watch(self, watcher: Watcher) -> None:
         """Wake `watcher` from now on."""
         if self.watchers is None:
-            self.watchers = set()
-        self.watchers.add(watcher)
+            self.watchers = {}
+        self.watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         """Wake it no more."""
         if self.watchers is not None:
-            self.watchers.discard(watcher)
+            self.watchers.pop(watcher, None)
             if not self.watchers:
                 self.watchers = None

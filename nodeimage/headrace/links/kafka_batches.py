@@ -9,14 +9,11 @@ stays as it is, byte for byte. A part of a batch at the end, where the answer wa
 
 import struct
 from collections.abc import Sequence
-from typing import Final
 
-from headrace.wire.batch import BatchHeader, batch_records, empty_batch, iter_batches
+from headrace.wire.batch import BatchHeader, batch_records, empty_batches, iter_batches
 
 _MARKER = struct.Struct(">hh")  # version, type
 _ABORT = 0
-_MOST: Final = 1 << 30
-"""Offsets of one empty batch."""
 
 
 def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, since: int = 0) -> list[memoryview]:
@@ -39,7 +36,7 @@ def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, s
                 under_way.add(coming.pop()[0])
             if _is_copied(header, batch, under_way):
                 if left_out is not None:
-                    runs.append(memoryview(empty_batch(*left_out)))
+                    runs += map(memoryview, empty_batches(*left_out))
                     left_out = None
             else:
                 if at > begin:
@@ -48,15 +45,12 @@ def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, s
                 if last < since:
                     at += header.length
                     continue
-                if left_out is not None and last - left_out[0] > _MOST:
-                    runs.append(memoryview(empty_batch(*left_out)))
-                    left_out = None
                 left_out = (max(header.base_offset, since) if left_out is None else left_out[0], last)
             at += header.length
         if at > begin:
             runs.append(view[begin:at])
     if left_out is not None:
-        runs.append(memoryview(empty_batch(*left_out)))
+        runs += map(memoryview, empty_batches(*left_out))
     return runs
 
 

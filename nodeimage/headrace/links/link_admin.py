@@ -203,11 +203,14 @@ class LinkAdmin:
             "topics": list(config.topics),
             "if_not_exists": True,
         }
+        await self._at_source(config, "link.create", params)
+
+    async def _at_source(self, config: LinkConfig, method: str, params: Mapping[str, Any]) -> None:
         try:
-            await self._call(config, "link.create", params)
+            await self._call(config, method, params)
         except KafkaError as error:
             raise KafkaError(
-                error.code, f"the source refuses the link that would pull from here, so none was made: {error}"
+                error.code, f"the source refuses the link that pulls from here, so nothing was changed: {error}"
             ) from error
 
     async def _call(self, config: LinkConfig, method: str, params: Mapping[str, Any], *, wait_ms: int = 0) -> Any:
@@ -231,8 +234,11 @@ class LinkAdmin:
         config = checked(msgspec.structs.replace(link.config, **given), stream=link.stream)
         if params.source is not None or params.credentials is not None:
             await self._greet(config)
-        if config.direction == BOTH and (link.config.direction != BOTH or params.topics is not None):
-            await self._reverse(link.name, link.stream, config)
+        if config.direction == BOTH:
+            if link.config.direction != BOTH:
+                await self._reverse(link.name, link.stream, config)
+            elif config.topics != link.config.topics:
+                await self._at_source(config, "link.alter", {"name": link.name, "topics": config.topics})
         outcome = await self._broker.catalog.submit(
             PutLink(name=link.name, stream=link.stream, config=config, now=now(), create=False)
         )

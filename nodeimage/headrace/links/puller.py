@@ -38,6 +38,7 @@ from headrace.links.effects import (
 )
 from headrace.links.errors import SourceRefuses
 from headrace.links.figures import Counters
+from headrace.links.jumping import jump
 from headrace.links.limits import Limits
 from headrace.links.link_state import LinkState
 from headrace.links.source import Changes, Fetched, Meeting, Source, TopicPartition
@@ -254,7 +255,7 @@ class Puller:
                 page = await self._source.topics(after=after, limit=TOPICS)
                 return lambda: state.listed(now(), page.topics, page.after)
             case Jump(at):
-                await self._jump(effect)
+                await jump(self._broker, self.name, effect, self._standings.of(at), committed=self.committed)
                 return lambda: state.pulls.jumped(now(), at)
 
     def _failed(self, effect: Effect, error: Exception) -> Event:
@@ -379,25 +380,3 @@ class Puller:
     def committed(self, at: TopicPartition, offset: Offset) -> None:
         """Everything below is committed here."""
         self.state.pulls.committed(self._loop.time(), at, offset)
-
-    # --- jumps
-
-    async def _jump(self, jump: Jump) -> None:
-        """The source has nothing between our end and there: let our partition go on there. Raises HeadraceError."""
-        at = jump.at
-        (topic,) = await self._broker.topics.resolve_ids([at.topic_id])
-        if not isinstance(topic, Topic):
-            raise topic
-        partition = await self._broker.partitions.leader(topic, at.partition)
-        standing = self._standings.of(at)
-        if standing is None or topic.home != standing.home or partition.next_offset != standing.end:
-            return  # it is looked at again
-        log.info(
-            "a copy goes on behind what its source lacks",
-            link=self.name,
-            topic=topic.row.full_name,
-            partition=at.partition,
-            end=standing.end,
-            start=jump.log_start,
-        )
-        await self._broker.rolls.settle_home(partition, standing.home, jump.log_start)

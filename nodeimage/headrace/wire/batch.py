@@ -38,6 +38,8 @@ _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
+_MOST_EMPTY: Final = 1 << 30
+"""Offsets of one empty batch."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -307,16 +309,19 @@ def build_batch(
     return batch
 
 
-def empty_batch(first: int, last: int) -> bytearray:
-    """A batch without records, which says that none lie from offset `first` to `last`, 2^31 of them at most.
+def empty_batches(first: int, last: int) -> list[bytearray]:
+    """Batches without records, which say that none lie from offset `first` to `last`; one, or one for each 2^30.
 
-    Kafka's compaction leaves such ones: readers go on behind them. It has no time, so that none leads to it.
+    Kafka's compaction leaves such ones: readers go on behind them. They have no time, so that none leads to them.
     """
-    batch = bytearray(BATCH_HEADER_SIZE)
-    length = BATCH_HEADER_SIZE - _LENGTH_PREFIX
-    _HEADER.pack_into(batch, 0, first, length, -1, MAGIC, 0, 0, last - first, -1, -1, -1, -1, -1, 0)
-    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
-    return batch
+    batches = []
+    for begin in range(first, last + 1, _MOST_EMPTY):
+        batch = bytearray(BATCH_HEADER_SIZE)
+        length, delta = BATCH_HEADER_SIZE - _LENGTH_PREFIX, min(last - begin, _MOST_EMPTY - 1)
+        _HEADER.pack_into(batch, 0, begin, length, -1, MAGIC, 0, 0, delta, -1, -1, -1, -1, -1, 0)
+        _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
+        batches.append(batch)
+    return batches
 
 
 def _put_varint(out: bytearray, value: int) -> None:

@@ -1,6 +1,10 @@
 """Seeds that found something once, each with what it was; and that a seed is all that a run depends on."""
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +71,25 @@ def test_the_same_seed_is_the_same_run(seed: int) -> None:
     assert first.digest == second.digest
     assert first.trace == second.trace
     assert run(seed + 1).digest != first.digest
+
+
+@pytest.mark.parametrize("runs", [("cluster", "run", 9), ("linked", "run_linked", 3)], ids=["cluster", "links"])
+def test_a_seed_is_the_same_run_in_every_process(runs: tuple[str, str, int]) -> None:
+    """Nothing that happens depends on hashes of strings, or on addresses in memory, which sets of objects go by."""
+    module, name, seed = runs
+    script = f"from simulation.{module} import {name} as run; print(run({seed}, kept_lines=1).digest)"
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2", "3")
+    }
+    assert len(digests) == 1
 
 
 def test_only_a_minority_of_wall_clocks_is_ever_off() -> None:

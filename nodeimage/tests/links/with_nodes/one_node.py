@@ -22,7 +22,7 @@ from headrace.links.addresses import parse_addresses
 from headrace.links.client import Client
 from headrace.links.security import Security
 from headrace.node import Node
-from headrace.wire.batch import Record, build_batch, iter_records, read_batch
+from headrace.wire.batch import Record, build_batch, iter_batches, iter_records, read_batch
 from headrace.wire.client import encode_admin_request
 from headrace.wire.produce import PartitionRecords
 
@@ -128,6 +128,11 @@ class OneNode:
 
     async def records(self, name: str, partition: int = 0, stream: str = "/s") -> list[Record]:
         """All committed records, as a consumer reads them."""
+        found, _ = await self.read(name, partition, stream)
+        return found
+
+    async def read(self, name: str, partition: int = 0, stream: str = "/s") -> tuple[list[Record], int]:
+        """All committed records, and the offset that a consumer comes to by them, and by empty batches."""
         leader = await self.partition(name, partition, stream)
         found: list[Record] = []
         at = leader.log_start
@@ -136,12 +141,12 @@ class OneNode:
             read = await read_all(self.broker, [(key, locate(self.broker, leader, at), 1 << 20)], 1 << 20)
             runs = read[key]
             assert not isinstance(runs, Exception), runs
-            new = [record for run in runs for record in iter_records(run) if record.offset >= at]
-            if not new:
+            found += [record for run in runs for record in iter_records(run) if record.offset >= at]
+            nexts = [head.base_offset + head.last_offset_delta + 1 for run in runs for head, _ in iter_batches(run)]
+            if max(nexts, default=0) <= at:
                 break
-            found += new
-            at = new[-1].offset + 1
-        return found
+            at = max(nexts)
+        return found, at
 
     async def values(self, name: str, partition: int = 0, stream: str = "/s") -> list[bytes | None]:
         return [record.value for record in await self.records(name, partition, stream)]

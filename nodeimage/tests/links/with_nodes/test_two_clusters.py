@@ -266,6 +266,12 @@ async def test_homes_on_both_sides_of_a_link_in_both_directions(south: OneNode, 
     await south.produce("of-south", b"s2")
     await until(lambda: has(south, "of-north", [b"n", b"n2"]))
     await until(lambda: has(north, "of-south", [b"s", b"s2"]))
+    await south.admin("link.alter", name="l", topics=["of-*"])
+    assert (await north.admin("link.show", name="l"))["topics"] == ["of-*"]
+    await north.admin("link.delete", name="l")
+    with pytest.raises(KafkaError, match="nothing was changed: there is no link"):
+        await south.admin("link.alter", name="l", topics=["*"])
+    assert (await south.admin("link.show", name="l"))["topics"] == ["of-*"]
 
 
 async def test_a_clash_is_refused_until_the_sources_topic_is_adopted(south: OneNode, north: OneNode) -> None:
@@ -426,6 +432,28 @@ async def test_a_copy_that_jumped_to_where_its_source_begins_is_a_source_itself(
     await until(lambda: has(leaf, "t", [b"a"]))
     await north.produce("t", b"b")
     await until(lambda: has(leaf, "t", [b"a", b"b"]))
+
+
+async def test_whoever_reads_to_the_end_of_a_copy_that_jumped_comes_there(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    await south.admin("link.pause", name="l")
+    for value in (b"b", b"c", b"d"):
+        await north.produce("t", value)
+    row = await north.row("t")
+    assert row is not None
+    await north.broker.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(4))]))
+    chain = (await south.partition("t")).chain
+    await south.admin("link.resume", name="l")
+    await until(lambda: caught_up(south))
+    copy = await south.partition("t")
+    await until(lambda: copy.high_watermark == 4)
+    assert (copy.log_start, copy.chain) == (0, chain), "it goes on where it was"
+    records, reached = await south.read("t")
+    assert ([record.value for record in records], reached) == ([b"a"], 4)
+    await north.produce("t", b"e")
+    await until(lambda: has(south, "t", [b"a", b"e"]))
 
 
 async def jumped(cluster: OneNode, name: str, offset: int) -> None:

@@ -1,0 +1,69 @@
+"""Lets a copy go on where its source has something again, which has nothing between our end and there.
+
+A copy that holds records gets empty batches for the offsets that are missing, as compaction leaves them: whoever reads
+to the end comes there, also if nothing comes behind. One that holds none begins there: its log start moves, by a roll.
+A crash leaves one that has gone on, or has not, or some of the empty batches: the next look jumps from there.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.broker.topic import Topic
+from headrace.ids import Offset
+from headrace.links.appending import Came, Outdated, append
+from headrace.links.effects import Jump
+from headrace.links.source import TopicPartition
+from headrace.links.standing import Standing
+from headrace.wire.batch import empty_batches
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = structlog.get_logger(__name__)
+
+
+class _Told:
+    """These bytes were never fetched, so no budget holds them."""
+
+    def __init__(self, committed: Callable[[TopicPartition, Offset], None]) -> None:
+        self.committed = committed
+
+    def released(self, count: int) -> None:
+        """Nothing."""
+
+
+async def jump(
+    broker: "Broker",
+    link: str,
+    wanted: Jump,
+    standing: Standing | None,
+    *,
+    committed: Callable[[TopicPartition, Offset], None],
+) -> None:
+    """Go on at `wanted.log_start`, or not, if our side is not as it was when that was asked for; see appending.Told for
+    `committed`. Raises HeadraceError."""
+    at = wanted.at
+    (topic,) = await broker.topics.resolve_ids([at.topic_id])
+    if not isinstance(topic, Topic):
+        raise topic
+    partition = await broker.partitions.leader(topic, at.partition)
+    if standing is None or topic.home != standing.home or partition.next_offset != standing.end:
+        return  # it is looked at again
+    log.info(
+        "a copy goes on behind what its source lacks",
+        link=link,
+        topic=topic.row.full_name,
+        partition=at.partition,
+        end=standing.end,
+        start=wanted.log_start,
+    )
+    if partition.next_offset == partition.log_start:
+        await broker.rolls.settle_home(partition, standing.home, wanted.log_start)
+        return
+    nothing = [memoryview(batch) for batch in empty_batches(standing.end, wanted.log_start - 1)]
+    try:
+        standing.end = await append(broker, Came(at, nothing, standing.end, standing.home), _Told(committed))
+    except Outdated:
+        return

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from bench import pairs, wire
 from bench.clients.fill import make_topics
@@ -189,19 +190,30 @@ def _lag_rows(name: str, rate: str) -> Iterator[Row]:
         yield Row(f"{name}_after_{share}", label, f"after_ack_{share}_ms", "ms", more_is_better=False, reach=2.0)
 
 
+_LAG_ROWS: Final = (
+    Row("full", "copied while produced flat out, 6 partitions, 1 KiB", "per_s", "records/s", reach=1.0),
+    Row("half_p50", "lag at half of that rate, p50", "p50_ms", "ms", more_is_better=False, reach=2.0),
+    Row("half_p99", "lag at half of that rate, p99", "p99_ms", "ms", more_is_better=False, below=1_000.0),
+    *_lag_rows("even", "20,000 records/s"),
+    *_lag_rows("slow", "100 records/s"),
+)
+_REPLICATED: Final = "three brokers on each side: "
+
 LINK_SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "link-lag",
-        (
-            Row("full", "copied while produced flat out, 6 partitions, 1 KiB", "per_s", "records/s", reach=1.0),
-            Row("half_p50", "lag at half of that rate, p50", "p50_ms", "ms", more_is_better=False, reach=2.0),
-            Row("half_p99", "lag at half of that rate, p99", "p99_ms", "ms", more_is_better=False, below=1_000.0),
-            *_lag_rows("even", "20,000 records/s"),
-            *_lag_rows("slow", "100 records/s"),
-        ),
+        _LAG_ROWS,
         _lag,
         nodes=pairs.NODES,
         paired=True,
+    ),
+    Scenario(
+        "link-lag-replicated",
+        tuple(replace(row, title=_REPLICATED + row.title) for row in _LAG_ROWS),
+        _lag,
+        nodes=pairs.NODES,
+        paired=True,
+        brokers=pairs.NODES,
     ),
     Scenario(
         "link-catch-up",

@@ -1,7 +1,7 @@
 """Two clusters and what copies from one to the other: Headrace with a link, Kafka with MirrorMaker 2.
 
 Kafka has one broker on each side, Headrace three nodes: the brokers then need not replicate, which is in Kafka's
-favour. Nothing is copied before `begin`.
+favour; or three as well, with three replicas of everything. Nothing is copied before `begin`.
 """
 
 import shutil
@@ -24,13 +24,13 @@ source.bootstrap.servers={source}
 target.bootstrap.servers={target}
 source->target.enabled=true
 source->target.topics={topics}
-replication.factor=1
-checkpoints.topic.replication.factor=1
-heartbeats.topic.replication.factor=1
-offset-syncs.topic.replication.factor=1
-offset.storage.replication.factor=1
-status.storage.replication.factor=1
-config.storage.replication.factor=1
+replication.factor={replicas}
+checkpoints.topic.replication.factor={replicas}
+heartbeats.topic.replication.factor={replicas}
+offset-syncs.topic.replication.factor={replicas}
+offset.storage.replication.factor={replicas}
+status.storage.replication.factor={replicas}
+config.storage.replication.factor={replicas}
 refresh.topics.interval.seconds=5
 """
 """The connect-mirror-maker.properties that Kafka ships, with our addresses and topics. Only the last line is none of
@@ -104,18 +104,21 @@ class HeadracePair(_Both):
 
 
 class KafkaPair(_Both):
-    """Two brokers, and one MirrorMaker 2 (connect-mirror-maker) with a heap of its own."""
+    """One or three brokers on each side, and one MirrorMaker 2 (connect-mirror-maker) with a heap of its own."""
 
     name = "kafka"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(KafkaServer(folder / "source"), KafkaServer(folder / "target"))
+    def __init__(self, folder: Path, *, brokers: int = 1) -> None:
+        super().__init__(KafkaServer(folder / "source", nodes=brokers), KafkaServer(folder / "target", nodes=brokers))
         self._folder = folder
+        self._replicas = min(brokers, NODES)
         self._mirror: Process | None = None
 
     def begin(self) -> None:
         properties = self._folder / "mirror-maker.properties"
-        text = MIRROR_MAKER.format(source=self.source.bootstrap, target=self.target.bootstrap, topics="link.*")
+        text = MIRROR_MAKER.format(
+            source=self.source.bootstrap, target=self.target.bootstrap, topics="link.*", replicas=self._replicas
+        )
         properties.write_text(text)
         common = ["-cp", jars.mirror_maker_classpath(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         java = shutil.which("java") or "java"
@@ -147,11 +150,12 @@ def admin(address: str, method: str, **params: object) -> Any:
     return answer["result"]
 
 
-def make(name: str, folder: Path) -> Pair:
-    """The pair of that name on fresh data in `folder`. Raises ValueError for another name."""
+def make(name: str, folder: Path, *, brokers: int = 1) -> Pair:
+    """The pair of that name on fresh data in `folder`; `brokers` of Kafka on each side. Raises ValueError for another
+    name."""
     match name:
         case "kafka":
-            return KafkaPair(folder)
+            return KafkaPair(folder, brokers=brokers)
         case "headrace":
             return HeadracePair(folder)
     raise ValueError(f"no pair named {name!r}; there are kafka and headrace")

@@ -68,7 +68,10 @@ def sample(
     busy = wait_until_idle(at_most_s=120.0 if idle else 0.0)
     taken: dict[str, Any] = {"server": server_name, "run": run, "busy_percent": busy}
     server: Server | pairs.Pair
-    server = pairs.make(server_name, folder) if scenario.paired else make(server_name, folder, nodes=scenario.nodes)
+    if scenario.paired:
+        server = pairs.make(server_name, folder, brokers=scenario.brokers)
+    else:
+        server = make(server_name, folder, nodes=scenario.nodes)
     try:
         if scenario.starts:
             server.start()

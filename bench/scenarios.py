@@ -106,6 +106,8 @@ class Scenario:
     """Of the server, or of each of the two clusters of a Headrace pair."""
     paired: bool = False
     """Whether it drives two clusters and what copies between them."""
+    brokers: int = 1
+    """Of each of the two clusters of a Kafka pair."""
     runs_at_most: int | None = None
     """For those that take minutes and repeat inside."""
     only: Sequence[str] = ("kafka", "headrace")

@@ -16,9 +16,9 @@ from typing import Final
 from headrace.ids import Home, Offset
 from headrace.links.source import HomeStart
 
-__all__ = ["divergence", "home_at", "is_behind"]
+__all__ = ["ENDLESS", "divergence", "home_at", "is_behind"]
 
-_ENDLESS: Final = Offset((1 << 63) - 1)
+ENDLESS: Final = Offset((1 << 63) - 1)
 
 
 def divergence(
@@ -59,4 +59,4 @@ def _from_zero(history: Iterable[HomeStart], origin: str) -> list[HomeStart]:
 
 
 def _start(history: Sequence[HomeStart], index: int) -> Offset:
-    return history[index].offset if index < len(history) else _ENDLESS
+    return history[index].offset if index < len(history) else ENDLESS

@@ -36,7 +36,7 @@ from headrace.links.choosing import TROUBLE_S, Candidate, choose
 from headrace.links.config import matches
 from headrace.links.figures import LinkFigures, figures
 from headrace.links.puller import Puller
-from headrace.links.source import Meeting, Source, TopicPartition
+from headrace.links.source import Source, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -67,7 +67,6 @@ class Pullers:
         *,
         open_source: Callable[[LinkRow], Source],
         on_higher: Callable[[str, bytes], None] = lambda _link, _topic_id: None,
-        on_diverged: Callable[[str, Meeting], None] = lambda _link, _meeting: None,
         on_ended: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """`open_source` may raise HeadraceError. The others are told which link found out (standing.py), `on_ended`
@@ -75,7 +74,6 @@ class Pullers:
         self._broker = broker
         self._open_source = open_source
         self._on_higher = on_higher
-        self._on_diverged = on_diverged
         self._on_ended = on_ended
         self._by_name: dict[str, Running] = {}
         self._by_stream: dict[StreamNumber, list[Running]] = {}
@@ -184,7 +182,6 @@ class Pullers:
             throttle=link.config.throttle,
             paused=link.state == PAUSED,
             on_higher=partial(self._on_higher, link.name),
-            on_diverged=partial(self._on_diverged, link.name),
             on_trouble=self._trouble_changed,
         )
         self._trouble[link.name] = self._broker.loop.time()

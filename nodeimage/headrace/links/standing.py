@@ -20,7 +20,7 @@ from headrace.broker.topic import Topic
 from headrace.catalog.reader import Reader
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Offset
-from headrace.links.comparing import divergence
+from headrace.links.comparing import ENDLESS, divergence
 from headrace.links.effects import Looked, Met
 from headrace.links.source import NO_OFFSET, HomeStart, Meeting, TopicPartition
 
@@ -134,10 +134,12 @@ class Standings:
         if meeting.home > standing.home:
             self._on_higher(at.topic_id)
             return Met(at, Code.NONE, reason=f"its home is {meeting.home.cluster} now, as the source says")
-        parted = divergence(standing.history, standing.origin, standing.end, meeting.history, meeting.origin)
+        # Of one home there is one history; two clusters that did not know of each other may have given the same home
+        # away, each with its own. What would come from there may be of the other one, also where we end before that.
+        parted = divergence(standing.history, standing.origin, ENDLESS, meeting.history, meeting.origin)
         if parted is not None:
             self._on_diverged(meeting)
-            return Met(at, Code.NONE, reason=f"holds records from offset {parted} on that are not its home's")
+            return Met(at, Code.NONE, reason=f"the source has another history from offset {parted} on")
         return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark, empty_from=meeting.empty_from)
 
 

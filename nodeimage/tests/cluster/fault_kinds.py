@@ -26,6 +26,8 @@ LOST = 0.02
 MOVED_S = 90.0
 """Within which a drained node is empty."""
 SCRUBBED_EACH_S = 0.5
+SCRUBBED_S = 300.0
+"""All that a node has may have to be read: after an hour of faults that takes more than a minute."""
 ROUND_TRIP_S = 0.005
 
 Fault = AbstractContextManager[str]
@@ -244,7 +246,8 @@ class Faults:
                 self._cluster.admin("scrub.start", node=node.number)  # nobody may read what was closed long ago
             return not left
 
-        until(f"what is damaged of {sorted(formats)} is made anew", made_anew, every_s=SCRUBBED_EACH_S)
+        what = f"what is damaged of {sorted(formats)} is made anew"
+        until(what, made_anew, timeout_s=SCRUBBED_S, every_s=SCRUBBED_EACH_S)
 
     def _is_as_before(self, node: Node, container: int, format: str) -> bool:
         """Whether a replica is the damaged one still, or on its way to another."""

@@ -416,6 +416,37 @@ async def test_a_home_taken_by_force_that_had_just_been_given_away_unheard_is_an
     await until(lambda: has(north, "t.diverged", [b"lost"]))
 
 
+async def test_a_home_that_two_clusters_gave_to_the_same_third_one_is_followed_by_both(
+    start: StartCluster, south: OneNode, north: OneNode
+) -> None:
+    west = await start("west")
+    await west.admin("stream.create", path="/s")
+    await west.produce("t", b"a")
+    row = await west.row("t")
+    assert row is not None
+    for cluster, value in ((north, b"n"), (south, b"s")):
+        await linked(cluster, west)
+        await until(lambda cluster=cluster: has(cluster, "t", [b"a"]))  # type: ignore[misc]
+        await cluster.admin("link.pause", name="l")
+        await cluster.admin("home.move", stream="/s", topics=["t"], force=True)
+        await cluster.produce("t", value)
+        given = await cluster.admin("home.cede", version=1, topic_ids=[row.topic_id], to=west.cluster_id)
+        assert given["topics"][0]["error"] == 0
+    homes = [found.home for found in (await north.row("t"), await south.row("t")) if found is not None]
+    assert homes[0] == homes[1], "two histories of one home"
+    await linked(west, north, name="n")
+    await until(lambda: home_is(west, "t", west))
+    await linked(west, south, name="s")
+    await until(lambda: has(west, "t", [b"a", b"n"]))
+    await west.produce("t", b"w")
+    for cluster in (north, south):
+        await cluster.admin("link.resume", name="l")
+    for cluster in (west, north, south):
+        await until(lambda cluster=cluster: has(cluster, "t", [b"a", b"n", b"w"]))  # type: ignore[misc]
+    await until(lambda: has(south, "t.diverged", [b"s"]))
+    assert await north.row("t.diverged") is None
+
+
 async def test_a_copy_that_jumped_to_where_its_source_begins_is_a_source_itself(
     start: StartCluster, south: OneNode, north: OneNode
 ) -> None:

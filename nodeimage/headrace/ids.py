@@ -1,6 +1,7 @@
 """The numbers that name things (DESIGN section 1), each a type of its own so that none passes for another."""
 
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
+from zlib import crc32
 
 NodeId = NewType("NodeId", int)
 """A storage node, and its Kafka broker id. Handed out by compare and set, never reused."""
@@ -21,23 +22,33 @@ Millis = NewType("Millis", int)
 """Milliseconds since 1970, UTC."""
 
 
+_GIVEN_BITS: Final = 20
+_TAKER_BITS: Final = 20
+HOMES: Final = 1 << 62
+"""Counters of homes that others tell lie below: so that there is always a next one."""
+
+
 class Home(NamedTuple):
-    """The home epoch of a topic: which cluster accepts writes, and how often that was moved. The highest wins."""
+    """The home epoch of a topic: which cluster accepts writes, and how often that was moved. The highest wins.
+
+    The counter is of how often the home was taken by force (23 bits), who took it last (20 bits of a hash), and how
+    often it was given away since (20 bits). Two clusters that do not hear of each other may each take a home, and give
+    it to the same third one, which may take one itself: no two of these are the same home, though one cluster may have
+    all of them, since each begins at offsets of its own.
+    """
 
     counter: int
     cluster: str
 
     def given_to(self, cluster: str) -> "Home":
-        """The next home, which this one gives away; its counter is odd.
-
-        A cluster that has not heard that a home was given to it may take one by force: the two must not be the same,
-        since they begin at different offsets.
-        """
-        return Home(self.counter + 1 + self.counter % 2, cluster)
+        """The next home, which this one gives away."""
+        return Home(self.counter + 1, cluster)
 
     def taken_by(self, cluster: str) -> "Home":
-        """The next home, which that cluster takes by force; its counter is even."""
-        return Home(self.counter + 2 - self.counter % 2, cluster)
+        """The next home, which that cluster takes by force: higher than any that this one has given away unheard."""
+        taken = (self.counter >> _GIVEN_BITS + _TAKER_BITS) + 1
+        taker = crc32(cluster.encode()) % (1 << _TAKER_BITS)
+        return Home((taken << _TAKER_BITS | taker) << _GIVEN_BITS, cluster)
 
 
 PARTITIONLET_BITS = 40

@@ -36,7 +36,7 @@ from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.errors import Code, KafkaError
-from headrace.ids import Home, Offset
+from headrace.ids import HOMES, Home, Offset
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -49,7 +49,7 @@ LOOK_S: Final = 0.05
 MOST_PATTERNS: Final = 100
 """Topics that a link made here names; with more of them it follows the whole stream."""
 
-Counter = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+Counter = Annotated[int, msgspec.Meta(ge=1, lt=HOMES)]
 Start = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Lists = dict[Index, Annotated[list[tuple[Counter, Cluster, Start]], msgspec.Meta(max_length=1000)]]
 Address = Annotated[str, msgspec.Meta(max_length=300, pattern=r"^[A-Za-z0-9._:\[\]-]+:[0-9]{1,5}$")]

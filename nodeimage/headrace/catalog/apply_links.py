@@ -8,7 +8,7 @@ import sqlite3
 import msgspec
 
 from headrace.catalog.apply_topics import require_stream, take_numbers
-from headrace.catalog.homes import put_pending, unsettle
+from headrace.catalog.homes import put_pending
 from headrace.catalog.link_commands import DeleteLink, HomeChange, PutLink, SetHome, SetLinkSource, SetLinkState
 from headrace.catalog.rows import PAUSED, RUNNING, LinkOutcome, LinkRow, TopicRow
 from headrace.catalog.selects import encode_link, select_link, select_topics_by_id
@@ -84,8 +84,6 @@ def _change_home(connection: sqlite3.Connection, topic: TopicRow | None, item: H
         return Code.UNKNOWN_TOPIC_ID
     home = Home(item.counter, item.cluster)
     if topic.home == home:
-        if item.again and item.lists is not None and home.counter > 0:
-            unsettle(connection, topic, item.lists)
         return Code.NONE
     if not item.cluster or home.counter <= 0 or (topic.home is not None and home < topic.home):
         return Code.FENCED_LEADER_EPOCH

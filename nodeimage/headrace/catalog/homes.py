@@ -49,22 +49,6 @@ def put_pending(connection: sqlite3.Connection, topic: int, lists: Mapping[int, 
         connection.execute("INSERT INTO pending_homes VALUES (?,?)", (topic, msgspec.msgpack.encode(lists)))
 
 
-def unsettle(connection: sqlite3.Connection, topic: TopicRow, lists: Mapping[int, Sequence[Start]]) -> None:
-    """Partitions whose histories differ from these are settled for the home that their topic has no more."""
-    differ = [
-        partition
-        for partition in range(topic.partitions)
-        if sorted(map(tuple, lists.get(partition, ()))) != _starts(connection, topic.number, partition)
-    ]
-    if not differ:
-        return
-    connection.executemany(
-        "DELETE FROM settled_homes WHERE topic = ? AND partition = ?",
-        [(topic.number, partition) for partition in differ],
-    )
-    put_pending(connection, topic.number, lists)
-
-
 def decode_lists(lists: bytes) -> dict[int, list[HomeStart]]:
     """From the `lists` column of pending_homes."""
     return _lists.decode(lists)
@@ -125,13 +109,6 @@ def _start_of(connection: sqlite3.Connection, topic: int, partition: int, home: 
     ).fetchone()
     start = found[0] if found is not None else first if home.counter else 0
     return HomeStart(*home, Offset(start))
-
-
-def _starts(connection: sqlite3.Connection, topic: int, partition: int) -> list[tuple[int, str, int]]:
-    of_partition = "topic = ? AND partition = ? ORDER BY counter, cluster"
-    return connection.execute(
-        f'SELECT counter, cluster, "offset" FROM home_starts WHERE {of_partition}', (topic, partition)
-    ).fetchall()
 
 
 def _put_starts(connection: sqlite3.Connection, topic: int, starts: Iterable[tuple[int, int, str, Offset]]) -> None:

@@ -88,8 +88,6 @@ class HomeChange(Item, frozen=True):
     counter: int
     cluster: str
     lists: dict[int, list[Start]] | None = None
-    again: bool = False
-    """The topic has this home already: partitions whose histories differ from `lists` are to be settled for it anew."""
 
 
 class SetHome(CatalogCommand, frozen=True):

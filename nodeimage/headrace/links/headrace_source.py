@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from headrace.errors import Code, KafkaError
-from headrace.ids import Home, LeaderEpoch, Millis, NodeId, Offset
+from headrace.ids import HOMES, Home, LeaderEpoch, Millis, NodeId, Offset
 from headrace.links.client import ANY, Client, Lane
 from headrace.links.errors import SourceUnreachable
 from headrace.links.fetch_answers import code_of, fetch_request, fetched
@@ -209,7 +209,7 @@ _At = Annotated[int, msgspec.Meta(ge=0, le=LAST_OFFSET)]
 _Known = Annotated[int, msgspec.Meta(ge=-1, le=LAST_OFFSET)]
 _Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
-_Counter = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Counter = Annotated[int, msgspec.Meta(ge=0, lt=HOMES)]
 _Cluster = Annotated[str, msgspec.Meta(max_length=64)]
 _Start = tuple[_Counter, _Cluster, _At]
 

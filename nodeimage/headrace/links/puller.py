@@ -41,9 +41,8 @@ from headrace.links.figures import Counters
 from headrace.links.jumping import jump
 from headrace.links.limits import Limits
 from headrace.links.link_state import LinkState
-from headrace.links.source import Changes, Fetched, Meeting, Source, TopicPartition
+from headrace.links.source import Changes, Fetched, Source, TopicPartition
 from headrace.links.standing import Standings
-from headrace.links.topic_steps import adopt
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -108,10 +107,7 @@ class Puller:
         self.state = LinkState(now=self._loop.time(), random=randomness, limits=limits or Limits(), throttle=throttle)
         if paused:
             self.state.pause(self._loop.time())
-        self._standings = Standings(
-            broker, stream=stream, is_pulled=is_pulled, on_higher=on_higher, on_diverged=self._diverged
-        )
-        self._adopting: set[bytes] = set()
+        self._standings = Standings(broker, stream=stream, is_pulled=is_pulled, on_higher=on_higher)
         self._elsewhere: OrderedDict[TopicPartition, None] = OrderedDict()
         self._interruptions = self.state.interruptions
         self._tasks: set[asyncio.Task[None]] = set()
@@ -258,24 +254,6 @@ class Puller:
             case Jump(at):
                 await jump(self._broker, self.name, effect, self._standings.of(at), committed=self.committed)
                 return lambda: state.pulls.jumped(now(), at)
-
-    def _diverged(self, meeting: Meeting) -> None:
-        """Our partition and the source's part under one home, as where two clusters gave it away to the same third one:
-        what the home itself says is its history."""
-        topic_id = meeting.at.topic_id
-        if meeting.home.counter and meeting.home.cluster == self.source_cluster and topic_id not in self._adopting:
-            self._adopting.add(topic_id)
-            self._spawn(self._tasks, self._adopt_again(topic_id))
-
-    async def _adopt_again(self, topic_id: bytes) -> None:
-        try:
-            topics = await self._source.topics_by_id([topic_id])
-            ours = [topic for topic in topics if topic.home.cluster == self.source_cluster]
-            await adopt(self._broker, self._source, ours, again=True)
-        except HeadraceError as error:
-            log.info("a history is not adopted yet", link=self.name, topic=topic_id.hex(), reason=str(error))
-        finally:
-            self._adopting.discard(topic_id)
 
     def _failed(self, effect: Effect, error: Exception) -> Event:
         state, now = self.state, self._loop.time

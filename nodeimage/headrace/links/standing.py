@@ -51,19 +51,14 @@ class Standings:
         stream: str,
         is_pulled: Callable[[Topic], bool],
         on_higher: Callable[[bytes], None],
-        on_diverged: Callable[[Meeting], None],
     ) -> None:
-        """`is_pulled`: whether this link, of all of the stream's, pulls a topic.
-
-        Told of a meeting: `on_higher` of a topic of which the source knows a higher home, `on_diverged` of a partition
-        that has records which are not of the source's history.
-        """
+        """`is_pulled`: whether this link, of all of the stream's, pulls a topic. `on_higher` is told of a topic of
+        which a meeting says that the source knows a higher home."""
         self._broker = broker
         self._own = broker.node.cluster_id
         self._stream = stream
         self._is_pulled = is_pulled
         self._on_higher = on_higher
-        self._on_diverged = on_diverged
         self._known: dict[TopicPartition, Standing] = {}
 
     def of(self, at: TopicPartition) -> Standing | None:
@@ -134,11 +129,9 @@ class Standings:
         if meeting.home > standing.home:
             self._on_higher(at.topic_id)
             return Met(at, Code.NONE, reason=f"its home is {meeting.home.cluster} now, as the source says")
-        # Of one home there is one history; two clusters that did not know of each other may have given the same home
-        # away, each with its own. What would come from there may be of the other one, also where we end before that.
+        # Of one home there is one history; if there were two, what comes from there could be of the other one.
         parted = divergence(standing.history, standing.origin, ENDLESS, meeting.history, meeting.origin)
         if parted is not None:
-            self._on_diverged(meeting)
             return Met(at, Code.NONE, reason=f"the source has another history from offset {parted} on")
         return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark, empty_from=meeting.empty_from)
 

@@ -88,11 +88,8 @@ async def meet_all(source: Source, topics: Sequence[SourceTopic]) -> dict[bytes,
     return found
 
 
-async def adopt(broker: "Broker", source: Source, topics: Sequence[SourceTopic], *, again: bool = False) -> set[bytes]:
-    """Take up the higher homes that these topics have at the source, with their histories; those still to be done.
-
-    `again`: the homes are ours already, and their histories are to become the source's, which is the home.
-    """
+async def adopt(broker: "Broker", source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
+    """Take up the higher homes that these topics have at the source, with their histories; those still to be done."""
     later: set[bytes] = set()
     for some in _batches(topics):
         met = await meet_all(source, some)
@@ -109,7 +106,6 @@ async def adopt(broker: "Broker", source: Source, topics: Sequence[SourceTopic],
                     index: [(start.counter, start.cluster, start.offset) for start in each.history]
                     for index, each in enumerate(met[topic.topic_id])
                 },
-                again=again,
             )
             for topic in some
             if topic.topic_id in met

@@ -75,12 +75,6 @@ def set_home(tables: Tables, counter: int, cluster: str, lists: Any = None) -> C
     return Code(code)
 
 
-def settled(tables: Tables) -> list[Home | None]:
-    topic = tables.reader.topic_by_id(ID)
-    assert topic is not None
-    return [tables.reader.settled([topic.number]).get((topic.number, index)) for index in range(topic.partitions)]
-
-
 def pieces(tables: Tables, topic: int) -> list[tuple[int, int]]:
     return [(row.first, row.end) for row in tables.reader.chain(topic)]
 
@@ -196,26 +190,6 @@ def test_a_roll_that_jumps_keeps_what_there_is_and_raises_the_log_start_where_th
     assert done.log_start == 50
     assert pieces(tables, number)[2:] == [(50, -1)]
     assert tables.reader.log_starts([number]) == {(number, 1): 50}
-
-
-def test_a_history_that_is_not_the_homes_is_taken_up_again_and_the_others_stay(tables: Tables) -> None:
-    number = make(tables, partitions=2)
-    set_home(tables, 2, THERE, {0: [(2, THERE, Offset(3))], 1: [(2, THERE, Offset(4))]})
-    for partition in range(2):
-        roll(tables, end=9, partition=partition, home=(2, THERE))
-    lists: Any = {0: [(1, "far", Offset(1)), (2, THERE, Offset(2))], 1: [(2, THERE, Offset(4))]}
-    for _ in range(2):
-        assert tables.apply(SetHome([HomeChange(ID, 2, THERE, lists, again=True)])) == [Code.NONE]
-        assert settled(tables) == [None, Home(2, THERE)]
-        assert tables.reader.pending([number]) == {number: lists}
-        assert [topic.topic_id for topic in tables.reader.unsettled()] == [ID]
-    roll(tables, end=9, home=(2, THERE), resume=Offset(1))
-    assert tables.reader.histories([number]) == {(number, 0): lists[0], (number, 1): lists[1]}
-    assert tables.reader.pending([number]) == {}
-    assert tables.apply(SetHome([HomeChange(ID, 2, THERE, lists, again=True)])) == [Code.NONE]
-    assert tables.reader.unsettled() == []
-    assert tables.apply(SetHome([HomeChange(ID, 2, THERE, {}, again=False)])) == [Code.NONE]
-    assert tables.reader.unsettled() == [], "the same home says nothing new"
 
 
 def test_a_roll_for_a_home_that_was_overtaken_leaves_the_history_to_the_next(tables: Tables) -> None:

@@ -116,18 +116,6 @@ class Topic:
         if all(self.settled.get(each) == self.home for each in range(len(self.chains))):
             self.pending = None
 
-    def settle_again(self, lists: dict[int, Starts]) -> None:
-        """Where the history is another one than this."""
-        differ = [
-            partition
-            for partition in range(len(self.chains))
-            if sorted(lists.get(partition, [])) != sorted(self.histories.get(partition, []))
-        ]
-        for partition in differ:
-            self.settled.pop(partition, None)
-        if differ:
-            self.pending = lists
-
 
 @dataclass
 class Group:
@@ -182,8 +170,6 @@ class Model:
             return Code.UNKNOWN_TOPIC_ID
         home = (item.counter, item.cluster)
         if home == topic.home:
-            if item.again and item.lists is not None and item.counter:
-                topic.settle_again(dict(item.lists))
             return Code.NONE
         if not item.counter or (topic.home is not None and home < topic.home):
             return Code.FENCED_LEADER_EPOCH
@@ -419,13 +405,9 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             assert chain is not None
             assert outcome.partitionlet.id == chain[-1].id
 
-    @rule(id_=IDS, home=HOMES, lists=st.none() | LISTS, again=st.booleans())
-    def set_home(
-        self, id_: bytes, home: tuple[int, str], lists: dict[int, list[tuple[int, str, Offset]]], again: bool
-    ) -> None:
-        if again and id_ in self.model.topics:
-            home = self.model.topics[id_].home or home
-        item = HomeChange(id_, *home, lists, again)
+    @rule(id_=IDS, home=HOMES, lists=st.none() | LISTS)
+    def set_home(self, id_: bytes, home: tuple[int, str], lists: dict[int, list[tuple[int, str, Offset]]]) -> None:
+        item = HomeChange(id_, *home, lists)
         assert self.apply(SetHome([item])) == [self.model.set_home(item)]
 
     @rule(data=st.data(), group=GROUPS, count=st.integers(0, 2), now=TIMES)

@@ -14,6 +14,10 @@ from pathlib import Path
 
 from cluster_nodes import Cluster, Node, until
 
+from headrace.errors import CorruptLog
+from headrace.log.chunk import load_body
+from headrace.log.files import FILE_HEAD_BYTES
+
 EXIT_DISK_FAILED = 70
 LONGEST_S = 6.0
 FIRST = 3
@@ -236,8 +240,11 @@ class Faults:
         count = min(len(full), self._chance.randint(1, MOST_DAMAGED))
         chosen = self._chance.sample(sorted(full), count)
         formats = {int(path.parent.name): self._cluster.format(node.number, int(path.parent.name)) for path in chosen}
-        harms = [_damage(path, self._chance) for path in chosen]
-        yield f"node {node.number} is killed, and damaged: {', '.join(harms) or 'it has no chunk that is full'}"
+        harms = [(path, harm) for path in chosen if (harm := _damage(path, self._chance))]
+        hurt = {int(path.parent.name) for path, _ in harms}
+        formats = {number: format for number, format in formats.items() if number in hurt}
+        told = ", ".join(harm for _, harm in harms) or "it has no full chunk in which anything lives"
+        yield f"node {node.number} is killed, and damaged: {told}"
         self._again(node)
 
         def made_anew() -> bool:
@@ -281,19 +288,39 @@ class Faults:
 
 
 def _damage(path: Path, chance: random.Random) -> str:
-    """Below its footer, which can be made again."""
-    start = int(path.stem)
-    frames = min(int(each.stem) for each in path.parent.glob("*.chunk") if int(each.stem) > start) - start
-    at = chance.randrange(frames)
+    """What was done to it, "" for nothing: where all is dead, or a gap. The footer can be made again, and is let be."""
+    living = _living(path)
+    if not living:
+        return ""
+    (within,) = chance.choices(living, [len(each) for each in living])
+    at = chance.choice(within)
+    where = f"{path.parent.name}/{path.stem}"
     with path.open("r+b") as file:
         if chance.random() < 0.3:
             file.truncate(at)
-            return f"{path.parent.name}/{start} is cut at {at}"
+            return f"{where} is cut at {at}"
         file.seek(at)
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 1 << chance.randrange(8)]))
-    return f"a bit of {path.parent.name}/{start} at {at}"
+    return f"a bit of {where} at {at}"
+
+
+def _living(path: Path) -> list[range]:
+    """The bytes of a full chunk that anybody may still read."""
+    start = int(path.stem)
+    try:
+        body = load_body(path)
+    except CorruptLog:  # not closed yet
+        newer = min(int(each.stem) for each in path.parent.glob("*.chunk") if int(each.stem) > start)
+        return [range(FILE_HEAD_BYTES, FILE_HEAD_BYTES + newer - start)]
+    found = [place for part in body.parts for place in part.all_controls()]
+    for part in body.parts:
+        for summary in part.summaries():
+            kept = body.dead.first_kept(summary.partitionlet)
+            places = part.places(summary.partitionlet, 0)
+            found += [(place.at, place.length) for place in places if place.last >= kept]
+    return [range(FILE_HEAD_BYTES + at, FILE_HEAD_BYTES + at + length) for at, length in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,9 @@ LINKS = 4_000_000_007
 BEGIN_S = 5.0
 """Faults come from then on: nodes are up, links made, and something is written."""
 LOOK_S = 1.0
-WRITES_S = 60.0
-"""After the last fault every partition takes writes within so long, at its home."""
+WRITES_S = 90.0
+"""After the last fault every partition takes writes within so long, at its home: a connection remembers for 60 s that a
+batch was refused, which may since have been stored, and set aside."""
 REST_S = 150.0
 """And so long it may take until all clusters agree."""
 
@@ -72,6 +73,8 @@ class World:
         self.over = False
         self.forced: set[str] = set()
         """Topics whose home somebody took by force."""
+        self.given_twice: set[str] = set()
+        """Topics that two clusters gave to a third one: its home moves from the lower of these homes to the higher."""
         self.written: list[Written] = []
         self.writers: list[LinkClient] = []
         self.names: list[str] = []

@@ -48,6 +48,8 @@ def draw_between(chance: random.Random, *, begin: float, length: float, count: i
         kind = chance.choices(names, weights)[0]
         lasts = chance.choice((0.3, 1.0, 3.0, 6.0)) * chance.uniform(0.5, 1.5)
         found.append(Fault(begin + chance.random() * length, kind, lasts, chance.random()))
+    if kinds is _WEIGHTS and chance.random() < 0.2:  # drawn last: the others are as they were without it
+        found.append(Fault(begin + chance.random() * length, "give twice", chance.choice((1.0, 3.0)), chance.random()))
     return sorted(found, key=lambda fault: fault.at)
 
 
@@ -173,6 +175,28 @@ class Between:
         takers = self._take(fault, force=True, count=2)
         ways = [(one.name, other.name) for one in takers for other in takers if one is not other]
         await self._cut_ways(fault, ways)
+
+    async def _give_twice(self, fault: Fault) -> None:
+        """Two clusters that take it by force, unheard of by each other and by a third one, give it to that."""
+        topic = self._topic(fault)
+        takers = self._take(fault, force=True, count=2)
+        others = [each for each in self._clusters if each not in takers and topic in each.topics_here()]
+        if len(takers) < 2 or not others or topic is None:
+            return
+        third = others[int(fault.roll * 1000) % len(others)]
+        self._world.given_twice.add(topic)
+        ways = [way for each in takers for way in self._ways_of(each.name)]
+        for way in ways:
+            self._world.wan.cut(*way)
+        await asyncio.sleep(fault.lasts)
+        for cluster in takers:
+            state = cluster.topics_here().get(topic)
+            if state is not None and state.home.cluster == cluster.name:
+                asked = {"version": 1, "topic_ids": [state.topic_id], "to": third.name}
+                self._operate(cluster, "home.cede", **asked)
+        await asyncio.sleep(fault.lasts)
+        for way in ways:
+            self._world.wan.heal(*way)
 
     async def _force_while_away(self, fault: Fault) -> None:
         """The home does not answer, and goes on by itself for a while."""

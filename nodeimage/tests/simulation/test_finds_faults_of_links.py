@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from headrace.broker import produce
-from headrace.ids import LeaderEpoch, Offset
+from headrace.ids import Home, LeaderEpoch, Offset
 from headrace.links import fetching
 from headrace.links.settling import Settler
 from headrace.links.source import TopicPartition, Wanted
@@ -38,6 +38,15 @@ def takes_writes_wherever_it_is() -> Any:
     return mock.patch.object(produce, "refusal", return_value=None)
 
 
+def makes_the_same_home_twice() -> Any:
+    """Of two clusters that gave a topic, which each had taken by force, to the same third one."""
+
+    def planted(home: Home, cluster: str) -> Home:
+        return Home(home.counter + 2 - home.counter % 2, cluster)
+
+    return mock.patch.object(Home, "taken_by", planted)
+
+
 def asks_for_one_offset_too_far() -> Any:
     """A record is left out: offsets that are missing at a source count as contiguous."""
 
@@ -59,6 +68,7 @@ def has(kind: str, seed: int) -> bool:
         (settles_without_a_cut, "force", 10),
         (cuts_what_it_did_not_set_aside, "force", 10),
         (takes_writes_wherever_it_is, "move", 10),
+        (makes_the_same_home_twice, "give twice", 10),
         (asks_for_one_offset_too_far, "", 10),
     ],
 )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from headrace.control.changes import PutContainer, Wait
+from headrace.control.heirs import is_in_sync
 from headrace.control.observed import CATALOG, OPEN, Observed
 from headrace.control.placement import Held, choose_members, least_needed
 from headrace.ids import ContainerId, NodeId
@@ -47,7 +48,7 @@ class Replication:
             names = ", ".join(str(node) for node in added)
             reason = f"{len(lasting)} of {record.wanted} replicas are on nodes that stay; node {names} gets one"
             return self._put(structs.replace(record, replicas=(*record.replicas, *added)), reason)
-        safe = [node for node, _ in record.in_sync if node in lasting and observed.is_alive(node, now)]
+        safe = [node for node, _ in record.in_sync if node in lasting and self._is_safe(record, node)]
         leaving = [node for node in record.replicas if node not in lasting and node != record.primary]
         # One that is only dead may come back and catch up: it leaves when it is not missed. One that has to go leaves
         # when as many are in sync as there are nodes for.
@@ -62,6 +63,16 @@ class Replication:
             reason = f"node {record.primary} is drained, and no other node can take its replica"
             return Wait(record.container_id, reason)
         return None
+
+    def _is_safe(self, record: ContainerRecord, node: NodeId) -> bool:
+        """Whether what the in-sync set says of a node holds still. It may have lost its folder, and be back."""
+        replica = self._observed.replica(node, record.container_id)
+        return (
+            self._observed.is_alive(node, self._now)
+            and is_in_sync(self._observed, record, node)
+            and replica is not None
+            and not replica.damaged
+        )
 
     def _stand_in(self, record: ContainerRecord) -> PutContainer | None:
         """Empty replicas, none of them in sync: an unclean recovery (invariant 15) may let one lead."""

@@ -73,6 +73,18 @@ def test_a_drained_nodes_replicas_leave_once_others_are_in_sync(three: World) ->
     assert all(len(record.in_sync) == 3 for record in three.containers.values())
 
 
+def test_a_drained_node_keeps_its_replica_while_one_that_counts_as_in_sync_has_lost_its_own(three: World) -> None:
+    """The in-sync set is as it was until its primary hears of it, and names what is no more."""
+    three.mark(3, draining=True)
+    for lost in ({"format": "another"}, {"damaged": True}):
+        three.replica(2, 2, **lost)
+        assert 2 not in three.put()
+        three.has_no_replica(2, 2)
+        assert 2 not in three.put()
+        three.replica(2, 2)
+        assert set(three.put()[2].replicas) == {1, 2}
+
+
 def test_a_node_is_drained_though_there_is_no_other_if_the_minimum_allows(three: World) -> None:
     three.mark(3, draining=True)
     three.settle()

@@ -31,6 +31,7 @@ FOUND = {
     100703: "the catalog's log could not be read where it was to be applied: the process ended, and again, for ever",
     100848: "the header of a frame in a regrouped chunk was damaged: the frame was sent on as a gap",
     108006: "a round of probes began less than a rounding error from now: probes were sent for ever in that moment",
+    114532: "a drained node gave up its replica while one that counted as in sync had just lost its folder",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

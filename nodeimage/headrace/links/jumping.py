@@ -1,12 +1,13 @@
 """Lets a copy go on where its source has something again, which has nothing between our end and there.
 
 A copy that holds records gets empty batches for the offsets that are missing, as compaction leaves them: whoever reads
-to the end comes there, also if nothing comes behind. One that holds none begins there: its log start moves, by a roll.
+to the end comes there, also if nothing comes behind. One that holds none begins there: its log start moves, by a roll;
+and so it goes on behind a gap of more offsets than anybody writes, since a source may say anything.
 A crash leaves one that has gone on, or has not, or some of the empty batches: the next look jumps from there.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 log = structlog.get_logger(__name__)
+
+LARGEST_GAP: Final = 1 << 40
 
 
 class _Told:
@@ -59,7 +62,8 @@ async def jump(
         end=standing.end,
         start=wanted.log_start,
     )
-    if partition.next_offset == partition.log_start:
+    gap = wanted.log_start - standing.end
+    if partition.next_offset == partition.log_start or gap > LARGEST_GAP:
         await broker.rolls.settle_home(partition, standing.home, wanted.log_start)
         return
     nothing = [memoryview(batch) for batch in empty_batches(standing.end, wanted.log_start - 1)]

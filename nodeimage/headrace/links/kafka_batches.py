@@ -10,7 +10,7 @@ stays as it is, byte for byte. A part of a batch at the end, where the answer wa
 import struct
 from collections.abc import Sequence
 
-from headrace.wire.batch import BatchHeader, batch_records, empty_batches, iter_batches
+from headrace.wire.batch import MOST_EMPTY, BatchHeader, batch_records, empty_batches, iter_batches
 
 _MARKER = struct.Struct(">hh")  # version, type
 _ABORT = 0
@@ -45,6 +45,9 @@ def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, s
                 if last < since:
                     at += header.length
                     continue
+                if left_out is not None and last - left_out[0] >= MOST_EMPTY:  # offsets may be anything
+                    runs += map(memoryview, empty_batches(*left_out))
+                    left_out = None
                 left_out = (max(header.base_offset, since) if left_out is None else left_out[0], last)
             at += header.length
         if at > begin:

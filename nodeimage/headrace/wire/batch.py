@@ -38,7 +38,7 @@ _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
-_MOST_EMPTY: Final = 1 << 30
+MOST_EMPTY: Final = 1 << 30
 """Offsets of one empty batch."""
 
 _INT16 = struct.Struct(">h")
@@ -315,9 +315,9 @@ def empty_batches(first: int, last: int) -> list[bytearray]:
     Kafka's compaction leaves such ones: readers go on behind them. They have no time, so that none leads to them.
     """
     batches = []
-    for begin in range(first, last + 1, _MOST_EMPTY):
+    for begin in range(first, last + 1, MOST_EMPTY):
         batch = bytearray(BATCH_HEADER_SIZE)
-        length, delta = BATCH_HEADER_SIZE - _LENGTH_PREFIX, min(last - begin, _MOST_EMPTY - 1)
+        length, delta = BATCH_HEADER_SIZE - _LENGTH_PREFIX, min(last - begin, MOST_EMPTY - 1)
         _HEADER.pack_into(batch, 0, begin, length, -1, MAGIC, 0, 0, delta, -1, -1, -1, -1, -1, 0)
         _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
         batches.append(batch)

@@ -68,8 +68,9 @@ def test_an_empty_batch_does_not_begin_below_what_was_asked_for() -> None:
 def test_very_many_offsets_are_several_empty_batches() -> None:
     views = [memoryview(marker(at << 30, COMMIT, 7)) for at in range(4)]
     many = 1 << 30
-    whole = [(at * many, (at + 1) * many - 1, 0) for at in range(3)]
-    assert spans(kept(views, [])) == [*whole, (3 * many, 3 * many, 0)]
+    assert spans(kept(views, [])) == [(at * many, at * many, 0) for at in range(4)]
+    views = [memoryview(marker(at, COMMIT, 7)) for at in (0, many - 1, many, 1 << 61)]
+    assert spans(kept(views, [])) == [(0, many - 1, 0), (many, many, 0), (1 << 61, 1 << 61, 0)]
 
 
 def test_what_is_damaged_is_told() -> None:

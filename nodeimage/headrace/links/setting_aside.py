@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.broker.admin_steps import now
+from headrace.broker.chains import ends
 from headrace.broker.commits import committed_to
 from headrace.catalog.commands import CreatePartitions, CreateTopics, NewTopic
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.errors import Code, KafkaError
 from headrace.ids import Offset
-from headrace.links.diverged import aside_batches, diverged_name
+from headrace.links.diverged import Kept, aside_batches, diverged_name, place_of
 from headrace.links.keeping import home_of
 from headrace.links.source import HomeStart
 from headrace.peer.messages import AppendOnce
-from headrace.wire.batch import iter_batches, read_batch
+from headrace.wire.batch import batch_records, iter_batches, read_batch
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -58,6 +59,7 @@ async def keep_aside(
     Into which topic, and how many records. Raises HeadraceError.
     """
     name = diverged_name(row.stream, row.name)
+    already = await _kept_already(broker, row, name, partition, first=first, end=end)
     kept = 0
     target: TopicRow | None = None
     at = first
@@ -79,6 +81,7 @@ async def keep_aside(
                         parted=parted,
                         history=history,
                         origin=origin,
+                        kept=already,
                     ):
                         if target is None:
                             target = await _target(broker, row, name, partition)
@@ -88,6 +91,37 @@ async def keep_aside(
 
 
 # --- the diverged topic
+
+
+async def _kept_already(
+    broker: "Broker", row: TopicRow, name: str, partition: int, *, first: Offset, end: Offset
+) -> set[Kept]:
+    """Of the records of `row` from `first` to `end`, those that the diverged topic has. Raises KafkaError where it
+    cannot be read: else they might be there twice."""
+
+    def look(reader: Reader) -> tuple[TopicRow | None, list[PartitionletRow]]:
+        found = reader.topic(row.stream, name)
+        return found, [] if found is None else reader.chain(found.number, partition)
+
+    topic, chain = await broker.catalog.query(look)
+    if topic is None or not chain:
+        return set()
+    reached = (await ends(broker, [(topic.topic_id, partition)])).get((topic.topic_id, partition))
+    if reached is None:
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.full_name} cannot be read now")
+    found: set[Kept] = set()
+    for part in chain:
+        at, limit = part.first, Offset(reached if part.end < 0 else min(part.end, reached))
+        while part.state != INTENDED and at < limit:
+            runs = await broker.old_reads.read(part, offset=at, limit=limit, max_bytes=READ_BYTES)
+            if not runs:
+                break
+            for run in runs:
+                for header, batch in iter_batches(run):
+                    at = Offset(header.base_offset + header.last_offset_delta + 1)
+                    places = map(place_of, batch_records(header, batch))
+                    found.update(place for place in places if place is not None and first <= place[2] < end)
+    return found
 
 
 async def _target(broker: "Broker", row: TopicRow, name: str, partition: int) -> TopicRow:

@@ -1,6 +1,7 @@
 """What is kept of records that are not of the home's history."""
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Set
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.ids import Home, Offset
 from headrace.links import diverged
-from headrace.links.diverged import aside_batches, diverged_name, token
+from headrace.links.diverged import Kept, aside_batches, diverged_name, place_of, token
 from headrace.links.source import HomeStart
 from headrace.wire.batch import BatchHeader, Header, Record, build_batch, iter_batches, iter_records, read_batch
 
@@ -21,9 +22,11 @@ def built(values: list[bytes], base: int) -> tuple[BatchHeader, memoryview]:
     return header, view
 
 
-def kept(batch: tuple[BatchHeader, memoryview], parted: int) -> list[bytearray]:
+def kept(batch: tuple[BatchHeader, memoryview], parted: int, already: Set[Kept] = frozenset()) -> list[bytearray]:
     history = [HomeStart(1, "b", Offset(10))]
-    asides = aside_batches(*batch, topic_id=ID, partition=3, parted=Offset(parted), history=history, origin="a")
+    asides = aside_batches(
+        *batch, topic_id=ID, partition=3, parted=Offset(parted), history=history, origin="a", kept=already
+    )
     return [aside.batch for aside in asides]
 
 
@@ -35,13 +38,33 @@ def test_records_keep_all_that_they_are_and_their_old_place() -> None:
     (first, second) = records(kept(built([b"x", b"y"], 9), 9))
     assert (first.timestamp, first.key, first.value) == (1_000, b"k", b"x")
     place: list[Header] = [("headrace.offset", b"9"), ("headrace.partition", b"3"), ("headrace.home", b"0:a")]
-    assert first.headers == [("h", b"1"), *place]
-    assert second.headers[-1] == ("headrace.home", b"1:b")
+    assert first.headers == [("h", b"1"), *place, ("headrace.topic", str(uuid.UUID(bytes=ID)).encode())]
+    assert second.headers[-2] == ("headrace.home", b"1:b")
+    assert place_of(second) == (str(uuid.UUID(bytes=ID)).encode(), b"1:b", 10)
+    for other in ([("headrace.offset", b"nine")], [("headrace.topic", b"t"), ("headrace.home", b"0:a")], []):
+        assert place_of(first._replace(headers=other)) is None
 
 
 def test_records_below_where_histories_part_are_not_kept() -> None:
     assert [record.value for record in records(kept(built([b"x", b"y", b"z"], 9), 11))] == [b"z"]
     assert kept(built([b"x"], 9), 10) == []
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.sets(st.integers(2, 8)))
+def test_what_is_kept_already_is_left_out_of_batches_that_are_cut_as_ever(sizes: list[int], known: set[int]) -> None:
+    topic = str(uuid.UUID(bytes=ID)).encode()
+    batch = built([b"v" * size for size in sizes], 2)
+    whole, rest = kept(batch, 2), kept(batch, 2, {(topic, b"0:a", offset) for offset in known})
+    places = [place for record in records(rest) if (place := place_of(record)) is not None]
+    assert [place[2] for place in places] == [2 + at for at in range(len(sizes)) if 2 + at not in known]
+    of_block = [(read_batch(each).base_sequence, len(list(iter_records(each)))) for each in whole]
+    for each in rest:
+        first = read_batch(each).base_sequence
+        assert any(
+            start <= first and first + len(list(iter_records(each))) <= start + count for start, count in of_block
+        )
+    other = kept(batch, 2, {(b"another", b"0:a", offset) for offset in known})
+    assert other == whole, "of the topic that had the name before"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -73,8 +73,6 @@ class World:
         self.over = False
         self.forced: set[str] = set()
         """Topics whose home somebody took by force."""
-        self.given_twice: set[str] = set()
-        """Topics that two clusters gave to a third one: its home moves from the lower of these homes to the higher."""
         self.written: list[Written] = []
         self.writers: list[LinkClient] = []
         self.names: list[str] = []

@@ -184,7 +184,6 @@ class Between:
         if len(takers) < 2 or not others or topic is None:
             return
         third = others[int(fault.roll * 1000) % len(others)]
-        self._world.given_twice.add(topic)
         ways = [way for each in takers for way in self._ways_of(each.name)]
         for way in ways:
             self._world.wan.cut(*way)

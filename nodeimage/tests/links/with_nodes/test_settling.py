@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from one_node import Committed, OneNode, until
 
+from headrace.broker.broker import Broker
 from headrace.catalog.commands import CreateTopics, HomeChange, LogStart, NewTopic, SetHome, SetLogStart
+from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Home, Millis, Offset
 from headrace.links import settling
@@ -145,6 +148,35 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
     assert appended >= 3
     assert await south.values("t.diverged") == [b"b", b"c", b"d"]
     assert await south.values("t") == [b"a"]
+
+
+async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_again(
+    south: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in (b"a", b"b", b"c", b"d"):
+        await south.append("t", value)
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
+    keep, homes = settling.keep_aside, []
+
+    async def then_it_moves(broker: Broker, row: TopicRow, *arguments: Any, **named: Any) -> object:
+        found = await keep(broker, row, *arguments, **named)
+        homes.append(row.home)
+        if row.home == Home(1, "north"):
+            await moved(south, "t", (2, "east"), {0: [(2, "east", 1)]})
+            raise HeadraceError("the node ends here")
+        return found
+
+    monkeypatch.setattr(settling, "keep_aside", then_it_moves)
+    running = asyncio.create_task(Settler(south.broker).run())
+    try:
+        await until(lambda: settled_for(south, "t", (2, "east")))
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    assert homes[0] == Home(1, "north")
+    assert await south.values("t") == [b"a"]
+    assert sorted(map(str, await south.values("t.diverged"))) == ["b'b'", "b'c'", "b'd'"]
 
 
 async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tried_again_soon(

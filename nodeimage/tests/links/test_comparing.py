@@ -54,13 +54,13 @@ class World:
 
     def take_up(self, at: Cluster) -> None:
         """By force: from its own end on."""
-        at.home = Home(at.home.counter + 1, at.name)
+        at.home = at.home.taken_by(at.name)
         at.history.append(HomeStart(*at.home, at.end))
 
     def cede(self, at: Cluster, to: Cluster) -> None:
         """By agreement: from the old home's end on."""
         if at.accepts and at is not to:
-            at.home = Home(at.home.counter + 1, to.name)
+            at.home = at.home.given_to(to.name)
             at.history.append(HomeStart(*at.home, at.end))
             self.meet(to, at)
 
@@ -89,6 +89,9 @@ class World:
 
     def check(self) -> None:
         by_home: dict[tuple[Home, int], Record] = {}
+        histories: dict[Home, list[HomeStart]] = {}
+        for cluster in self.clusters:
+            assert histories.setdefault(cluster.home, cluster.history) == cluster.history, "of one home there is one"
         for cluster in self.clusters:
             for offset, record in enumerate(cluster.records):
                 assert home_at(cluster.history, self.origin, Offset(offset)) == record.home

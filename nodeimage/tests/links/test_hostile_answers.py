@@ -83,7 +83,7 @@ def test_topics_that_cannot_be(wrong: dict[str, Any]) -> None:
     [
         {"history": [[1, "n", (1 << 63)]]},
         {"history": [[1, "n", -5]]},
-        {"history": [[1 << 40, "n", 5]]},
+        {"history": [[1 << 62, "n", 5]]},
         {"log_start": (1 << 63) - 1},
         {"high_watermark": 1 << 63},
     ],

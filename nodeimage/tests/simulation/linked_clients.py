@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.catalog.submitting import LIMIT_S
 from headrace.errors import Code, HeadraceError
 from headrace.wire.batch import build_batch
 from simulation.linked_cluster import CommitTo, FetchFrom, FindLeader, LinkedCluster, ProduceTo
@@ -77,6 +78,8 @@ class LinkClient:
         self.is_through = False
         """Its last batch is acknowledged."""
         self.group = f"group-{number}"
+        self._unanswered_at = -LIMIT_S
+        """When a commit was given up: it may still happen, over those that came after it."""
         self.cursor_counts = False
         """The last cursor was committed at the home, and the home stays."""
 
@@ -112,6 +115,7 @@ class LinkClient:
         await self.produce(until_through=True)
         if self._world.gave_up(self.written):
             return 0
+        await asyncio.sleep(max(0.0, self._unanswered_at + LIMIT_S + 1 - self._world.loop.now))
         while not await self.commit() and not self._world.failed:
             self._at = None
             await asyncio.sleep(0.1)
@@ -184,6 +188,7 @@ class LinkClient:
         try:
             code = await self._call(cluster, upper._sim.number, request)
         except HeadraceError:
+            self._unanswered_at = self._world.loop.now
             return False
         if code == Code.NONE:
             written.cursors[cluster.name, self.group] = offset

@@ -7,6 +7,7 @@ A crash leaves one that has gone on, or has not, or some of the empty batches: t
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -67,7 +68,5 @@ async def jump(
         await broker.rolls.settle_home(partition, standing.home, wanted.log_start)
         return
     nothing = [memoryview(batch) for batch in empty_batches(standing.end, wanted.log_start - 1)]
-    try:
+    with suppress(Outdated):  # it is looked at again
         standing.end = await append(broker, Came(at, nothing, standing.end, standing.home), _Told(committed))
-    except Outdated:
-        return

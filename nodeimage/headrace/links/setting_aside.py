@@ -7,7 +7,7 @@ their token. A full disk, or a leader that is away, is an error: the caller come
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -24,7 +24,7 @@ from headrace.links.diverged import Kept, aside_batches, diverged_name, place_of
 from headrace.links.keeping import home_of
 from headrace.links.source import HomeStart
 from headrace.peer.messages import AppendOnce
-from headrace.wire.batch import batch_records, iter_batches, read_batch
+from headrace.wire.batch import BatchHeader, batch_records, iter_batches, read_batch
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -62,32 +62,40 @@ async def keep_aside(
     already = await _kept_already(broker, row, name, partition, first=first, end=end)
     kept = 0
     target: TopicRow | None = None
+    async for header, batch in _batches(broker, chain, first, end):
+        for aside in aside_batches(
+            header,
+            batch,
+            topic_id=row.topic_id,
+            partition=partition,
+            parted=parted,
+            history=history,
+            origin=origin,
+            kept=already,
+        ):
+            if target is None:
+                target = await _target(broker, row, name, partition)
+            await _append(broker, target, partition, aside.batch)
+            kept += aside.records
+    return name, kept
+
+
+async def _batches(
+    broker: "Broker", chain: Sequence[PartitionletRow], first: Offset, end: Offset
+) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
+    """The committed batches of a partition, from the one that holds `first` on, below `end`."""
     at = first
     for part in chain:
         limit = Offset(end if part.end < 0 else min(part.end, end))
         at = max(at, part.first)
-        while part.state != INTENDED and part.first <= at < limit:
+        while part.state != INTENDED and at < limit:
             runs = await broker.old_reads.read(part, offset=at, limit=limit, max_bytes=READ_BYTES)
             if not runs:
                 break  # the rest of it has expired
             for run in runs:
                 for header, batch in iter_batches(run):
                     at = Offset(header.base_offset + header.last_offset_delta + 1)
-                    for aside in aside_batches(
-                        header,
-                        batch,
-                        topic_id=row.topic_id,
-                        partition=partition,
-                        parted=parted,
-                        history=history,
-                        origin=origin,
-                        kept=already,
-                    ):
-                        if target is None:
-                            target = await _target(broker, row, name, partition)
-                        await _append(broker, target, partition, aside.batch)
-                        kept += aside.records
-    return name, kept
+                    yield header, batch
 
 
 # --- the diverged topic
@@ -110,17 +118,9 @@ async def _kept_already(
     if reached is None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.full_name} cannot be read now")
     found: set[Kept] = set()
-    for part in chain:
-        at, limit = part.first, Offset(reached if part.end < 0 else min(part.end, reached))
-        while part.state != INTENDED and at < limit:
-            runs = await broker.old_reads.read(part, offset=at, limit=limit, max_bytes=READ_BYTES)
-            if not runs:
-                break
-            for run in runs:
-                for header, batch in iter_batches(run):
-                    at = Offset(header.base_offset + header.last_offset_delta + 1)
-                    places = map(place_of, batch_records(header, batch))
-                    found.update(place for place in places if place is not None and first <= place[2] < end)
+    async for header, batch in _batches(broker, chain, Offset(0), Offset(reached)):
+        places = map(place_of, batch_records(header, batch))
+        found.update(place for place in places if place is not None and first <= place[2] < end)
     return found
 
 

@@ -239,11 +239,10 @@ class Faults:
         full = [path for folder in (node.data / "containers").iterdir() for path in sorted(folder.glob("*.chunk"))[:-1]]
         count = min(len(full), self._chance.randint(1, MOST_DAMAGED))
         chosen = self._chance.sample(sorted(full), count)
-        formats = {int(path.parent.name): self._cluster.format(node.number, int(path.parent.name)) for path in chosen}
-        harms = [(path, harm) for path in chosen if (harm := _damage(path, self._chance))]
-        hurt = {int(path.parent.name) for path, _ in harms}
-        formats = {number: format for number, format in formats.items() if number in hurt}
-        told = ", ".join(harm for _, harm in harms) or "it has no full chunk in which anything lives"
+        harms = {path: harm for path in chosen if (harm := _damage(path, self._chance))}
+        hurt = {int(path.parent.name) for path in harms}
+        formats = {container: self._cluster.format(node.number, container) for container in hurt}
+        told = ", ".join(harms.values()) or "it has no full chunk in which anything lives"
         yield f"node {node.number} is killed, and damaged: {told}"
         self._again(node)
 

@@ -3,6 +3,8 @@
 import asyncio
 import random
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
@@ -77,12 +79,17 @@ class Between:
 
     # --- ways
 
-    async def _cut_ways(self, fault: Fault, ways: list[tuple[str, str]]) -> None:
+    @contextmanager
+    def _without(self, ways: list[tuple[str, str]]) -> Iterator[None]:
         for way in ways:
             self._world.wan.cut(*way)
-        await asyncio.sleep(fault.lasts)
+        yield
         for way in ways:
             self._world.wan.heal(*way)
+
+    async def _cut_ways(self, fault: Fault, ways: list[tuple[str, str]]) -> None:
+        with self._without(ways):
+            await asyncio.sleep(fault.lasts)
 
     async def _cut(self, fault: Fault) -> None:
         one, other = self._pair(fault)
@@ -184,32 +191,23 @@ class Between:
         if len(takers) < 2 or not others or topic is None:
             return
         third = others[int(fault.roll * 1000) % len(others)]
-        ways = [way for each in takers for way in self._ways_of(each.name)]
-        for way in ways:
-            self._world.wan.cut(*way)
-        await asyncio.sleep(fault.lasts)
-        for cluster in takers:
-            state = cluster.topics_here().get(topic)
-            if state is not None and state.home.cluster == cluster.name:
-                asked = {"version": 1, "topic_ids": [state.topic_id], "to": third.name}
-                self._operate(cluster, "home.cede", **asked)
-        await asyncio.sleep(fault.lasts)
-        for way in ways:
-            self._world.wan.heal(*way)
+        with self._without([way for each in takers for way in self._ways_of(each.name)]):
+            await asyncio.sleep(fault.lasts)
+            for cluster in takers:
+                state = cluster.topics_here().get(topic)
+                if state is not None and state.home.cluster == cluster.name:
+                    self._operate(cluster, "home.cede", version=1, topic_ids=[state.topic_id], to=third.name)
+            await asyncio.sleep(fault.lasts)
 
     async def _force_while_away(self, fault: Fault) -> None:
         """The home does not answer, and goes on by itself for a while."""
         topic = self._topic(fault)
         home = self._world.home_of(topic) if topic is not None else None
         if home is not None:
-            ways = self._ways_of(home.name)
-            for way in ways:
-                self._world.wan.cut(*way)
-            await asyncio.sleep(fault.lasts / 2)
-            self._take(fault, force=True)
-            await asyncio.sleep(fault.lasts / 2)
-            for way in ways:
-                self._world.wan.heal(*way)
+            with self._without(self._ways_of(home.name)):
+                await asyncio.sleep(fault.lasts / 2)
+                self._take(fault, force=True)
+                await asyncio.sleep(fault.lasts / 2)
 
     async def _move_and_kill(self, fault: Fault) -> None:
         home = self._home(fault)

@@ -46,6 +46,17 @@ async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitio
     return all(found.get((row.number, index)) == Home(*home) for index in range(partitions))
 
 
+async def settles(south: OneNode, name: str, home: tuple[int, str]) -> None:
+    """Until it is settled, by a settler that begins now."""
+    running = asyncio.create_task(Settler(south.broker).run())
+    try:
+        await until(lambda: settled_for(south, name, home))
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
 async def test_a_home_taken_by_force_begins_where_each_partition_ends(south: OneNode, settler: Settler) -> None:
     await south.append("t", b"a", b"b")
     epoch = (await south.partition("t")).leader_epoch
@@ -137,14 +148,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
                 raise Crash("the node ends here")
 
         monkeypatch.setattr(setting_aside, "_append", append)
-    made = Settler(south.broker)
-    running = asyncio.create_task(made.run())
-    try:
-        await until(lambda: settled_for(south, "t", (1, "north")))
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+    await settles(south, "t", (1, "north"))
     assert appended >= 3
     assert await south.values("t.diverged") == [b"b", b"c", b"d"]
     assert await south.values("t") == [b"a"]
@@ -167,13 +171,7 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
         return found
 
     monkeypatch.setattr(settling, "keep_aside", then_it_moves)
-    running = asyncio.create_task(Settler(south.broker).run())
-    try:
-        await until(lambda: settled_for(south, "t", (2, "east")))
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+    await settles(south, "t", (2, "east"))
     assert homes[0] == Home(1, "north")
     assert await south.values("t") == [b"a"]
     assert sorted(map(str, await south.values("t.diverged"))) == ["b'b'", "b'c'", "b'd'"]

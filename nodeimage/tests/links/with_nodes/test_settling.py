@@ -1,11 +1,13 @@
 """Partitions are rolled for their topics' homes, and what diverged is set aside, on a real node."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from one_node import Committed, OneNode, until
 
 from headrace.broker.broker import Broker
@@ -175,6 +177,35 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
     assert homes[0] == Home(1, "north")
     assert await south.values("t") == [b"a"]
     assert sorted(map(str, await south.values("t.diverged"))) == ["b'b'", "b'c'", "b'd'"]
+
+
+async def test_what_clients_write_to_the_diverged_topic_stands_in_for_nothing_and_is_in_nobodys_way(
+    south: OneNode,
+) -> None:
+    """A record that was sent on with its headers, and a batch that claims to be compressed and is not."""
+    for value in (b"a", b"b"):
+        await south.append("t", value)
+    row = await south.row("t")
+    assert row is not None
+    place = [
+        ("headrace.offset", b"1"),
+        ("headrace.partition", b"0"),
+        ("headrace.home", f"0:{south.cluster_id}".encode()),
+        ("headrace.topic", str(uuid.UUID(bytes=row.topic_id)).encode()),
+    ]
+    await south.topic("t.diverged", create=True)
+    leader = await south.partition("t.diverged")
+    claims = bytearray(build_batch([(1, None, b"x", [])]))
+    claims[22] = 4  # zstd
+    claims[17:21] = crc32c(bytes(claims[21:])).to_bytes(4, "big")
+    for batch in (build_batch([(1, None, b"b", place)]), claims):
+        waiting = Committed()
+        leader.append(memoryview(batch), read_batch(batch), append_time=None, now=0, request=waiting)
+        await waiting.future
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
+    await settles(south, "t", (1, "north"))
+    assert await south.values("t") == [b"a"]
+    assert leader.high_watermark == 3, "it is set aside"
 
 
 async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tried_again_soon(

@@ -19,6 +19,7 @@ from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.container import Container
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, Home, Millis, Offset, Position
+from headrace.links.settling import Settler, Unsettled
 from headrace.log.frames import FrameType
 from headrace.peer.messages import OpenPartitionlet, RollAway
 from headrace.wire.batch import build_batch, read_batch, stamp
@@ -303,8 +304,12 @@ async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("resume", [2, 7], ids=["cut", "jump"])
 async def test_a_settling_roll_that_breaks_off_at_any_step_settles_once_and_resumes_there(
-    start: Start, step: str, resume: int
+    start: Start, monkeypatch: pytest.MonkeyPatch, step: str, resume: int
 ) -> None:
+    async def nothing(settler: Settler, wanted: Unsettled) -> None:
+        pass
+
+    monkeypatch.setattr(Settler, "_settle", nothing)
     pair = await start(2)
     partition = await pair.create("settled")
     await append(partition, b"c", producer=77, sequence=0)

@@ -42,10 +42,13 @@ async def moved(
 
 
 async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitions: int = 1) -> bool:
+    """Recorded in the catalog, and taken up by the leader, who reads the old chain until then."""
     row = await south.row(name)
     assert row is not None
     found = await south.broker.catalog.query(lambda reader: reader.settled([row.number]))
-    return all(found.get((row.number, index)) == Home(*home) for index in range(partitions))
+    return not south.broker.rolls.under_way and all(
+        found.get((row.number, index)) == Home(*home) for index in range(partitions)
+    )
 
 
 async def settles(south: OneNode, name: str, home: tuple[int, str]) -> None:

@@ -211,9 +211,9 @@ async def test_nothing_is_copied_while_the_partition_rolls_or_is_not_settled_or_
     partition.rolling = True
     assert refusal() is Code.LEADER_NOT_AVAILABLE
     partition.rolling = False
-    monkeypatch.setattr(type(partition.container), "has_room", lambda *_: False)
-    assert refusal() is Code.KAFKA_STORAGE_ERROR
-    monkeypatch.undo()
+    with monkeypatch.context() as full:
+        full.setattr(type(partition.container), "has_room", lambda *_: False)
+        assert refusal() is Code.KAFKA_STORAGE_ERROR
     await set_home(broker, 1, THERE)
     assert refusal() is Code.FENCED_LEADER_EPOCH
     await broker.rolls.settle_home(partition, Home(1, THERE))

@@ -16,6 +16,7 @@ async def poll(broker: Broker, since: Place | None, wait_ms: int = 5_000) -> Cha
 async def test_a_partition_that_rolls_to_another_node_is_told_there_with_where_it_begins(start: Start) -> None:
     pair = await start(1)
     partition = await pair.create("moved")
+    await until(lambda: pair.second.catalog.applied >= pair.first.catalog.applied)
     there = (await poll(pair.second, None)).place
     row = await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
     found = await poll(pair.second, there)

@@ -20,6 +20,16 @@ from headrace.links.settling import Settler
 from headrace.wire.batch import build_batch, read_batch
 
 
+@pytest.fixture(autouse=True)
+def by_hand(south: OneNode) -> None:
+    """Partitions are settled by the tests' settlers, not by the node's own."""
+
+    async def nothing(wanted: settling.Unsettled) -> None:
+        pass
+
+    south.node.links.settler._settle = nothing  # type: ignore[method-assign]
+
+
 @pytest.fixture
 async def settler(south: OneNode) -> AsyncIterator[Settler]:
     """One that runs, told of what is applied."""

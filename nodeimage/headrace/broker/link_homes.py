@@ -96,17 +96,22 @@ async def announce(broker: "Broker", params: Announcement) -> dict[str, object]:
         if (fault := _fault(broker, params.stream, rows.get(item.topic_id), item)) is not None
     }
     accepted = [item for at, item in enumerate(params.items) if at not in refused]
-    followed = [rows[item.topic_id].name for item in accepted if item.home[1] != own]
+    # At home here, too, where that is news: then what the home before had is still to come.
+    followed = [
+        rows[item.topic_id].name
+        for item in accepted
+        if item.home[1] != own or home_of(broker, rows[item.topic_id]) < Home(*item.home)
+    ]
     if followed and params.bootstrap:
         await _follow(broker, params, followed)
     homes = [
         HomeChange(
             item.topic_id,
             *item.home,
+            # Of partitions, too, that are not here yet: it may grow before its home is changed.
             {
                 index: [(counter, cluster, Offset(start)) for counter, cluster, start in starts]
                 for index, starts in item.lists.items()
-                if index < rows[item.topic_id].partitions  # it grew there: so it does here, once it follows
             },
         )
         for item in accepted

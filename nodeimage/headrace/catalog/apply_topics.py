@@ -215,7 +215,7 @@ def create_partitions(connection: sqlite3.Connection, command: CreatePartitions)
         raise KafkaError(
             Code.INVALID_PARTITIONS, f"topic {topic.full_name} has {topic.partitions} partitions, and they never fall"
         )
-    if command.home is not None and topic.home != command.home:
+    if command.home is not None and topic.home != command.home and (topic.home is not None or command.home[0] > 0):
         raise KafkaError(Code.OPERATION_NOT_ATTEMPTED, f"topic {topic.full_name} has another home by now; try again")
     if not len(command.container_ids) == len(command.container_epochs) == added:
         raise KafkaError(Code.INVALID_PARTITIONS, f"topic {topic.full_name} has other partitions by now; try again")

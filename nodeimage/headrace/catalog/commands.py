@@ -138,7 +138,8 @@ class CreatePartitions(CatalogCommand, frozen=True):
     is a success, with their rows.
 
     The new ones are settled for the topic's home: their `histories` are as in NewTopic, or begin with that home (None).
-    Refused with OPERATION_NOT_ATTEMPTED where that is not `home`, to which the histories belong; None: whatever it is.
+    Refused with OPERATION_NOT_ATTEMPTED where that is not `home`, to which the histories belong, counter 0 being that
+    of a topic that was never moved; None: whatever it is.
     """
 
     topic_id: bytes

@@ -54,6 +54,12 @@ def decode_lists(lists: bytes) -> dict[int, list[HomeStart]]:
     return _lists.decode(lists)
 
 
+def history_in(lists: Mapping[int, Sequence[HomeStart]], partition: int, home: Home) -> Sequence[HomeStart]:
+    """A partition's history under `home`, whose `lists` these are; one that the home lacks begins with it."""
+    found = lists.get(partition)
+    return [HomeStart(*home, Offset(0))] if found is None else found
+
+
 def settle(connection: sqlite3.Connection, topic: TopicRow, partition: int, home: Home, first: Offset) -> HomeStart:
     """The partition was rolled for `home`, and goes on at `first`; where that home begins in it.
 
@@ -80,7 +86,7 @@ def _go_on(connection: sqlite3.Connection, topic: int, partition: int, home: Hom
     of_partition = "topic = ? AND partition = ?"
     if pending is not None:
         connection.execute(f"DELETE FROM home_starts WHERE {of_partition}", (topic, partition))
-        starts: Iterable[Start] = decode_lists(pending[0]).get(partition, ())
+        starts: Iterable[Start] = history_in(decode_lists(pending[0]), partition, home)
     else:
         # What was adopted of homes whose records did not get here is no part of this history.
         connection.execute(f'DELETE FROM home_starts WHERE {of_partition} AND "offset" > ?', (topic, partition, first))

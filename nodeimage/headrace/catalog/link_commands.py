@@ -80,8 +80,9 @@ class DeleteLink(CatalogCommand, frozen=True):
 class HomeChange(Item, frozen=True):
     """A topic's home becomes (counter, cluster).
 
-    `lists`: per partition the whole history that its records have once it is settled for that home; a partition that it
-    lacks has an empty one. None: the home begins in each partition where its records end when it is settled.
+    `lists`: per partition the whole history that its records have once it is settled for that home; in a partition that
+    the home lacks, it begins at 0, as in one that it makes later. None: the home begins in each partition where its
+    records end when it is settled.
     """
 
     topic_id: bytes

@@ -247,11 +247,19 @@ class Moving:
         while left:
             try:
                 topics = await source.topics_by_id(left)
-                moved = [each for each in topics if each.home.cluster == self._own and each.home.counter > 0]
-                still = {each.topic_id: each.home for each in topics if each.home.cluster != self._own}
-                left = list(await adopt(self._broker, source, moved))
-                if still:  # a source that knows nothing of homes: it has ended, and we begin when we are there
-                    late |= await self._begin_after({each: ceded[each] for each in still}, still)
+                ours = [each for each in topics if each.home.cluster == self._own and each.home.counter > 0]
+                theirs = [each for each in topics if each.home.cluster != self._own]
+                late |= {
+                    each.topic_id: f"its home has moved on to cluster {each.home.cluster} meanwhile"
+                    for each in theirs
+                    if each.home > ceded[each.topic_id].home
+                }
+                left = [each.topic_id for each in theirs if each.home.counter > 0 and each.topic_id not in late]
+                left += await adopt(self._broker, source, ours)
+                # A source that knows nothing of homes has ended: we begin when we are there.
+                ended = {each.topic_id: each.home for each in theirs if each.home.counter == 0}
+                if ended:
+                    late |= await self._begin_after({each: ceded[each] for each in ended}, ended)
             except HeadraceError as error:
                 log.info("homes are not adopted yet", source=source.name, reason=str(error))
             if left and loop.time() >= deadline:

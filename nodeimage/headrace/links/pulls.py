@@ -3,7 +3,7 @@
     LOOK what we have -> LOCATE its leader -> MEET the leader -> DUE: FETCH, append -> IDLE until it changes again
 
 Responsible for each partition's status and the queue that it waits in: in one of them, or under way, or BLOCKED with a
-reason and a time. From BLOCKED it begins again with LOOK and is met again: nothing that was known before is relied on.
+reason and a time. From LOOK on it is met again before it is fetched: the source was found to fit how we stood before.
 Memory is in proportion to what changes: a partition is tracked from a change on; of those that are up to date only the
 `idle_kept` newest are remembered.
 """
@@ -249,6 +249,7 @@ class Pulls:
             case Status.LOOK:
                 pull.stale = False
                 pull.next = NO_OFFSET
+                pull.forget_meeting()  # it may have another home by now, and its source not
                 self._look[at] = None
             case Status.LOCATE:
                 self._locate[at] = None

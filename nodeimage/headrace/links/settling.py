@@ -21,6 +21,7 @@ import structlog
 
 from headrace.broker.partition import Partition
 from headrace.catalog.commands import CreatePartitions, CreateTopics, RollDone, Rolled, SetHome
+from headrace.catalog.homes import history_in
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, PartitionletRow, Replaced, TopicRow
 from headrace.catalog.service import Change
@@ -175,7 +176,9 @@ class Settler:
                         partition=index,
                         home=row.home,
                         history=[HomeStart(*start) for start in histories.get((row.number, index), ())],
-                        theirs=None if lists is None else [HomeStart(*start) for start in lists.get(index, ())],
+                        theirs=None
+                        if lists is None
+                        else [HomeStart(*start) for start in history_in(lists, index, row.home)],
                         chain=chain,
                     )
                 )

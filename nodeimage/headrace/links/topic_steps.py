@@ -137,7 +137,7 @@ async def _grow_first(
         ]
         places = broker.place(topic.partitions - row.partitions, await _volume(broker, row.stream))
         try:
-            await broker.catalog.submit(_growth(row, topic, places, histories))
+            await broker.catalog.submit(_growth(broker, row, topic, places, histories))
         except KafkaError as error:
             log.info("a copy could not be grown", topic=row.full_name, reason=str(error))
             short.add(topic.topic_id)
@@ -246,7 +246,7 @@ async def _grow(broker: "Broker", source: Source, grown: Sequence[Grow], stream:
         places = broker.place(topic.partitions - row.partitions, volume)
         histories = _histories(met.get(topic.topic_id, ()), first=row.partitions)
         try:
-            await broker.catalog.submit(_growth(row, topic, places, histories))
+            await broker.catalog.submit(_growth(broker, row, topic, places, histories))
         except KafkaError as error:  # of this topic alone
             if error.code in _CHANGED_MEANWHILE:
                 done.later.add(topic.topic_id)
@@ -255,6 +255,7 @@ async def _grow(broker: "Broker", source: Source, grown: Sequence[Grow], stream:
 
 
 def _growth(
+    broker: "Broker",
     row: TopicRow,
     topic: SourceTopic,
     places: Sequence[tuple[ContainerId, Epoch]],
@@ -267,7 +268,7 @@ def _growth(
         container_epochs=[epoch for _, epoch in places],
         now=now(),
         histories=histories,
-        home=row.home,
+        home=home_of(row, broker.node.cluster_id),
     )
 
 

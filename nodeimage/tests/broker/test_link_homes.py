@@ -12,6 +12,7 @@ from headrace.catalog.commands import (
     CopyCursors,
     CreateTopics,
     Cursor,
+    DeleteLink,
     NewTopic,
     PutLink,
     RollDone,
@@ -69,6 +70,16 @@ def create(ask):
         return made.topic_id.bytes
 
     return created
+
+
+@pytest.fixture
+def unsettled(monkeypatch):
+    """What is pending stays so: the node settles nothing meanwhile."""
+
+    async def nothing(settler, wanted):
+        pass
+
+    monkeypatch.setattr(Settler, "_settle", nothing)
 
 
 @pytest.fixture
@@ -189,7 +200,7 @@ class TestMeet:
         assert met[1]["history"] == [[1, "cluster-second", 10], [3, THERE, 20]]
         assert {(*each["home"], each["origin"]) for each in met} == {(3, THERE, "cluster-first")}
 
-    async def test_what_is_not_settled_for_its_home_is_not_met(self, call, stream, create, set_home):
+    async def test_what_is_not_settled_for_its_home_is_not_met(self, call, stream, create, set_home, unsettled):
         topic = await create("/plant:t")
         await set_home(topic, 1, THERE)
         (met,) = (await call("link.meet", partitions=[[topic, 0]]))["partitions"]
@@ -236,6 +247,7 @@ class TestFeed:
         assert answer["cursors"] == [["g", copy, 1]]
 
 
+@pytest.mark.usefixtures("unsettled")
 class TestAnnounce:
     @pytest.fixture
     def announce(self, call, broker):
@@ -283,8 +295,21 @@ class TestAnnounce:
         row = await topic_row(topic)
         assert (row.home, row.partitions) == (Home(1, THERE), 1)
         pending = await broker.catalog.query(lambda reader: reader.pending([row.number]))
-        assert pending[row.number] == {0: [(1, THERE, 4)]}
+        assert pending[row.number] == {0: [(1, THERE, 4)], 1: [(1, THERE, 0)]}, "it may be about to grow here too"
         assert len(await links()) == 1
+
+    async def test_a_home_here_that_was_not_known_is_followed_until_it_is_whole(
+        self, announce, stream, create, set_home, broker, links
+    ):
+        topic, own = await create("/plant:t"), broker.node.cluster_id
+        await set_home(topic, 1, THERE)
+        item = [topic, [2, own], own, {0: [[1, THERE, 4], [2, own, 9]]}]
+        assert await announce(item) == [{"error": 0, "message": None}]
+        (link,) = await links()
+        assert (link.config.topics, link.config.source_cluster) == (["t"], THERE)
+        await broker.catalog.submit(DeleteLink(name=link.name))
+        assert await announce(item) == [{"error": 0, "message": None}]
+        assert await links() == [], "no news"
 
     async def test_told_again_nothing_changes(self, announce, stream, create, broker, links):
         topic = await create("/plant:t")

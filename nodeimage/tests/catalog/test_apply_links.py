@@ -178,7 +178,8 @@ def test_a_settling_roll_takes_the_pending_list_and_cuts_the_chain(tables: Table
     assert tables.reader.pending([number]) == {number: lists}, "partition 1 is not settled yet"
     roll(tables, end=0, partition=1, home=(2, THERE))
     assert tables.reader.pending([number]) == {}
-    assert tables.reader.histories([number]) == {(number, 0): lists[0]}
+    beginning = [(2, THERE, 0)]  # the home lacks partition 1, and would begin it there
+    assert tables.reader.histories([number]) == {(number, 0): lists[0], (number, 1): beginning}
 
 
 def test_a_roll_that_jumps_keeps_what_there_is_and_raises_the_log_start_where_there_is_nothing(tables: Tables) -> None:
@@ -305,6 +306,19 @@ def test_partitions_are_added_under_the_home_that_their_histories_belong_to(tabl
     )
     with pytest.raises(KafkaError) as refused:
         tables.apply(late)
+    assert refused.value.code is Code.OPERATION_NOT_ATTEMPTED
+
+
+def test_partitions_are_added_under_the_first_home_while_it_is_the_home(tables: Tables) -> None:
+    make(tables)
+
+    def grown(count: int) -> CreatePartitions:
+        return CreatePartitions(ID, count, [ContainerId(1)], [Epoch(1)], NOW, histories=[], home=(0, HERE))
+
+    assert tables.apply(grown(2)).code is Code.NONE
+    set_home(tables, 1, THERE)
+    with pytest.raises(KafkaError) as refused:
+        tables.apply(grown(3))
     assert refused.value.code is Code.OPERATION_NOT_ATTEMPTED
 
 

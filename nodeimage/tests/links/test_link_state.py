@@ -118,9 +118,15 @@ class Driver:
         self.state = LinkState(now=0.0, random=random.Random(1).random, limits=limits, throttle=throttle)
         self.own = dict.fromkeys(source.partitions, 0)
         self.not_ours: set[TopicPartition] = set()
+        self.homes = dict.fromkeys(source.partitions, 0)
+        """Of our side, as the catalog has them now."""
+        self.looked_up: dict[TopicPartition, int] = {}
+        """The home under which a partition stood when it was last looked up."""
+        self.met_for: dict[TopicPartition, int | None] = {}
+        """The home for which its source was last found to fit."""
         self.under_way: list[Effect] = []
-        self.to_append: dict[TopicPartition, tuple[int, int, int]] = {}
-        """Partition -> (next offset that it was fetched for, records, bytes)."""
+        self.to_append: dict[TopicPartition, tuple[int, int, int, int]] = {}
+        """Partition -> (next offset that it was fetched for, records, bytes, home under which they are appended)."""
         self.uncommitted: list[tuple[TopicPartition, int, int]] = []
         self.interruptions = 0
         self.fetched_bytes = 0
@@ -149,6 +155,7 @@ class Driver:
                 page = [each for each in self.source.topics() if after is None or each.name > after][:2]
                 self.state.listed(self.now, page, page[-1].name if len(page) == 2 else None)
             case LookUp(partitions):
+                self.looked_up.update((at, self.homes[at]) for at in partitions)
                 self.state.pulls.looked(
                     self.now,
                     [Looked(at, at not in self.not_ours, Offset(self.own[at])) for at in partitions],
@@ -168,6 +175,7 @@ class Driver:
         partition = self.source.partitions[at]
         if partition.leader != node:
             return Met(at, Code.NOT_LEADER_OR_FOLLOWER)
+        self.met_for[at] = self.looked_up.get(at)
         return Met(at, Code.NONE, LeaderEpoch(partition.epoch), Offset(partition.end))
 
     def fetch(self, effect: Fetch) -> None:
@@ -190,7 +198,7 @@ class Driver:
         self.fetched_bytes += sum(each[2] for each in came.values())
         for at in self.state.fetching.arrived(self.now, effect.number, arrived):
             assert at not in self.to_append, "fetched again before it was appended"
-            self.to_append[at] = came[at]
+            self.to_append[at] = (*came[at], self.looked_up[at])
 
     def fail(self, effect: Effect) -> None:
         self.under_way.remove(effect)
@@ -214,14 +222,15 @@ class Driver:
         self.begin()
 
     def append(self, at: TopicPartition, *, refuse: bool = False) -> None:
-        offset, records, count = self.to_append.pop(at)
+        offset, records, count, home = self.to_append.pop(at)
         if refuse:
             self.state.fetching.released(count)
             self.state.pulls.refused(self.now, at, "corrupt")
-        elif self.own[at] != offset:
+        elif self.own[at] != offset or self.homes[at] != home:
             self.state.fetching.released(count)
             self.state.pulls.outdated(at)
         else:
+            assert self.met_for[at] == home, "appended under a home for which its source was not met"
             self.own[at] += records
             self.uncommitted.append((at, self.own[at], count))
             self.state.pulls.appended(self.now, at, Offset(self.own[at]), Offset(self.own[at]))
@@ -314,6 +323,11 @@ class LinkMachine(RuleBasedStateMachine):
         self.driver.now += seconds
         self.driver.begin()
 
+    @rule(steps=st.integers(1, 30))
+    def much_is_done(self, steps: int) -> None:
+        while steps and self.driver.step():
+            steps -= 1
+
     @rule()
     def the_connection_is_lost(self) -> None:
         self.driver.state.lost(self.driver.now, "cut")
@@ -341,6 +355,16 @@ class LinkMachine(RuleBasedStateMachine):
     def this_node_leads_the_copy(self, which: int) -> None:
         at = self.partitions[which]
         self.driver.not_ours.discard(at)
+        self.driver.state.pulls.touched(self.driver.now, at)
+        self.driver.begin()
+
+    @rule(which=st.integers(0, 5), cut=st.integers(0, 3))
+    def the_copys_home_rises(self, which: int, cut: int) -> None:
+        """`cut`: so many records are not of its history, if there are as many."""
+        at = self.partitions[which]
+        self.driver.homes[at] += 1
+        if all(each[0] != at for each in self.driver.uncommitted):
+            self.driver.own[at] = max(self.driver.own[at] - cut, 0)
         self.driver.state.pulls.touched(self.driver.now, at)
         self.driver.begin()
 
@@ -624,6 +648,23 @@ def test_a_topic_that_a_node_of_the_source_does_not_know_yet_is_asked_for_again_
     assert driver.state.pulls.all[at].retry_at - driver.now < 1.0
     driver.settle()
     assert driver.behind() == []
+
+
+def test_a_source_is_met_anew_for_another_home_before_anything_of_it_is_appended() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 2)
+    driver.settle()
+    assert driver.own[at] == 2
+    driver.homes[at] += 1
+    driver.own[at] = 1  # the last one is of a history that is not the new home's
+    driver.state.pulls.touched(driver.now, at)
+    driver.begin()
+    (look,) = [each for each in driver.under_way if isinstance(each, LookUp)]
+    driver.succeed(look)
+    assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
+    driver.settle()
+    assert driver.own[at] == 2
 
 
 def test_a_source_that_tells_no_leader_epochs_is_met_once_and_fetched() -> None:

@@ -11,6 +11,7 @@ from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, Se
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Millis, Offset
 from headrace.links import settling
+from headrace.links.link_state import Phase
 from headrace.links.links import Links, LinkTold
 from headrace.links.moving import Moving
 
@@ -36,6 +37,14 @@ async def has(cluster: OneNode, name: str, values: list[bytes], partition: int =
     if await cluster.row(name) is None:
         return False
     return await cluster.values(name, partition) == values
+
+
+async def paused(cluster: OneNode) -> None:
+    """Pause its link; from now on nothing more is pulled over it."""
+    await cluster.admin("link.pause", name="l")
+    puller = cluster.node.links.pullers.puller("l")
+    assert puller is not None
+    await until(lambda: puller.state.phase is Phase.PAUSED)
 
 
 async def home_is(cluster: OneNode, name: str, home: OneNode) -> bool:
@@ -175,7 +184,7 @@ async def test_a_forced_move_sets_aside_what_only_the_old_home_had(south: OneNod
     await north.produce("t", b"a", b"b")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a", b"b"]))
-    await south.admin("link.pause", name="l")
+    await paused(south)
     await north.produce("t", b"lost-1")
     await north.produce("t", b"lost-2")
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
@@ -202,7 +211,7 @@ async def test_a_link_has_not_caught_up_while_records_are_set_aside(
     await north.produce("t", b"a")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    await south.admin("link.pause", name="l")
+    await paused(south)
     await north.produce("t", b"lost")
     keep, going_on = settling.keep_aside, asyncio.Event()
 
@@ -240,17 +249,48 @@ async def test_a_forced_move_tells_how_many_records_are_known_to_lack(south: One
     await until(lambda: has(south, "t", [b"a"]))
     await until(lambda: has(south, "whole", [b"a"]))
     await south.admin("link.alter", name="l", throttle=1024)
+
+    def is_throttled() -> bool:
+        puller = south.node.links.pullers.puller("l")
+        return puller is not None and puller.state.fetching.bucket.rate == 1024
+
+    await until(is_throttled)
     big = b"x" * 100_000
     await north.produce("t", big, b"y")  # takes what the throttle owes, and more
     await until(lambda: has(south, "t", [b"a", big, b"y"]))
     await north.produce("t", b"c", b"d")
 
     async def lag() -> bool:
-        return bool((await south.admin("link.show", name="l"))["lag_records"] == 2)
+        heard = south.node.links.told_here(["l"])["l"].heard
+        return heard and bool((await south.admin("link.show", name="l"))["lag_records"] == 2)
 
     await until(lag)
     moved = {each["topic"]: each for each in await south.admin("home.move", stream="/s", force=True)}
     assert (moved["/s:t"]["not_replicated"], moved["/s:whole"]["not_replicated"]) == (2, 0)
+
+
+async def test_a_home_that_moves_on_while_it_is_moved_here_is_not_taken(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    cede = Moving._cede
+
+    async def then_it_is_taken_back(moving: Moving, *args: Any) -> Any:
+        found = await cede(moving, *args)
+        await north.admin("home.move", stream="/s", topics=["t"], force=True)
+        await north.produce("t", b"b")
+        return found
+
+    monkeypatch.setattr(Moving, "_cede", then_it_is_taken_back)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert not moved["moved"]
+    assert f"has moved on to cluster {north.cluster_id}" in moved["error"]
+    await until(lambda: has(south, "t", [b"a", b"b"]))
+    assert await home_is(south, "t", north)
+    assert await home_is(north, "t", north)
+    assert await north.row("t.diverged") is None
 
 
 async def test_homes_on_both_sides_of_a_link_in_both_directions(south: OneNode, north: OneNode) -> None:
@@ -381,7 +421,7 @@ async def test_partitions_that_are_new_at_the_home_move_with_it(
         assert await north.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE], taken
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    await south.admin("link.pause", name="l")  # so that nobody follows what is new
+    await paused(south)  # so that nobody follows what is new
     await grown(north, "t", 3)
     await north.produce("t", b"only-there", partition=2)
     moving = asyncio.create_task(south.admin("home.move", stream="/s", topics=["t"]))
@@ -401,7 +441,7 @@ async def test_a_home_taken_by_force_that_had_just_been_given_away_unheard_is_an
     await north.produce("t", b"a")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    await south.admin("link.pause", name="l")
+    await paused(south)
     await north.produce("t", b"lost")
     row = await north.row("t")
     assert row is not None
@@ -427,7 +467,7 @@ async def test_of_two_homes_that_were_given_to_the_same_cluster_the_higher_wins(
     for cluster, value in ((north, b"n"), (south, b"s")):
         await linked(cluster, west)
         await until(lambda cluster=cluster: has(cluster, "t", [b"a"]))  # type: ignore[misc]
-        await cluster.admin("link.pause", name="l")
+        await paused(cluster)
         await cluster.admin("home.move", stream="/s", topics=["t"], force=True)
         await cluster.produce("t", value)
         ceded = await cluster.admin("home.cede", version=1, topic_ids=[row.topic_id], to=west.cluster_id)
@@ -473,7 +513,7 @@ async def test_whoever_reads_to_the_end_of_a_copy_that_jumped_comes_there(south:
     await north.produce("t", b"a")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    await south.admin("link.pause", name="l")
+    await paused(south)
     for value in (b"b", b"c", b"d"):
         await north.produce("t", value)
     row = await north.row("t")

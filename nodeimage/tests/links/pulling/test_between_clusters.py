@@ -81,6 +81,9 @@ class Cluster:
         link = await self.link()
         config = msgspec.structs.replace(link.config, throttle=rate)
         await self.running.broker.catalog.submit(PutLink("l", STREAM, config, now(), False))
+        pullers = self.pullers
+        assert pullers is not None
+        await until(lambda: (at := pullers.puller("l")) is not None and at.state.fetching.bucket.rate == rate)
 
     async def make_topic(self, name: str, topic_id: bytes, partitions: int) -> None:
         places = self.running.broker.place(partitions)
@@ -177,7 +180,7 @@ async def test_either_side_may_start_again_in_mid_copy_and_nothing_is_lost_or_do
     clusters: tuple[Cluster, Cluster], which: str
 ) -> None:
     source, target = clusters
-    await target.throttle(40_000)
+    await target.throttle(10_000)  # a slow machine takes seconds to produce them
     await produce(source, 0, 2000, None)
     for round_ in range(3):
         await until(lambda: sum(target.ends()) > 0)

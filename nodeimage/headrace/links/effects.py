@@ -85,6 +85,8 @@ class Looked(NamedTuple):
     """Where to stop: the start of our own home, during a move. `NO_OFFSET`: nowhere."""
     reason: str = ""
     """Why it cannot be pulled for the moment; empty: it can."""
+    patience_s: float = 0.0
+    """How long another link is given to bring what we are behind."""
 
 
 class Met(NamedTuple):

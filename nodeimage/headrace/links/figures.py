@@ -104,6 +104,8 @@ def figures(
     for pull in state.pulls.all.values():
         if pull.status is Status.BLOCKED and len(blocked) < MOST_BLOCKED:
             blocked.append(Blocked(pull.at.topic_id, pull.at.partition, pull.reason))
+        if pull.status is Status.WAITS:
+            continue  # it is another link's to bring
         lag = _lag(pull, mean, now)
         if lag is not None:
             total += lag

@@ -21,6 +21,7 @@ class Status(Enum):
     JUMP = auto()
     JUMPING = auto()
     IDLE = auto()
+    WAITS = auto()
     BLOCKED = auto()
 
 
@@ -56,10 +57,12 @@ class Pull:
         "met",
         "must_meet",
         "next",
+        "patience_s",
         "reason",
         "retry_at",
         "stale",
         "status",
+        "waited",
     )
 
     def __init__(self, at: TopicPartition) -> None:
@@ -93,6 +96,10 @@ class Pull:
         """It may have gone on without our hearing of it."""
         self.stale = False
         """What is known of our side is old: look again when what is under way has ended."""
+        self.patience_s = 0.0
+        """How long another link is given to bring what the source has."""
+        self.waited = False
+        """That was not brought: it is fetched, until it is up to date."""
         self.failures = 0
         self.retry_at = 0.0
         self.reason = ""

@@ -81,7 +81,7 @@ class Puller:
         name: str,
         stream: str,
         source: Source,
-        is_pulled: Callable[[Topic], bool],
+        patience: Callable[[Topic, int], float | None],
         expected_cluster: str = "",
         throttle: int = 0,
         paused: bool = False,
@@ -89,9 +89,10 @@ class Puller:
         randomness: Callable[[], float] = random.random,
         on_higher: Callable[[bytes], None] = lambda _topic_id: None,
         on_trouble: Callable[["Puller"], None] = lambda _puller: None,
+        on_lacking: Callable[[TopicPartition, bool], None] = lambda _at, _lacks: None,
     ) -> None:
-        """`is_pulled`: whether this link pulls a topic of its stream; ask `look_again` when that changes.
-        `expected_cluster`: the only one that the source may be; empty: any other than this one.
+        """`patience`: see standing.py; ask `look_again` when that changes. `expected_cluster`: the only one that the
+        source may be; empty: any other than this one.
 
         `on_trouble`: the source cannot be reached any more, or can be again.
         """
@@ -107,7 +108,9 @@ class Puller:
         self.state = LinkState(now=self._loop.time(), random=randomness, limits=limits or Limits(), throttle=throttle)
         if paused:
             self.state.pause(self._loop.time())
-        self._standings = Standings(broker, stream=stream, is_pulled=is_pulled, on_higher=on_higher)
+        self._standings = Standings(
+            broker, stream=stream, patience=patience, on_higher=on_higher, on_lacking=on_lacking
+        )
         self._elsewhere: OrderedDict[TopicPartition, None] = OrderedDict()
         self._interruptions = self.state.interruptions
         self._tasks: set[asyncio.Task[None]] = set()

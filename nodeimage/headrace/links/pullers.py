@@ -32,7 +32,7 @@ from headrace.catalog.service import CatalogFailed, Change
 from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError
 from headrace.ids import ContainerId, PartitionletId, StreamNumber, stream_of
-from headrace.links.choosing import TROUBLE_S, Candidate, choose
+from headrace.links.choosing import PATIENCE_S, TROUBLE_S, Candidate, choose
 from headrace.links.config import matches
 from headrace.links.figures import LinkFigures, figures
 from headrace.links.puller import Puller
@@ -81,6 +81,8 @@ class Pullers:
         """Those that pass on writes, of the last look."""
         self.looked = False
         """The catalog's links have been looked up."""
+        self._lacking: set[TopicPartition] = set()
+        """Partitions that lack records of their former homes, which the link that pulls them could not bring."""
         self._trouble: dict[str, float] = {}
         """Links in trouble, and the loop time since when."""
         self._changed = asyncio.Event()
@@ -177,12 +179,13 @@ class Pullers:
             name=link.name,
             stream=link.stream,
             source=source,
-            is_pulled=partial(self._is_pulled, link.name),
+            patience=partial(self._patience, link.name),
             expected_cluster=link.config.source_cluster,
             throttle=link.config.throttle,
             paused=link.state == PAUSED,
             on_higher=partial(self._on_higher, link.name),
             on_trouble=self._trouble_changed,
+            on_lacking=partial(self._lacks, link.name, number),
         )
         self._trouble[link.name] = self._broker.loop.time()
         self._put(Running(link, number, puller, source))
@@ -221,21 +224,37 @@ class Pullers:
 
     # --- which one pulls
 
-    def _is_pulled(self, name: str, topic: Topic) -> bool:
-        """Whether the link `name` pulls this topic."""
+    def _patience(self, name: str, topic: Topic, partition: int) -> float | None:
+        """For how many seconds the link `name` leaves what is new of a partition to others; None: for ever."""
         home = topic.home
         if home is None:
-            return False
+            return None
         candidates = [
             Candidate(each.link.name, each.puller.source_cluster, self._trouble.get(each.link.name))
             for each in self._by_stream.get(StreamNumber(topic.stream_number), ())
             if each.link.state != PAUSED and matches(each.link.config.topics, topic.name)
         ]
-        if home.cluster == self._broker.node.cluster_id:
-            # It moves here, and lacks something yet: nobody but its former home may have that. Each asks; who gets it
-            # first appends it, the others find that they are out of date.
-            return any(each.name == name for each in candidates)
-        return choose(candidates, home=home.cluster, now=self._broker.loop.time()) == name
+        lacks = TopicPartition(topic.topic_id, partition) in self._lacking
+        if lacks or home.cluster == self._broker.node.cluster_id:
+            # It moves here, or there, and lacks something yet: nobody but its former home may have that. Each asks; who
+            # gets it first appends it, the others find that they are out of date.
+            return 0.0 if any(each.name == name for each in candidates) else None
+        chosen = choose(candidates, home=home.cluster, now=self._broker.loop.time())
+        if chosen is None or all(each.name != name for each in candidates):
+            return None
+        if chosen.name == name:
+            return 0.0
+        return None if chosen.cluster == home.cluster else PATIENCE_S
+
+    def _lacks(self, name: str, number: StreamNumber, at: TopicPartition, lacks: bool) -> None:
+        """The link `name` is told so (standing.py)."""
+        if not lacks:
+            self._lacking.discard(at)
+        elif at not in self._lacking:
+            self._lacking.add(at)
+            for each in self._by_stream.get(number, ()):
+                if each.link.name != name:
+                    each.puller.touched([at], led_here=True)
 
     def _trouble_changed(self, puller: Puller) -> None:
         running = self._by_name.get(puller.name)

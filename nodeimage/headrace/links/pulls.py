@@ -3,7 +3,8 @@
     LOOK what we have -> LOCATE its leader -> MEET the leader -> DUE: FETCH, append -> IDLE until it changes again
 
 Responsible for each partition's status and the queue that it waits in: in one of them, or under way, or BLOCKED with a
-reason and a time. From LOOK on it is met again before it is fetched: the source was found to fit how we stood before.
+reason and a time, or it WAITS for a time, since another link may bring what it is behind. From LOOK on it is met again
+before it is fetched: the source was found to fit how we stood before.
 Memory is in proportion to what changes: a partition is tracked from a change on; of those that are up to date only the
 `idle_kept` newest are remembered.
 """
@@ -24,6 +25,7 @@ from headrace.links.source_feed import SourceFeed
 LED_ELSEWHERE: Final = frozenset({Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE, Code.REPLICA_NOT_AVAILABLE})
 FENCED: Final = frozenset({Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH})
 GONE: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
+_LATER: Final = frozenset({Status.BLOCKED, Status.WAITS})
 LOOKS: Final = 2
 """Pages looked up at the same time."""
 
@@ -97,6 +99,8 @@ class Pulls:
             pull.stale = True
         else:
             self.set(pull, Status.LOOK)
+        if pull is not None:
+            pull.waited = False
 
     def forget(self, at: TopicPartition) -> None:
         """It is not pulled here any more. What is under way ends unheeded."""
@@ -122,6 +126,7 @@ class Pulls:
             else:
                 pull.next = answer.next
                 pull.limit = answer.limit
+                pull.patience_s = answer.patience_s
                 pull.commits(answer.next, now)
                 self.go_on(now, pull)
 
@@ -231,7 +236,11 @@ class Pulls:
             self.set(pull, Status.LOOK)
         elif not pull.must_meet and not pull.is_behind:
             pull.ask = NO_NODE
+            pull.waited = False
             self.set(pull, Status.IDLE)
+        elif pull.is_behind and pull.patience_s and not pull.waited:
+            pull.waited = True
+            self._wait(pull, Status.WAITS, until=now + pull.patience_s)
         elif pull.leader not in self._feeds:
             self.set(pull, Status.LOCATE)
         elif pull.must_meet or not pull.met:
@@ -279,8 +288,11 @@ class Pulls:
     def block(self, pull: Pull, reason: str, *, until: float) -> None:
         """Nothing more until then."""
         pull.reason = reason
+        self._wait(pull, Status.BLOCKED, until=until)
+
+    def _wait(self, pull: Pull, status: Status, *, until: float) -> None:
         pull.retry_at = until
-        self.set(pull, Status.BLOCKED)
+        self.set(pull, status)
         self._serial += 1
         heapq.heappush(self._blocked, (until, self._serial, pull.at))
 
@@ -341,7 +353,7 @@ class Pulls:
         while self._blocked and self._blocked[0][0] <= now:
             at = heapq.heappop(self._blocked)[2]
             pull = self.all.get(at)
-            if pull is not None and pull.status is Status.BLOCKED and pull.retry_at <= now:
+            if pull is not None and pull.status in _LATER and pull.retry_at <= now:
                 pull.must_meet = True
                 self.set(pull, Status.LOOK)
 
@@ -353,7 +365,7 @@ class Pulls:
     @property
     def has_unmet(self) -> bool:
         """Of some it is not known yet where the source is. Looks at all."""
-        return any(pull.must_meet and pull.status is not Status.BLOCKED for pull in self.all.values())
+        return any(pull.must_meet and pull.status not in _LATER for pull in self.all.values())
 
     @property
     def busy(self) -> bool:

@@ -40,6 +40,12 @@ class Standing:
     history: Sequence[HomeStart]
     end: Offset
 
+    @property
+    def lacks_up_to(self) -> Offset:
+        """Where its home begins in it. What lies below, and is not here yet, only homes before may have."""
+        starts = (start.offset for start in self.history if (start.counter, start.cluster) == self.home)
+        return next(starts, Offset(0))
+
 
 class Standings:
     """Those of one link on this node."""
@@ -49,16 +55,20 @@ class Standings:
         broker: "Broker",
         *,
         stream: str,
-        is_pulled: Callable[[Topic], bool],
+        patience: Callable[[Topic, int], float | None],
         on_higher: Callable[[bytes], None],
+        on_lacking: Callable[[TopicPartition, bool], None],
     ) -> None:
-        """`is_pulled`: whether this link, of all of the stream's, pulls a topic. `on_higher` is told of a topic of
-        which a meeting says that the source knows a higher home."""
+        """`patience`: for how many seconds this link leaves what is new of a partition of a topic to others, 0 for the
+        one that pulls it; None: for ever. `on_higher` is told of a topic of which a meeting says that the source knows
+        a higher home; `on_lacking` of a partition that lacks records of the homes before which this source lacks too
+        (True), or lacks none (False)."""
         self._broker = broker
         self._own = broker.node.cluster_id
         self._stream = stream
-        self._is_pulled = is_pulled
+        self._patience = patience
         self._on_higher = on_higher
+        self._on_lacking = on_lacking
         self._known: dict[TopicPartition, Standing] = {}
 
     def of(self, at: TopicPartition) -> Standing | None:
@@ -80,7 +90,9 @@ class Standings:
         wanted = [
             (at, ours[at.topic_id])
             for at in partitions
-            if at.topic_id in ours and 0 <= at.partition < ours[at.topic_id].partition_count
+            if at.topic_id in ours
+            and 0 <= at.partition < ours[at.topic_id].partition_count
+            and self._patience(ours[at.topic_id], at.partition) is not None
         ]
         leaders = await self._broker.partitions.leaders([(topic, at.partition) for at, topic in wanted])
         moved = {topic.row.number for topic in ours.values() if topic.row.home is not None and topic.row.home.counter}
@@ -93,7 +105,7 @@ class Standings:
         return list(answers.values())
 
     def _is_copy(self, topic: Topic) -> bool:
-        return topic.home is not None and topic.stream == self._stream and self._is_pulled(topic)
+        return topic.home is not None and topic.stream == self._stream
 
     def _looked(
         self, at: TopicPartition, topic: Topic, leader: Partition | KafkaError, history: Sequence[HomeStart]
@@ -113,8 +125,10 @@ class Standings:
             if leader.next_offset >= limit:
                 return Looked(at, False)
         end = Offset(leader.next_offset)
-        self._known[at] = Standing(home, topic.row.origin or self._own, history, end)
-        return Looked(at, True, end, limit)
+        standing = self._known[at] = Standing(home, topic.row.origin or self._own, history, end)
+        if end >= standing.lacks_up_to:
+            self._on_lacking(at, False)
+        return Looked(at, True, end, limit, patience_s=self._patience(topic, at.partition) or 0.0)
 
     def judge(self, meeting: Meeting) -> Met:
         """What follows from how a partition stands at its leader at the source."""
@@ -133,6 +147,8 @@ class Standings:
         parted = divergence(standing.history, standing.origin, ENDLESS, meeting.history, meeting.origin)
         if parted is not None:
             return Met(at, Code.NONE, reason=f"the source has another history from offset {parted} on")
+        if max(standing.end, meeting.high_watermark) < standing.lacks_up_to:
+            self._on_lacking(at, True)
         return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark, empty_from=meeting.empty_from)
 
 

@@ -118,6 +118,7 @@ class Driver:
         self.state = LinkState(now=0.0, random=random.Random(1).random, limits=limits, throttle=throttle)
         self.own = dict.fromkeys(source.partitions, 0)
         self.not_ours: set[TopicPartition] = set()
+        self.patience = dict.fromkeys(source.partitions, 0.0)
         self.homes = dict.fromkeys(source.partitions, 0)
         """Of our side, as the catalog has them now."""
         self.looked_up: dict[TopicPartition, int] = {}
@@ -158,7 +159,10 @@ class Driver:
                 self.looked_up.update((at, self.homes[at]) for at in partitions)
                 self.state.pulls.looked(
                     self.now,
-                    [Looked(at, at not in self.not_ours, Offset(self.own[at])) for at in partitions],
+                    [
+                        Looked(at, at not in self.not_ours, Offset(self.own[at]), patience_s=self.patience[at])
+                        for at in partitions
+                    ],
                 )
             case Locate(topic_ids):
                 self.state.pulls.located(self.now, self.source.topics(topic_ids))
@@ -358,6 +362,18 @@ class LinkMachine(RuleBasedStateMachine):
         self.driver.state.pulls.touched(self.driver.now, at)
         self.driver.begin()
 
+    @rule(which=st.integers(0, 5), patience=st.sampled_from([0.0, 2.0]))
+    def another_link_is_to_bring_it(self, which: int, patience: float) -> None:
+        at = self.partitions[which]
+        self.driver.patience[at] = patience
+        self.driver.state.pulls.touched(self.driver.now, at)
+        self.driver.begin()
+
+    @rule(which=st.integers(0, 5), count=st.integers(1, 5))
+    def another_link_brings_some(self, which: int, count: int) -> None:
+        at = self.partitions[which]
+        self.driver.own[at] = min(self.driver.own[at] + count, self.driver.source.partitions[at].end)
+
     @rule(which=st.integers(0, 5), cut=st.integers(0, 3))
     def the_copys_home_rises(self, which: int, cut: int) -> None:
         """`cut`: so many records are not of its history, if there are as many."""
@@ -398,6 +414,8 @@ class LinkMachine(RuleBasedStateMachine):
             if pull.status is Status.BLOCKED:
                 assert pull.reason
                 assert pull.retry_at <= self.driver.now + LIMITS.longest_pause_s
+            if pull.status is Status.WAITS:
+                assert pull.retry_at <= self.driver.now + 2.0
             if pull.status is Status.IDLE:
                 assert not pull.is_behind
                 assert not pull.must_meet
@@ -665,6 +683,30 @@ def test_a_source_is_met_anew_for_another_home_before_anything_of_it_is_appended
     assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
     driver.settle()
     assert driver.own[at] == 2
+
+
+def test_what_another_link_is_to_bring_is_fetched_once_it_has_not_come_for_a_while() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.patience[at] = 2.0
+    driver.state.pulls.touched(driver.now, at)
+    driver.source.produce(at, 1)
+    driver.settle()
+    assert driver.own[at] == 1
+    began = driver.now
+    assert began >= 2.0
+    driver.source.produce(at, 1)
+    while driver.step():
+        pass
+    assert driver.own[at] == 1, "it waits"
+    driver.own[at] = 2
+    fetched = driver.fetched_bytes
+    driver.settle()
+    assert driver.fetched_bytes == fetched, "the other one brought it"
+    driver.source.produce(at, 40)  # more than an answer holds
+    driver.settle()
+    assert driver.own[at] == 42
+    assert driver.now - began < 6.5, "it waits once until it is up to date"
 
 
 def test_a_source_that_tells_no_leader_epochs_is_met_once_and_fetched() -> None:

@@ -47,7 +47,11 @@ class Pulling:
         self.made: list[Puller] = []
 
     def __call__(self, source: Any, **options: Any) -> Puller:
-        options = {"name": f"link-{len(self.made)}", "stream": STREAM, "is_pulled": lambda _topic: True} | options
+        options = {
+            "name": f"link-{len(self.made)}",
+            "stream": STREAM,
+            "patience": lambda _topic, _at: 0.0,
+        } | options
         puller = Puller(self.broker, source=source, randomness=lambda: 0.0, **options)
         self.made.append(puller)
         return puller

@@ -1,5 +1,6 @@
 """All links on one node: which of them run, and which of them pulls what."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -26,7 +27,7 @@ from headrace.links.errors import SourceUnreachable
 from headrace.links.figures import CAUGHT_UP
 from headrace.links.figures import PAUSED as SHOWN_PAUSED
 from headrace.links.pullers import Pullers
-from headrace.links.source import Source
+from headrace.links.source import HomeStart, Source
 
 ID = bytes(range(16))
 
@@ -165,8 +166,64 @@ async def test_what_a_home_that_moves_here_lacks_is_asked_of_all_links_since_the
     (topic,) = await links.broker.topics.resolve_ids([ID])
     assert isinstance(topic, Topic)
     assert topic.home == Home(1, own)
-    assert links.pullers._is_pulled("z-former", topic)
-    assert links.pullers._is_pulled("a-mirror", topic)
+    assert links.pullers._patience("z-former", topic, 0) == 0
+    assert links.pullers._patience("a-mirror", topic, 0) == 0
+
+
+async def test_what_the_first_of_two_links_that_lead_elsewhere_does_not_bring_the_other_does(
+    links: Links, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pullers, "PATIENCE_S", 0.3)
+    first, second = links.source("a", "east"), links.source("b", "west")
+    (at,) = first.topic("t", ID)
+    second.topic("t", ID)
+    await copy(links.broker, "t", [at])
+    await links.put("a")
+    await links.put("b")
+    await until(lambda: links.state("a") == links.state("b") == CAUGHT_UP)
+    for number in range(5):
+        first.produce(at, b"%d" % number)
+        second.produce(at, b"%d" % number)
+        await until(lambda: copies.end(at) == number + 1)  # noqa: B023
+    await asyncio.sleep(0.5)
+    assert (first.fetched, second.fetched) == ({at: 5}, {}), "it waited for what the first one brought"
+    began = asyncio.get_running_loop().time()
+    second.produce(at, b"5")  # the first one may wait for us
+    await until(lambda: copies.end(at) == 6)
+    assert asyncio.get_running_loop().time() - began >= 0.3
+    assert links.state("a") == links.state("b") == CAUGHT_UP
+    first.produce(at, b"5")
+    first.produce(at, b"6")
+    second.produce(at, b"6")
+    await until(lambda: copies.end(at) == 7)
+    assert second.fetched == {at: 1}
+    assert [record.value for record in await copies.records(at)] == [b"%d" % number for number in range(7)]
+
+
+async def test_what_the_link_to_the_home_lacks_of_homes_before_is_asked_of_all(links: Links, copies: Copies) -> None:
+    home, relay = links.source("z-home"), links.source("a-relay", "another-cluster")
+    (at,) = home.topic("t", ID)
+    relay.topic("t", ID)
+    for source in (home, relay):
+        source.partitions[at].home = Home(1, HOME)
+        source.partitions[at].history = [HomeStart(1, HOME, Offset(2))]
+    await copy(links.broker, "t", [at])
+    change = HomeChange(ID, 1, HOME, {0: [(1, HOME, Offset(2))]})
+    assert await links.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+    relay.produce(at, b"0")
+    relay.produce(at, b"1")
+    await links.put("z-home")
+    await links.put("a-relay")
+    await until(lambda: copies.end(at) == 2)
+    assert relay.fetched == {at: 2}
+    assert links.pullers._lacking == {at}
+    for value in (b"0", b"1", b"2"):
+        home.produce(at, value)
+    await until(lambda: copies.end(at) == 3)
+    puller = links.pullers.puller("z-home")
+    assert puller is not None
+    puller.look_again(relist=True)
+    await until(lambda: not links.pullers._lacking)
 
 
 async def test_another_link_takes_over_while_the_home_is_away_and_gives_back(

@@ -119,16 +119,18 @@ class Standings:
             return Looked(at, False)
         if not is_settled(topic, leader):
             return Looked(at, True, reason=f"is about to be settled for its home {home.cluster}")
-        limit = NO_OFFSET
-        if home.cluster == self._own:
-            limit = Offset(leader.home_start)
-            if leader.next_offset >= limit:
-                return Looked(at, False)
-        end = Offset(leader.next_offset)
+        end, limit = Offset(leader.next_offset), NO_OFFSET
         standing = self._known[at] = Standing(home, topic.row.origin or self._own, history, end)
         if end >= standing.lacks_up_to:
             self._on_lacking(at, False)
-        return Looked(at, True, end, limit, patience_s=self._patience(topic, at.partition) or 0.0)
+        if home.cluster == self._own:
+            limit = Offset(leader.home_start)
+            if end >= limit:
+                return Looked(at, False)
+        patience_s = self._patience(topic, at.partition)
+        if patience_s is None:
+            return Looked(at, False)
+        return Looked(at, True, end, limit, patience_s=patience_s)
 
     def judge(self, meeting: Meeting) -> Met:
         """What follows from how a partition stands at its leader at the source."""

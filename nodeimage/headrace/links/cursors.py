@@ -100,8 +100,12 @@ class Cursors:
             self._wake.clear()  # before anything is looked at: what is told meanwhile wakes it again
             at = asyncio.get_running_loop().time()
             if at >= self._sweep_at:
-                await self._sweep()
-                self._sweep_at = asyncio.get_running_loop().time() + SWEEP_S
+                self._sweep_at = at + SWEEP_S  # before it: it may be wanted again meanwhile
+                try:
+                    await self._sweep()
+                except BaseException:
+                    self.look_at_all()
+                    raise
             while self._changed:
                 keys = list(self._changed)[:PAGE]
                 for key in keys:  # now: one that changes while the source answers is to be asked for again

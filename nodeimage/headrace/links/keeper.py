@@ -196,8 +196,13 @@ class Keeper:
         await self._greet()
         while True:
             if loop.time() >= self._sweep_at:
-                await self._sweep()
+                # Before it: the feed may begin anew meanwhile, behind what the pages told.
                 self._sweep_at = loop.time() + SWEEP_S * self._random.uniform(0.8, 1.2)
+                try:
+                    await self._sweep()
+                except BaseException:
+                    self.look_at_all()
+                    raise
                 self.swept.set()
             ripe = [topic_id for topic_id, at in self._later.items() if at <= loop.time()]
             for topic_id in ripe:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 from fake_source import FakeSource
@@ -203,6 +204,42 @@ async def test_a_cursor_that_is_told_of_while_others_are_released_is_copied_at_o
         north.commit("g", topic, 1)
         await until(lambda: _is_at(south, 2))
         assert late
+
+
+async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not_missed(
+    south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, listed, answered = north.put("t"), asyncio.Semaphore(0), asyncio.Event()
+    topics, cursors, changes = north.topics, north.cursors, north.changes
+
+    async def early_topics(**asked: Any) -> Any:
+        page = await topics(**asked)
+        listed.release()
+        await answered.wait()
+        return page
+
+    async def early_cursors(**asked: Any) -> Any:
+        page = await cursors(**asked)
+        listed.release()
+        await answered.wait()
+        return page
+
+    async def late_changes(*args: Any, **asked: Any) -> Any:
+        if len(north.listed) == 1:
+            await listed.acquire()
+            await listed.acquire()
+            north.put("late")
+            north.commit("g", topic, 1)
+            asyncio.get_running_loop().call_later(0.2, answered.set)
+        return await changes(*args, **asked)
+
+    monkeypatch.setattr(north, "topics", early_topics)
+    monkeypatch.setattr(north, "cursors", early_cursors)
+    monkeypatch.setattr(north, "changes", late_changes)
+    async with kept(south, north):
+        await until(lambda: _exists(south, "late"))
+        await south.append("t", b"a")
+        await until(lambda: _is_at(south, 1))
 
 
 async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_at(

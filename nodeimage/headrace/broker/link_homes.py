@@ -30,7 +30,7 @@ from headrace.broker.link_params import (
     check_version,
 )
 from headrace.broker.link_topics import Homes, home_of, is_settled, read_homes
-from headrace.catalog.commands import PutLink, SetHome
+from headrace.catalog.commands import CreatePartitions, PutLink, SetHome
 from headrace.catalog.link_commands import HomeChange, LinkConfig
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
@@ -104,6 +104,8 @@ async def announce(broker: "Broker", params: Announcement) -> dict[str, object]:
     ]
     if followed and params.bootstrap:
         await _follow(broker, params, followed)
+    refused |= await _grow_first(broker, params, rows, refused)
+    accepted = [item for at, item in enumerate(params.items) if at not in refused]
     homes = [
         HomeChange(
             item.topic_id,
@@ -149,6 +151,45 @@ def _fault(broker: "Broker", stream: str, row: TopicRow | None, item: Announced)
 
 def _of_code(code: Code) -> KafkaError | None:
     return None if code is Code.NONE else KafkaError(code, f"the catalog refuses this home: {code.name}")
+
+
+async def _grow_first(
+    broker: "Broker", params: Announcement, rows: Mapping[bytes, TopicRow], refused: Collection[int]
+) -> dict[int, KafkaError]:
+    """Let topics have all partitions of a home before they take note of it: whoever hears of it here would think that
+    the home lacks what lacks here. By place, why one could not grow."""
+    faults: dict[int, KafkaError] = {}
+    for at, item in enumerate(params.items):
+        row, count = rows.get(item.topic_id), len(item.lists)
+        if at in refused or row is None or count <= row.partitions or item.lists.keys() != set(range(count)):
+            continue
+        known = home_of(broker, row)
+        if known == item.home:
+            continue
+        stream = await broker.catalog.query(lambda reader, row=row: reader.stream(row.stream))  # type: ignore[misc]
+        places = broker.place(count - row.partitions, "" if stream is None else stream.policy.volume)
+        command = CreatePartitions(
+            topic_id=row.topic_id,
+            count=count,
+            container_ids=[container for container, _ in places],
+            container_epochs=[epoch for _, epoch in places],
+            now=now(),
+            histories=[
+                (index, *start[:2], Offset(start[2]))
+                for index in range(row.partitions, count)
+                for start in item.lists[index]
+                if known.counter and start[:2] <= known
+            ],
+            home=known,
+        )
+        try:
+            outcome = await submitted(broker, command, timeout_ms=0)
+        except KafkaError as error:
+            faults[at] = error
+            continue
+        if outcome.code is not Code.NONE:
+            faults[at] = KafkaError(outcome.code, outcome.message)
+    return faults
 
 
 async def _follow(broker: "Broker", params: Announcement, topics: Collection[str]) -> None:

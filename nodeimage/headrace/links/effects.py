@@ -87,6 +87,10 @@ class Looked(NamedTuple):
     """Why it cannot be pulled for the moment; empty: it can."""
     patience_s: float = 0.0
     """How long another link is given to bring what we are behind."""
+    chosen: bool = True
+    """It is this link's to go on behind what its source lacks. Others may have it, else: for a while it is not."""
+    lacks: bool = False
+    """Of homes before the topic's: it is to be met, to know whether its source has that."""
 
 
 class Met(NamedTuple):

@@ -80,8 +80,7 @@ class Fetching:
         if pull.stale:
             self._pulls.set(pull, Status.LOOK)
         elif answer.code is Code.OFFSET_OUT_OF_RANGE and answer.log_start > pull.next:
-            pull.log_start = answer.log_start
-            self._pulls.set(pull, Status.JUMP)
+            self._pulls.gap(now, pull, answer.log_start)
         else:
             reason = f"the source answers {answer.code.name}"
             self._pulls.refused_there(now, pull, answer.code, reason, answer.ask)

@@ -23,6 +23,8 @@ class Limits:
     longest_pause_s: float = 15.0
     gone_pause_s: float = 60.0
     """A topic that stays gone at the source is looked for again so often."""
+    gap_s: float = 10.0
+    """For so long what the source lacks is awaited from other links, where there are any."""
     poll_every_s: float = 0.002
     """Polls of one node begin no closer together: what changes meanwhile comes with one answer."""
     greet_every_s: float = 10.0

@@ -366,13 +366,10 @@ class LinkAdmin:
         heard = bool(links) and all(row.name in node and node[row.name].heard for node in told for row in links)
         found: dict[bytes, int] = {}
         for node in told:
-            here: dict[bytes, int] = {}
-            for topic_id, records in (item for each in node.values() for item in each.behind.items()):
-                before = here.get(topic_id, 0)  # by another link
-                here[topic_id] = UNKNOWN if UNKNOWN in (records, before) else max(before, records)
-            for topic_id, records in here.items():
-                before = found.get(topic_id, 0)
-                found[topic_id] = UNKNOWN if UNKNOWN in (records, before) else before + records
+            for each in node.values():
+                for topic_id, records in each.behind.items():
+                    before = found.get(topic_id, 0)
+                    found[topic_id] = UNKNOWN if UNKNOWN in (records, before) else before + records
 
         def behind(topic_id: bytes) -> int | None:
             records = found.get(topic_id, 0)

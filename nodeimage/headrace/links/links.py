@@ -27,6 +27,7 @@ from headrace.links.headrace_source import HeadraceSource
 from headrace.links.kafka_source import KafkaSource
 from headrace.links.keeper import Keeper
 from headrace.links.link_state import LinkState, Phase
+from headrace.links.pull import Status
 from headrace.links.pullers import Pullers
 from headrace.links.security import security_of
 from headrace.links.setting_aside import append_once
@@ -329,6 +330,8 @@ def _has_heard(state: LinkState) -> bool:
 def _behind(state: LinkState) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     for pull in () if state.phase is Phase.PAUSED else state.pulls.all.values():
+        if pull.status is Status.WAITS:
+            continue  # it is another link's to bring
         records = pull.lag_records() if pull.known != NO_OFFSET else UNKNOWN
         before = found.get(pull.at.topic_id, 0)
         if records and len(found) < MOST_BEHIND:

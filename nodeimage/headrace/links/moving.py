@@ -254,12 +254,13 @@ class Moving:
                     for each in theirs
                     if each.home > ceded[each.topic_id].home
                 }
-                left = [each.topic_id for each in theirs if each.home.counter > 0 and each.topic_id not in late]
-                left += await adopt(self._broker, source, ours)
+                again = [each.topic_id for each in theirs if each.home.counter > 0 and each.topic_id not in late]
+                again += await adopt(self._broker, source, ours)
                 # A source that knows nothing of homes has ended: we begin when we are there.
                 ended = {each.topic_id: each.home for each in theirs if each.home.counter == 0}
                 if ended:
                     late |= await self._begin_after({each: ceded[each] for each in ended}, ended)
+                left = again
             except HeadraceError as error:
                 log.info("homes are not adopted yet", source=source.name, reason=str(error))
             if left and loop.time() >= deadline:

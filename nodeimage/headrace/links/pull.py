@@ -43,10 +43,13 @@ class Pull:
         "ask",
         "at",
         "behind_since",
+        "chosen",
         "committed",
         "epoch",
         "failures",
         "fetch",
+        "gap_at",
+        "gap_since",
         "heard",
         "heard_at",
         "known",
@@ -63,6 +66,7 @@ class Pull:
         "stale",
         "status",
         "waited",
+        "waits_at",
     )
 
     def __init__(self, at: TopicPartition) -> None:
@@ -99,7 +103,14 @@ class Pull:
         self.patience_s = 0.0
         """How long another link is given to bring what the source has."""
         self.waited = False
-        """That was not brought: it is fetched, until it is up to date."""
+        """That was not brought: it is fetched, until it is up to date, or another link brings something."""
+        self.waits_at: Offset = NO_OFFSET
+        """Where it was when it began to wait."""
+        self.chosen = True
+        """This link, of several, is the one to go on behind what its source lacks."""
+        self.gap_at: Offset = NO_OFFSET
+        self.gap_since = 0.0
+        """Where, and since when, the source lacks what comes next."""
         self.failures = 0
         self.retry_at = 0.0
         self.reason = ""

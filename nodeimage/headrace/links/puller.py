@@ -82,6 +82,7 @@ class Puller:
         stream: str,
         source: Source,
         patience: Callable[[Topic, int], float | None],
+        is_chosen: Callable[[Topic], bool] = lambda _topic: True,
         expected_cluster: str = "",
         throttle: int = 0,
         paused: bool = False,
@@ -91,8 +92,8 @@ class Puller:
         on_trouble: Callable[["Puller"], None] = lambda _puller: None,
         on_lacking: Callable[[TopicPartition, bool], None] = lambda _at, _lacks: None,
     ) -> None:
-        """`patience`: see standing.py; ask `look_again` when that changes. `expected_cluster`: the only one that the
-        source may be; empty: any other than this one.
+        """`patience`, `is_chosen`: see standing.py; ask `look_again` when these change. `expected_cluster`: the only
+        one that the source may be; empty: any other than this one.
 
         `on_trouble`: the source cannot be reached any more, or can be again.
         """
@@ -109,7 +110,12 @@ class Puller:
         if paused:
             self.state.pause(self._loop.time())
         self._standings = Standings(
-            broker, stream=stream, patience=patience, on_higher=on_higher, on_lacking=on_lacking
+            broker,
+            stream=stream,
+            patience=patience,
+            is_chosen=is_chosen,
+            on_higher=on_higher,
+            on_lacking=on_lacking,
         )
         self._elsewhere: OrderedDict[TopicPartition, None] = OrderedDict()
         self._interruptions = self.state.interruptions

@@ -167,6 +167,7 @@ class Pullers:
             elif known.link.state != link.state:
                 self._put(known._replace(link=link))
                 (known.puller.pause if link.state == PAUSED else known.puller.resume)()
+                self._choose_again(number, beside=name)
 
     def _begin(self, link: LinkRow, number: StreamNumber) -> None:
         try:
@@ -180,6 +181,7 @@ class Pullers:
             stream=link.stream,
             source=source,
             patience=partial(self._patience, link.name),
+            is_chosen=partial(self._is_chosen, link.name),
             expected_cluster=link.config.source_cluster,
             throttle=link.config.throttle,
             paused=link.state == PAUSED,
@@ -204,7 +206,8 @@ class Pullers:
             self._by_stream[running.number] = left
         else:
             del self._by_stream[running.number]
-        self._choose_again(running.number)
+        for each in left:
+            each.puller.look_again(relist=True)
         await running.puller.close()
         await running.source.close()
         if self._on_ended is not None:
@@ -226,25 +229,32 @@ class Pullers:
 
     def _patience(self, name: str, topic: Topic, partition: int) -> float | None:
         """For how many seconds the link `name` leaves what is new of a partition to others; None: for ever."""
-        home = topic.home
-        if home is None:
+        home, candidates = topic.home, self._candidates(topic)
+        if home is None or all(each.name != name for each in candidates):
             return None
-        candidates = [
+        chosen = choose(candidates, home=home.cluster, now=self._broker.loop.time())
+        if chosen is None or chosen.name == name:
+            return 0.0
+        if home.cluster == self._broker.node.cluster_id or TopicPartition(topic.topic_id, partition) in self._lacking:
+            # It moves here, or there, and lacks something yet: nobody but its former home may have that. Each asks; who
+            # gets it first appends it, the others find that they are out of date.
+            return 0.0
+        return None if chosen.cluster == home.cluster else PATIENCE_S
+
+    def _is_chosen(self, name: str, topic: Topic) -> bool:
+        """Whether the link `name` is the one that pulls the topic."""
+        home = topic.home
+        chosen = None
+        if home is not None:
+            chosen = choose(self._candidates(topic), home=home.cluster, now=self._broker.loop.time())
+        return chosen is not None and chosen.name == name
+
+    def _candidates(self, topic: Topic) -> list[Candidate]:
+        return [
             Candidate(each.link.name, each.puller.source_cluster, self._trouble.get(each.link.name))
             for each in self._by_stream.get(StreamNumber(topic.stream_number), ())
             if each.link.state != PAUSED and matches(each.link.config.topics, topic.name)
         ]
-        lacks = TopicPartition(topic.topic_id, partition) in self._lacking
-        if lacks or home.cluster == self._broker.node.cluster_id:
-            # It moves here, or there, and lacks something yet: nobody but its former home may have that. Each asks; who
-            # gets it first appends it, the others find that they are out of date.
-            return 0.0 if any(each.name == name for each in candidates) else None
-        chosen = choose(candidates, home=home.cluster, now=self._broker.loop.time())
-        if chosen is None or all(each.name != name for each in candidates):
-            return None
-        if chosen.name == name:
-            return 0.0
-        return None if chosen.cluster == home.cluster else PATIENCE_S
 
     def _lacks(self, name: str, number: StreamNumber, at: TopicPartition, lacks: bool) -> None:
         """The link `name` is told so (standing.py)."""
@@ -286,6 +296,7 @@ class Pullers:
 
     def container_left(self, _container: Container) -> None:
         """This node leads a container no more; the broker knows."""
+        self._lacking.clear()  # what still lacks is found again
         for each in self._by_name.values():
             each.puller.look_again()
 
@@ -349,6 +360,7 @@ class Pullers:
                 for row in made.partitionlets
                 if self._leads(row.container) == led_here
             ]
+            self._lacking.difference_update(partitions)
             if partitions:
                 self._tell(made.topic.stream_number, partitions, led_here=led_here)
 

@@ -99,8 +99,6 @@ class Pulls:
             pull.stale = True
         else:
             self.set(pull, Status.LOOK)
-        if pull is not None:
-            pull.waited = False
 
     def forget(self, at: TopicPartition) -> None:
         """It is not pulled here any more. What is under way ends unheeded."""
@@ -127,6 +125,10 @@ class Pulls:
                 pull.next = answer.next
                 pull.limit = answer.limit
                 pull.patience_s = answer.patience_s
+                pull.chosen = answer.chosen
+                pull.must_meet = pull.must_meet or answer.lacks
+                if answer.next > pull.waits_at:
+                    pull.waited = False
                 pull.commits(answer.next, now)
                 self.go_on(now, pull)
 
@@ -219,6 +221,16 @@ class Pulls:
         if pull is not None:
             pull.commits(offset, now)
 
+    def gap(self, now: float, pull: Pull, log_start: Offset) -> None:
+        """The source has nothing before `log_start`: go on there, unless another link may have what lacks."""
+        if pull.gap_at != pull.next:
+            pull.gap_at, pull.gap_since = pull.next, now
+        if pull.chosen or now - pull.gap_since >= self._limits.gap_s:
+            pull.log_start = log_start
+            self.set(pull, Status.JUMP)
+        else:
+            self.fail(now, pull, f"the source begins at {log_start}, another link may have what is before")
+
     def jumped(self, now: float, at: TopicPartition, reason: str = "") -> None:
         """An effect `Jump` is done, or was not possible for a `reason`."""
         pull = self.all.get(at)
@@ -239,7 +251,7 @@ class Pulls:
             pull.waited = False
             self.set(pull, Status.IDLE)
         elif pull.is_behind and pull.patience_s and not pull.waited:
-            pull.waited = True
+            pull.waited, pull.waits_at = True, pull.next
             self._wait(pull, Status.WAITS, until=now + pull.patience_s)
         elif pull.leader not in self._feeds:
             self.set(pull, Status.LOCATE)

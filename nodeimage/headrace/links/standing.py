@@ -56,17 +56,20 @@ class Standings:
         *,
         stream: str,
         patience: Callable[[Topic, int], float | None],
+        is_chosen: Callable[[Topic], bool],
         on_higher: Callable[[bytes], None],
         on_lacking: Callable[[TopicPartition, bool], None],
     ) -> None:
         """`patience`: for how many seconds this link leaves what is new of a partition of a topic to others, 0 for the
-        one that pulls it; None: for ever. `on_higher` is told of a topic of which a meeting says that the source knows
-        a higher home; `on_lacking` of a partition that lacks records of the homes before which this source lacks too
-        (True), or lacks none (False)."""
+        one that pulls it; None: for ever. `is_chosen`: whether it is the one that pulls the topic, where others have
+        nothing that it lacks. `on_higher` is told of a topic of which a meeting says that the source knows a higher
+        home; `on_lacking` of a partition that lacks records of the homes before which this source lacks too (True), or
+        lacks none (False)."""
         self._broker = broker
         self._own = broker.node.cluster_id
         self._stream = stream
         self._patience = patience
+        self._is_chosen = is_chosen
         self._on_higher = on_higher
         self._on_lacking = on_lacking
         self._known: dict[TopicPartition, Standing] = {}
@@ -95,7 +98,7 @@ class Standings:
             and self._patience(ours[at.topic_id], at.partition) is not None
         ]
         leaders = await self._broker.partitions.leaders([(topic, at.partition) for at, topic in wanted])
-        moved = {topic.row.number for topic in ours.values() if topic.row.home is not None and topic.row.home.counter}
+        moved = {topic.row.number for _, topic in wanted if topic.row.home is not None and topic.row.home.counter}
         histories: Mapping[tuple[int, int], Sequence[HomeStart]] = {}
         if moved:
             histories = await self._broker.catalog.query(partial(_histories, topics=moved))
@@ -130,7 +133,8 @@ class Standings:
         patience_s = self._patience(topic, at.partition)
         if patience_s is None:
             return Looked(at, False)
-        return Looked(at, True, end, limit, patience_s=patience_s)
+        lacks = end < standing.lacks_up_to
+        return Looked(at, True, end, limit, patience_s=patience_s, chosen=self._is_chosen(topic), lacks=lacks)
 
     def judge(self, meeting: Meeting) -> Met:
         """What follows from how a partition stands at its leader at the source."""

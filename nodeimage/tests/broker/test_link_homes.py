@@ -293,9 +293,13 @@ class TestAnnounce:
         lists = {0: [[1, THERE, 4]], 1: [[1, THERE, 0]]}
         assert await announce([topic, [1, THERE], own, lists]) == [{"error": 0, "message": None}]
         row = await topic_row(topic)
-        assert (row.home, row.partitions) == (Home(1, THERE), 1)
+        assert (row.home, row.partitions) == (Home(1, THERE), 2), "whoever asks here hears of all that the home has"
         pending = await broker.catalog.query(lambda reader: reader.pending([row.number]))
-        assert pending[row.number] == {0: [(1, THERE, 4)], 1: [(1, THERE, 0)]}, "it may be about to grow here too"
+        assert pending[row.number] == {0: [(1, THERE, 4)], 1: [(1, THERE, 0)]}
+        assert await announce([topic, [2, THERE], own, {1: [[2, THERE, 0]], 7: [[2, THERE, 0]]}]) == [
+            {"error": 0, "message": None}
+        ]
+        assert (await topic_row(topic)).partitions == 2, "not by what it says of some alone"
         assert len(await links()) == 1
 
     async def test_a_home_here_that_was_not_known_is_followed_until_it_is_whole(

@@ -109,7 +109,7 @@ class Topic:
         if before is None or before < home:
             self.settled[partition] = home
             if home == self.home and self.pending is not None:
-                self.histories[partition] = sorted(self.pending.get(partition, []))
+                self.histories[partition] = sorted(self.pending.get(partition, [(*home, 0)]))
             elif home == self.home and home[0]:
                 kept = [start for start in self.histories.get(partition, []) if start[2] <= first]
                 self.histories[partition] = [*kept, (*home, first)]

@@ -119,6 +119,8 @@ class Driver:
         self.own = dict.fromkeys(source.partitions, 0)
         self.not_ours: set[TopicPartition] = set()
         self.patience = dict.fromkeys(source.partitions, 0.0)
+        self.chosen = True
+        self.lacking: set[TopicPartition] = set()
         self.homes = dict.fromkeys(source.partitions, 0)
         """Of our side, as the catalog has them now."""
         self.looked_up: dict[TopicPartition, int] = {}
@@ -160,7 +162,14 @@ class Driver:
                 self.state.pulls.looked(
                     self.now,
                     [
-                        Looked(at, at not in self.not_ours, Offset(self.own[at]), patience_s=self.patience[at])
+                        Looked(
+                            at,
+                            at not in self.not_ours,
+                            Offset(self.own[at]),
+                            patience_s=self.patience[at],
+                            chosen=self.chosen,
+                            lacks=at in self.lacking,
+                        )
                         for at in partitions
                     ],
                 )
@@ -707,6 +716,42 @@ def test_what_another_link_is_to_bring_is_fetched_once_it_has_not_come_for_a_whi
     driver.settle()
     assert driver.own[at] == 42
     assert driver.now - began < 6.5, "it waits once until it is up to date"
+
+
+def test_a_link_of_several_that_was_not_chosen_goes_on_behind_a_gap_once_no_other_has_filled_it() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.chosen = False
+    driver.state.pulls.touched(driver.now, at)
+    driver.source.produce(at, 10)
+    driver.source.partitions[at].log_start = 5
+
+    def by(until: float) -> None:
+        while driver.now < until:
+            if not driver.step():
+                driver.now = min(max(driver.now + 1e-6, driver.state.wake_at(driver.now) or until), until)
+                driver.begin()
+
+    by(9.0)
+    assert driver.own[at] == 0
+    driver.own[at] = 2  # another one brought something
+    by(18.0)
+    assert driver.own[at] == 2
+    driver.settle()
+    assert driver.own[at] == 10
+
+
+def test_what_lacks_records_of_homes_before_is_met_though_nothing_more_is_known_of_the_source() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 1)
+    driver.settle()
+    driver.lacking.add(at)
+    driver.state.pulls.touched(driver.now, at)
+    driver.begin()
+    (look,) = [each for each in driver.under_way if isinstance(each, LookUp)]
+    driver.succeed(look)
+    assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
 
 
 def test_a_source_that_tells_no_leader_epochs_is_met_once_and_fetched() -> None:

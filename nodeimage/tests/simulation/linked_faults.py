@@ -188,12 +188,16 @@ class Between:
         topic = self._topic(fault)
         takers = self._take(fault, force=True, count=2)
         others = [each for each in self._clusters if each not in takers and topic in each.topics_here()]
-        if len(takers) < 2 or not others or topic is None:
+        if len(takers) < 2 or topic is None:
+            return
+        asked = {each.name: [taker for taker in takers if taker.name in _sources(each, topic)] for each in others}
+        others = [each for each in others if asked[each.name]]  # who has no link from a home cannot ask for it
+        if not others:
             return
         third = others[int(fault.roll * 1000) % len(others)]
         with self._without([way for each in takers for way in self._ways_of(each.name)]):
             await asyncio.sleep(fault.lasts)
-            for cluster in takers:
+            for cluster in asked[third.name]:
                 state = cluster.topics_here().get(topic)
                 if state is not None and state.home.cluster == cluster.name:
                     self._operate(cluster, "home.cede", version=1, topic_ids=[state.topic_id], to=third.name)
@@ -272,3 +276,8 @@ class Between:
 async def home_call(world: "World", cluster: LinkedCluster, request: object, timeout_s: float = 6.0) -> Any:
     """Ask some node of a cluster; None: no answer."""
     return await world.call(cluster, request, timeout_s=timeout_s)
+
+
+def _sources(cluster: LinkedCluster, topic: str) -> set[str]:
+    """The clusters that its links follow a topic from."""
+    return {source for row, source in cluster.links_here() if cluster.follows(row, topic)}

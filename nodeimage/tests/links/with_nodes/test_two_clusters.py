@@ -10,7 +10,8 @@ from one_node import OneNode, until
 from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, SetHome, SetLogStart
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Millis, Offset
-from headrace.links import settling
+from headrace.links import moving, settling, topic_steps
+from headrace.links.errors import SourceUnreachable
 from headrace.links.link_state import Phase
 from headrace.links.links import Links, LinkTold
 from headrace.links.moving import Moving
@@ -291,6 +292,30 @@ async def test_a_home_that_moves_on_while_it_is_moved_here_is_not_taken(
     assert await home_is(south, "t", north)
     assert await home_is(north, "t", north)
     assert await north.row("t.diverged") is None
+
+
+async def test_a_home_that_was_given_is_taken_up_though_its_source_is_away_for_a_moment(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    adopt, away = moving.adopt, [True]
+
+    async def away_once(*args: Any) -> Any:
+        if away.pop() if away else False:
+            raise SourceUnreachable("away")
+        return await adopt(*args)
+
+    async def never(*_args: Any) -> Any:  # of the keeper, which would find it sooner or later
+        raise SourceUnreachable("away")
+
+    monkeypatch.setattr(topic_steps, "adopt", never)
+    monkeypatch.setattr(moving, "adopt", away_once)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert (moved["moved"], moved["home"], moved["error"]) == (True, south.cluster_id, None)
+    assert await home_is(south, "t", south)
+    assert not away
 
 
 async def test_homes_on_both_sides_of_a_link_in_both_directions(south: OneNode, north: OneNode) -> None:

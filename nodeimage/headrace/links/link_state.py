@@ -7,8 +7,9 @@ becomes of a partition that changed is in pulls.py, what is fetched in fetching.
 the source's topics are listed, and all partitions led by that node are looked at again.
 
 Invariants: a partition is fetched at most once at a time, and not again before what came is appended, since a batch
-appended behind one that was refused would hide the gap. What the source has and we do not is in a queue, under way, or
-blocked with a reason and a time, or waits for another link. What is asked for and not committed stays within the byte budget. Topics take turns.
+appended behind one that was refused would hide the gap. What the source has and we do not is in a queue, under way,
+blocked with a reason and a time, or waits for another link. What is asked for and not committed stays within the byte
+budget. Topics take turns.
 While nothing happens at the source there is nothing under way but one poll of each of its nodes, and no timer.
 
 Knows nothing of sockets, tasks, records, the catalog. `now` is any monotonic clock, in seconds.

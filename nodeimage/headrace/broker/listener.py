@@ -25,6 +25,7 @@ import structlog
 
 from headrace.broker.refusals import Refusals
 from headrace.errors import HeadraceError, MalformedRequest
+from headrace.sockets import endpoints
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader, framed_response_header, read_request_header
 
@@ -155,9 +156,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class, of the same shape
-        peer = transport.get_extra_info("peername")
+        local, peer = endpoints(transport)
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        local = transport.get_extra_info("sockname")
         if isinstance(local, tuple):
             self.local = (local[0], local[1])
         self._handler.connected(self)

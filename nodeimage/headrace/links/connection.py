@@ -22,6 +22,7 @@ from typing import Final, cast
 from headrace.errors import MalformedRequest
 from headrace.links.errors import SourceRefuses, SourceUnreachable
 from headrace.links.responses import ResponseReader
+from headrace.sockets import endpoints
 from headrace.wire.header import read_response_header, request_header
 from headrace.wire.primitives import Buffer
 
@@ -74,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         """What may be the matter if the server just closes the connection before its next answer."""
         self.on_silence: Callable[[float], None] = lambda _: None
         """Told when a call is given up, with the loop's time since when nothing was heard."""
+        self.is_to_itself = False
+        """Connected to its own port: the kernel may choose the very port that nobody listens on as ours."""
         self._limits = limits
         self._client_id = client_id
         self._loop = asyncio.get_running_loop()
@@ -168,6 +171,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._error is not None:  # given up while it was connecting
             self._transport.abort()
             return
+        own, peer = endpoints(transport)
+        self.is_to_itself = peer is not None and peer == own
         raw = transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:

@@ -66,7 +66,7 @@ async def open_connection(
 
 async def _connect(connection: Connection, host: str, port: int, context: ssl.SSLContext | None) -> None:
     try:
-        transport, _ = await asyncio.get_running_loop().create_connection(
+        await asyncio.get_running_loop().create_connection(
             lambda: connection, host, port, ssl=context, server_hostname=host if context is not None else None
         )
     except ssl.SSLCertVerificationError as error:
@@ -79,8 +79,7 @@ async def _connect(connection: Connection, host: str, port: int, context: ssl.SS
     except OSError as error:
         hint = " (does it speak TLS there?)" if context is not None and isinstance(error, ConnectionResetError) else ""
         raise SourceUnreachable(f"{host}:{port} cannot be reached: {error.strerror or error}{hint}") from error
-    # The kernel may choose the very port that nobody listens on as ours: TCP's simultaneous open with itself.
-    if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+    if connection.is_to_itself:  # the transport may be closed by now, and its socket not be asked any more
         raise SourceUnreachable(f"{host}:{port} cannot be reached: nobody listens there")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 import msgspec
+import structlog
 
 from headrace.errors import Code, KafkaError, MalformedRequest
 from headrace.ids import Epoch, NodeId
@@ -21,6 +22,8 @@ from headrace.peer.framing import Buffer, decode_message, encode_message
 from headrace.peer.handshake import ClientHandshake, Identity
 from headrace.peer.messages import Answer, AnswerT, Call, Message, Refused, Request
 from headrace.peer.session import PeerUnreachable, Session
+
+log = structlog.get_logger(__name__)
 
 CONNECT_S: Final = 3.0
 """For connecting and the handshake together."""
@@ -140,6 +143,11 @@ class PeerClient:
                     connection.fail(PeerUnreachable(f"{address[0]}:{address[1]}: this node closes"))
                     raise
             return
+        except Exception as error:  # a fault of ours must not keep this address from being tried again
+            log.exception("a connection could not be made", peer=f"{address[0]}:{address[1]}")
+            self._forget(address, connection)
+            connection.fail(PeerUnreachable(f"{address[0]}:{address[1]}: internal error: {type(error).__name__}"))
+            return
         session.on_message = connection.received
         session.on_closed = lambda: self._lost(address, connection, session)
         connection.ready.set_result(session)
@@ -165,8 +173,7 @@ class PeerClient:
         transport: asyncio.BaseTransport | None = None
         try:
             transport, _ = await loop.create_connection(lambda: session, host, port)
-            # The kernel may choose the very port that nobody listens on as ours: TCP's simultaneous open with itself.
-            if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+            if session.is_to_itself:  # the transport may be closed by now, and its socket not be asked any more
                 raise ConnectionRefusedError("nobody listens there")
             await ready
         except OSError as error:

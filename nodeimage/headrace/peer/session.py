@@ -28,6 +28,7 @@ from headrace.ids import NodeId
 from headrace.peer.framing import MAX_FRAME, Buffer, FrameReader, decode_message, encode_frame
 from headrace.peer.handshake import HANDSHAKE_S, MAX_HANDSHAKE_FRAME, Handshake, HandshakeFailed, Met
 from headrace.peer.messages import Message
+from headrace.sockets import endpoints
 
 log = structlog.get_logger()
 
@@ -82,6 +83,8 @@ class Session(asyncio.BufferedProtocol):
         """Why it ended, in one line."""
         self.peer = "?"
         """The other side's address, for the log."""
+        self.is_to_itself = False
+        """Connected to its own port: the kernel may choose the very port that nobody listens on as ours."""
         self.heard_at = 0.0
         """Loop time at which the last bytes came."""
         self.on_message: Callable[[Message, memoryview], None] = _unexpected
@@ -181,8 +184,9 @@ class Session(asyncio.BufferedProtocol):
         """Connected; the handshake begins."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class, of the same shape
         self._among.add(self)
-        peer = transport.get_extra_info("peername")
+        own, peer = endpoints(transport)
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.is_to_itself = peer is not None and peer == own
         if self._ending:  # closed while it was connecting
             self._transport.abort()
             return

@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ from headrace.peer.messages import (
 )
 from headrace.peer.server import MAX_UNDER_WAY
 from headrace.peer.session import PeerUnreachable, Session
+from headrace.sockets import endpoints
 
 READ = ReadRange(ContainerId(1), PartitionletId(2), Offset(0), Offset(9), 100)
 
@@ -469,3 +471,57 @@ async def test_a_node_that_does_not_belong_gets_one_clear_line_on_both_sides(
     assert [each["event"] for each in lines] == ["peer handshake failed"] * 2
     assert sum(words in each["reason"] for each in lines) >= 1
     assert all(each["peer"].startswith("127.0.0.1:") for each in lines)
+
+
+async def test_a_connection_that_is_reset_as_it_is_made_is_made_anew(nodes: Any) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(0.1)
+    ends = threading.Event()
+
+    def reset() -> None:
+        while not ends.is_set():
+            try:
+                connected, _ = listening.accept()
+            except TimeoutError:
+                continue
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connected.close()
+
+    resetting = asyncio.create_task(asyncio.to_thread(reset))
+    client, address = nodes.client(), listening.getsockname()
+    for _ in range(200):
+        with pytest.raises(PeerUnreachable) as unreachable:
+            await client.call(address, Submit(), timeout_s=10)
+        assert not unreachable.value.timed_out
+    ends.set()
+    await resetting
+    await nodes.server({Submit: submitted}, listening=listening)
+    await client.call(address, Submit(), timeout_s=10)
+
+
+@pytest.mark.parametrize("error", [OSError(107, "not connected"), ValueError("negative file descriptor")])
+async def test_a_socket_that_cannot_be_asked_who_is_there_is_a_connection_like_others(
+    nodes: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    class Silent:
+        def get_extra_info(self, name: str) -> Any:
+            raise error
+
+    assert endpoints(Silent()) == (None, None)  # type: ignore[arg-type]
+    server, client = await nodes.server({Submit: submitted}), nodes.client()
+    monkeypatch.setattr("headrace.peer.session.endpoints", lambda _: endpoints(Silent()))  # type: ignore[arg-type]
+    await client.call(server.address, Submit(), timeout_s=10)
+
+
+async def test_a_fault_of_ours_while_connecting_does_not_keep_the_address_from_being_tried_again(
+    nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_args: Any) -> Session:
+        raise ValueError("negative file descriptor")
+
+    server, client = await nodes.server({Submit: submitted}), nodes.client()
+    with monkeypatch.context() as faulty:
+        faulty.setattr(client, "_connect", fails)
+        with pytest.raises(PeerUnreachable, match="internal error: ValueError"):
+            await client.call(server.address, Submit(), timeout_s=10)
+    await client.call(server.address, Submit(), timeout_s=10)

@@ -297,7 +297,7 @@ class World:
         """Clusters that pull a topic from its home, or from one that does."""
         pulls: dict[str, set[str]] = {}
         for cluster in self.clusters:
-            for source in _followed(cluster, topic):
+            for source in cluster.sources_of(topic):
                 pulls.setdefault(source, set()).add(cluster.name)
         reached, due = {home}, [home]
         while due:
@@ -380,11 +380,6 @@ def _behind(here: TopicState | None, home: TopicState | None, ends: Any, home_en
         if end is None or end != wanted:
             return f"partition {index} ends at {end}, at home at {wanted}"
     return ""
-
-
-def _followed(cluster: LinkedCluster, topic: str) -> list[str]:
-    """The clusters that its links follow a topic from."""
-    return [source for row, source in cluster.links_here() if cluster.follows(row, topic)]
 
 
 def _cursor(cluster: LinkedCluster, writer: LinkClient) -> int | None:

@@ -187,6 +187,10 @@ class LinkedCluster(Cluster):
         found = map(link_row, ready[0].catalog._connection.execute(f"{LINK} ORDER BY l.name"))
         return [(row, row.config.source_cluster) for row in found if row.state == RUNNING]
 
+    def sources_of(self, topic: str) -> list[str]:
+        """The clusters that its links follow a topic from."""
+        return [source for row, source in self.links_here() if self.follows(row, topic)]
+
     @staticmethod
     def follows(row: LinkRow, topic: str) -> bool:
         """Whether a link has to do with a topic."""

@@ -190,7 +190,7 @@ class Between:
         others = [each for each in self._clusters if each not in takers and topic in each.topics_here()]
         if len(takers) < 2 or topic is None:
             return
-        asked = {each.name: [taker for taker in takers if taker.name in _sources(each, topic)] for each in others}
+        asked = {each.name: [taker for taker in takers if taker.name in each.sources_of(topic)] for each in others}
         others = [each for each in others if asked[each.name]]  # who has no link from a home cannot ask for it
         if not others:
             return
@@ -276,8 +276,3 @@ class Between:
 async def home_call(world: "World", cluster: LinkedCluster, request: object, timeout_s: float = 6.0) -> Any:
     """Ask some node of a cluster; None: no answer."""
     return await world.call(cluster, request, timeout_s=timeout_s)
-
-
-def _sources(cluster: LinkedCluster, topic: str) -> set[str]:
-    """The clusters that its links follow a topic from."""
-    return {source for row, source in cluster.links_here() if cluster.follows(row, topic)}

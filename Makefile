@@ -1,7 +1,8 @@
 # make demo | make test | make e2e | make install | make bench | make simulate | make charts | make docs; each does all of
 # its own set-up, but for what `make e2e` needs of a machine: Docker, kind, kubectl and helm, or KIT=1; and `make charts`: Go.
 SHELL := /bin/bash
-PYTHON ?= python3.11
+# Of the virtual environment; none: as .ci/python finds one.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 

@@ -19,6 +19,9 @@ EVEN_RATE = 20_000.0
 SLOW_RATE = 100.0
 SHARES = ("p50", "p99", "after_p50", "after_p99")
 POLL_S = 0.05
+IDLE_TURNS = 2
+PAUSED_REST_S = 10.0
+"""After links were paused, until what they had under way is over."""
 
 
 def _lag(pair: Pair, sizes: Sizes) -> Figures:
@@ -108,22 +111,25 @@ def _shares(pair: Pair, seconds: float) -> tuple[float, float]:
 
 
 def _idle(pair: HeadracePair, sizes: Sizes, links: Sequence[str]) -> Figures:
-    """The clusters with these links, which are caught up, then without."""
-    time.sleep(sizes.link_rest_s)
-    source, target = _shares(pair, sizes.link_idle_s)
-    for name in links:
-        pair.target_admin("link.delete", name=name)
-    time.sleep(sizes.link_rest_s)
-    source_alone, target_alone = _shares(pair, sizes.link_idle_s)
-    figures = {
-        "source_percent": source,
-        "target_percent": target,
-        "source_alone_percent": source_alone,
-        "target_alone_percent": target_alone,
-        "source_more_percent": source - source_alone,
-        "target_more_percent": target - target_alone,
-        "links": len(links),
-    }
+    """The clusters with these links, which are caught up, and with them paused; in turns, as machines change pace."""
+    linked: list[tuple[float, float]] = []
+    alone: list[tuple[float, float]] = []
+    for turn in range(IDLE_TURNS):
+        if turn:
+            for name in links:
+                pair.target_admin("link.resume", name=name)
+        time.sleep(sizes.link_rest_s * (1 + turn))  # who is resumed looks at all topics first
+        linked.append(_shares(pair, sizes.link_idle_s / IDLE_TURNS))
+        for name in links:
+            pair.target_admin("link.pause", name=name)
+        time.sleep(min(PAUSED_REST_S, sizes.link_rest_s))
+        alone.append(_shares(pair, sizes.link_idle_s / IDLE_TURNS))
+    figures: dict[str, float] = {"links": len(links)}
+    for side, name in enumerate(("source", "target")):
+        for turn, (with_links, without) in enumerate(zip(linked, alone, strict=True), 1):
+            figures |= {f"{name}_{turn}_percent": with_links[side], f"{name}_{turn}_alone_percent": without[side]}
+        share, rest = (sum(each[side] for each in found) / IDLE_TURNS for found in (linked, alone))
+        figures |= {f"{name}_percent": share, f"{name}_alone_percent": rest, f"{name}_more_percent": share - rest}
     return {"source": figures, "target": figures}
 
 

@@ -16,10 +16,21 @@ TEST_S = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on kind take their time, and what they are set up with takes its own."""
+    """Tests on kind take their time, and what they are set up with takes its own. Those with Spark come last: gigabytes
+    of its image are written to the disk of all nodes, and some disks stand still after that."""
+    items.sort(key=lambda item: "spark_image" in getattr(item, "fixturenames", ()))
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_S, func_only=True))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """A line for each failure at the very end: messages hold the events of the cluster, and logs are often cut."""
+    yield
+    for failed in terminalreporter.getreports("failed") + terminalreporter.getreports("error"):
+        message = getattr(getattr(failed.longrepr, "reprcrash", None), "message", str(failed.longrepr))
+        terminalreporter.write_line(f"{failed.nodeid}: {message.strip().splitlines()[0][:500]}")
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ def test_a_stateful_set_that_is_deleted_comes_back_with_its_pods_and_their_data(
     kube.until("the StatefulSet is back", lambda: kube.get("statefulset", "c", three.namespace), timeout_s=BACK_S)
     back = time.monotonic() - since
     load.await_writes(time.monotonic(), within_s=WRITES_BACK_S)
-    pause = load.history.longest_pause(since, time.monotonic())
+    pause = load.longest_pause(since, time.monotonic())
     three.await_ready()
     assert three.ids() == ids
     assert (three.lives() == lives) is (cascade == "orphan")

@@ -224,7 +224,7 @@ def test_a_link_that_is_cut_goes_on_where_it_was_and_holds_nobody_back(pair: Pai
             assert status["state"] == "Connecting", status
             assert status["lagSeconds"] > 0, "nobody knows what was written since"
         figures["again_s"] = pair.await_link("cut", "Ready", "CaughtUp")
-        figures["source_without_a_write_s"] = kube.below(load.history.longest_pause(since, time.monotonic()), PAUSE_S)
+        figures["source_without_a_write_s"] = kube.below(load.longest_pause(since, time.monotonic()), PAUSE_S)
         history = load.finish()
         figures["records"] = len(history.times)
         await_copy(pair.north, pair.south, load.places)

@@ -175,7 +175,7 @@ def test_charts_that_are_uninstalled_and_installed_again_leave_everything_as_it_
     assert three.lives() == lives
     assert read_back(three, written) == written
     load.await_writes(time.monotonic())
-    pause = load.history.longest_pause(since, time.monotonic())
+    pause = load.longest_pause(since, time.monotonic())
     load.finish()
     kube.report(
         *("6 charts are uninstalled and installed again", seconds),

@@ -64,7 +64,7 @@ def test_a_pod_that_goes_takes_nothing_with_it(three: kube.Cluster, how: str) ->
     three.await_ready()
     whole = time.monotonic() - since
     load.await_writes(time.monotonic(), within_s=GO_ON_S)
-    pause = load.history.longest_pause(since, time.monotonic())
+    pause = load.longest_pause(since, time.monotonic())
     load.finish()
     three.await_told("NodeChanged", "PrimaryMoved", "RedundancyChanged")
     kube.report(
@@ -92,7 +92,7 @@ def test_a_claim_that_is_deleted_with_its_pod_is_made_good(three: kube.Cluster) 
     assert three.claims()[f"data-{gone.pod}"] != claims[f"data-{gone.pod}"]
     whole = time.monotonic() - since
     load.await_writes(time.monotonic(), within_s=GO_ON_S)
-    pause = load.history.longest_pause(since, time.monotonic())
+    pause = load.longest_pause(since, time.monotonic())
     load.finish()
     three.await_told("ReplicasChanged", "NodeRemoved")
     kube.report(
@@ -118,7 +118,7 @@ def test_a_worker_that_stops_and_comes_back(three: kube.Cluster) -> None:
     three.await_ready(BACK_S)
     whole = time.monotonic() - since
     load.await_writes(time.monotonic(), within_s=GO_ON_S)
-    pause = load.history.longest_pause(since, time.monotonic())
+    pause = load.longest_pause(since, time.monotonic())
     load.finish()
     kube.report(
         *("2 a worker stops and comes back", whole),

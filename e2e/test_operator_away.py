@@ -60,7 +60,7 @@ def test_an_operator_that_is_killed_restarted_or_upgraded_restarts_no_storage_po
     three.await_ready()
     assert three.lives() == lives
     seconds = time.monotonic() - began
-    pause = load.history.longest_pause(began, time.monotonic())
+    pause = load.longest_pause(began, time.monotonic())
     load.finish()
     kube.report(
         "5 an operator is killed, restarted, upgraded",
@@ -96,7 +96,7 @@ def test_a_node_that_fails_while_there_is_no_operator_is_failed_over(three: kube
         again = load.await_writes(between)
         kube.until("it has come back", lambda: sum(map(kube.is_up, three.pods())) == 3)
         kube.until("it has caught up", whole)
-        pause = load.history.longest_pause(since, time.monotonic())
+        pause = load.longest_pause(since, time.monotonic())
     finally:
         deployment("scale", "--replicas=1")
     three.await_ready()

@@ -8,9 +8,12 @@ from typing import Any
 import kube
 import pytest
 from cluster_clients import Load
+from machine_disk import machine_disk
 
 ROLLED_S = 400.0
 LOOK_S = 0.5
+CALM_S = 15.0
+"""After the machine's disk has stood still: any replica may be behind, whoever rolls what."""
 
 
 class Watch(threading.Thread):
@@ -22,13 +25,30 @@ class Watch(threading.Thread):
         self.most: list[str] = []
         """Pods that were not what they should be, at the worst moment."""
         self.looks = 0
+        self.seen: list[str] = []
+        """What changed, with the seconds since it began."""
+        self.error: Exception | None = None
         self._cluster = cluster
         self._pods = {f"{cluster.name}-{index}" for index in range(cluster.spec["nodes"])}
         self._by_id = {node.node_id: node.pod for node in cluster.nodes.values()}
 
     def run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            self.error = error
+
+    def _watch(self) -> None:
+        began = time.monotonic()
+        before: set[str] = set()
         while not self.stopping.wait(LOOK_S):
             away = self._away()
+            now = time.monotonic()
+            if away != before:
+                self.seen.append(f"{now - began:.1f} {sorted(away)}")
+            before = away
+            if machine_disk().stood_still(now - CALM_S, now):
+                continue
             self.looks += 1
             if len(away) > len(self.most):
                 self.most = sorted(away)
@@ -71,10 +91,11 @@ def roll(cluster: kube.Cluster, **changes: Any) -> None:
         watch.join()
     seconds = time.monotonic() - since
     load.await_writes(time.monotonic())
-    pause = load.history.longest_pause(since, time.monotonic())
+    pause = load.longest_pause(since, time.monotonic())
     history = load.finish()  # an error of any produce is a fault
+    assert watch.error is None
     assert watch.looks > 10
-    assert len(watch.most) == 1, f"{watch.most} were away, or behind, at a time"
+    assert len(watch.most) == 1, f"{watch.most} were away, or behind, at a time: {watch.seen}"
     kube.report(
         f"4 another {', '.join(changes)}", seconds, produced=len(history.times), failed=0, without_a_write_s=pause
     )

@@ -1,5 +1,6 @@
 """More nodes and fewer: what is asked for comes about with nothing copied, nothing lost, and no refusal overruled."""
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -46,7 +47,12 @@ def grow(cluster: kube.Cluster, load: Load, nodes: int) -> tuple[set[int], float
         assert not idle, f"node {idle} leads nothing that is written to"
         return True
 
-    kube.until("the new nodes lead what is written to", carry, timeout_s=CARRY_S)
+    try:
+        kube.until("the new nodes lead what is written to", carry, timeout_s=CARRY_S)
+    except AssertionError:
+        print(json.dumps(cluster.headrace("balance", "--explain"), indent=1))
+        print(json.dumps(cluster.headrace("containers")))
+        raise
     load.await_writes(time.monotonic())
     carried = time.monotonic()
     cluster.await_ready()
@@ -79,7 +85,7 @@ def test_three_to_five_to_three(three: kube.Cluster) -> None:
     _, there, carried = grow(three, load, 5)
     drained = shrink(three, load, 3)
     seconds = time.monotonic() - began
-    pause = load.history.longest_pause(began, time.monotonic())
+    pause = load.longest_pause(began, time.monotonic())
     load.finish()
     three.await_told("ScaledUp", "LoadMoved", "Draining", "ScaledDown", "NodeRemoved", "ClaimDeleted")
     kube.report(
@@ -149,7 +155,7 @@ def test_a_stateful_set_that_is_scaled_by_hand_loses_nothing(three: kube.Cluster
     three.await_ready()
     seconds = time.monotonic() - began
     load.await_writes(time.monotonic())
-    pause = load.history.longest_pause(began, time.monotonic())
+    pause = load.longest_pause(began, time.monotonic())
     load.finish()
     gone = sum(three.lives()[pod] != life for pod, life in lives.items())
     kube.report(f"3 a StatefulSet is scaled to {pods} by hand", seconds, pods_made_anew=gone, without_a_write_s=pause)

@@ -2,6 +2,7 @@
 
     node-1/
       node.json     {"format": 1, "cluster": …, "node": 1, "id": uuid}
+      node.json.new the same, until the node has registered
       lock          held by flock while a process runs
       containers/N/ one folder per container (see headrace.log)
       catalog/      the catalog's SQLite file and snapshots
@@ -12,6 +13,8 @@ Raises `FolderRefused` with one line that says what to do.
 import fcntl
 import json
 import os
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,18 +62,49 @@ class DataFolder:
 
     def identity(self) -> Identity | None:
         """What the folder says of itself; None if it is new."""
-        try:
-            text = (self.path / "node.json").read_text()
-        except FileNotFoundError:
+        found = self._read("node.json")
+        if found is not None:
+            self.drop_reserved()  # a process ended before it did
+        else:
             if (self.path / "node.json.removed").exists():
                 raise FolderRefused(
                     f"{self.path} is of a node that was removed from its cluster, and none takes it up again; delete"
                     " it, or choose another folder"
-                ) from None
+                )
             if (self.path / "containers").exists():
                 raise FolderRefused(
                     f"{self.path} holds containers but no node.json; restore it, or move the folder away"
-                ) from None
+                )
+        return found
+
+    def reserved(self, cluster_id: str, take_id: Callable[[], int]) -> Identity:
+        """What a new folder is going to say of itself, the same each time, whoever asks, until it is claimed.
+
+        A node whose registration gets no answer may have registered all the same, or may yet: it asks again as the same
+        node, and leaves none behind.
+        """
+        try:
+            found = self._read("node.json.new")
+        except FolderRefused:
+            found = None  # nothing depends on it
+        if found is None or found.cluster_id != cluster_id:
+            found = Identity(cluster_id, take_id(), str(uuid.uuid4()))
+            self._write("node.json.new", found)
+        return found
+
+    def claim(self, identity: Identity) -> None:
+        """Write node.json: from now on the folder is this node's."""
+        self._write("node.json", identity)
+        self.drop_reserved()
+
+    def drop_reserved(self) -> None:
+        """Have `reserved` say something new."""
+        (self.path / "node.json.new").unlink(missing_ok=True)
+
+    def _read(self, name: str) -> Identity | None:
+        try:
+            text = (self.path / name).read_text()
+        except FileNotFoundError:
             return None
         try:
             fields = json.loads(text)
@@ -81,24 +115,26 @@ class DataFolder:
                 )
             return Identity(str(fields["cluster"]), int(fields["node"]), str(fields["id"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise FolderRefused(f"{self.path}/node.json is damaged ({error!r}); restore it from a copy") from error
+            raise FolderRefused(f"{self.path}/{name} is damaged ({error!r}); restore it from a copy") from error
 
-    def claim(self, *, cluster_id: str, node_id: int, folder_id: str) -> Identity:
-        """Write node.json: from now on the folder is this node's."""
-        identity = Identity(cluster_id, node_id, folder_id)
-        fields = {"format": FORMAT, "cluster": cluster_id, "node": node_id, "id": folder_id}
+    def _write(self, name: str, identity: Identity) -> None:
+        fields = {
+            "format": FORMAT,
+            "cluster": identity.cluster_id,
+            "node": identity.node_id,
+            "id": identity.folder_id,
+        }
         temporary = self.path / "node.json.tmp"
         with temporary.open("w") as file:
             json.dump(fields, file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(self.path / "node.json")
+        temporary.rename(self.path / name)
         folder = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
-        return identity
 
     def check_cluster(self, identity: Identity, cluster_id: str) -> None:
         """Raise `FolderRefused` if the folder belongs to another cluster."""

@@ -1,5 +1,6 @@
 """Whose folder it is."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -9,14 +10,38 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import FolderRefused
-from headrace.folder import FORMAT, DataFolder
+from headrace.folder import FORMAT, DataFolder, Identity
 
 
 def test_a_new_folder_has_no_identity_until_it_is_claimed(tmp_path: Path) -> None:
     folder = DataFolder.open(tmp_path / "node-1")
     assert folder.identity() is None
-    claimed = folder.claim(cluster_id="c", node_id=3, folder_id="f")
-    assert folder.identity() == claimed
+    folder.claim(Identity("c", 3, "f"))
+    assert folder.identity() == Identity("c", 3, "f")
+    folder.close()
+
+
+def test_what_a_new_folder_is_to_be_is_the_same_until_it_is_claimed(tmp_path: Path) -> None:
+    ids = itertools.count(3)
+    for _ in range(2):
+        folder = DataFolder.open(tmp_path)
+        reserved = folder.reserved("c", lambda: next(ids))
+        assert reserved.node_id == 3
+        assert folder.reserved("c", lambda: next(ids)) == reserved
+        assert folder.identity() is None
+        folder.close()
+    assert folder.reserved("another", lambda: next(ids)).node_id == 4
+    folder.claim(reserved)
+    assert folder.reserved("c", lambda: next(ids)).node_id == 5
+    assert folder.identity() == reserved
+    assert folder.reserved("c", lambda: next(ids)).node_id == 6, "what a claimed folder has left of it is dropped"
+
+
+@pytest.mark.parametrize("text", ["", "{", json.dumps({"format": FORMAT + 1, "cluster": "c", "node": 3, "id": "f"})])
+def test_a_reservation_that_cannot_be_understood_is_made_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "node.json.new").write_text(text)
+    folder = DataFolder.open(tmp_path)
+    assert folder.reserved("c", lambda: 4).node_id == 4
     folder.close()
 
 
@@ -38,7 +63,8 @@ def test_a_folder_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path
 
 def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
     folder = DataFolder.open(tmp_path)
-    identity = folder.claim(cluster_id="ours", node_id=1, folder_id="f")
+    identity = Identity("ours", 1, "f")
+    folder.claim(identity)
     with pytest.raises(FolderRefused, match="belongs to cluster ours"):
         folder.check_cluster(identity, "theirs")
     folder.close()

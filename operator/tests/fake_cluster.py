@@ -248,7 +248,10 @@ class FakeCluster:
     def link_alter(self, name: str, **changes: Any) -> Object:
         if self.refuses is not None and changes.keys() & {"source", "credentials", "direction"}:
             raise self.refuses
-        self.links[self._asked, name] |= changes
+        link = self.links[self._asked, name]
+        if link["credentials"] and set(changes.get("source", ())) - set(link["source"]):
+            assert "credentials" in changes, "kept ones are sent to no new address"
+        link |= changes
         return self.link_show(name)
 
     def link_pause(self, name: str) -> Object:

@@ -224,6 +224,19 @@ async def test_credentials_are_sent_once_for_each_version_of_their_secret_and_to
     assert "another-one" not in told
 
 
+async def test_credentials_are_sent_again_with_another_address_of_the_source(world: World) -> None:
+    has_secret(world, **SCRAM)
+    key = declared(world, **WITH_SECRET)
+    await world.run(key)
+    source = {**WITH_SECRET["source"], "bootstrap": "north-2:9092"}
+    declared(world, source=source)
+    for _ in range(3):
+        await world.once(key)
+    assert [params for method, params in world.cluster.calls if method == "link.alter"] == [
+        {"name": "l", "source": ["north-2:9092"], "credentials": SCRAM}
+    ]
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace_spark import register
 from headrace_spark.errors import SourceError
@@ -18,6 +18,8 @@ from headrace_spark.errors import SourceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
+"""For a program of minutes: the thorough compiler would take the cores that the queries need."""
 LOWEST_JAVA = 17
 HOW_TO_GET_JAVA = (
     "install a Java runtime of version 17 or newer (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "

@@ -180,7 +180,7 @@ def connector_jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(connector_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """One session for the whole run; skips where there is no Java."""
-    from headrace_spark.session import NoJava, build_session
+    from headrace_spark.session import SHORT_LIVED, NoJava, build_session
 
     try:
         session = build_session(
@@ -191,6 +191,7 @@ def spark(connector_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) 
                 "spark.sql.shuffle.partitions": "2",
                 "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
                 "spark.sql.streaming.noDataProgressEventInterval": "500",
+                **SHORT_LIVED,
             },
         )
     except NoJava as error:

@@ -108,10 +108,10 @@ def start(
 
 def main() -> None:
     """bootstrap, source, target, checkpoint, plan."""
-    from headrace_spark.session import build_session
+    from headrace_spark.session import SHORT_LIVED, build_session
 
     bootstrap, source, target, checkpoint, plan = sys.argv[1:]
-    spark = build_session("mortal", master="local[2]")
+    spark = build_session("mortal", master="local[2]", conf=SHORT_LIVED)
     query = start(
         spark, bootstrap=bootstrap, source=source, target=target, checkpoint=Path(checkpoint), plan=Path(plan)
     )

@@ -18,6 +18,7 @@ import pytest
 
 from headrace.local.processes import free_port
 from headrace_spark.job.ends import End
+from headrace_spark.session import SHORT_LIVED
 
 if TYPE_CHECKING:
     from conftest import Node
@@ -100,7 +101,12 @@ def job(node: "Node", folder: Path, source: str, target: str, **fields: Any) -> 
         "bootstrap": node.bootstrap,
         "checkpoint": str(folder / "checkpoint"),
         "master": "local[2]",
-        "conf": {"spark.ui.enabled": "false", "spark.local.dir": str(folder / "scratch"), "spark.log.level": "ERROR"},
+        "conf": {
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(folder / "scratch"),
+            "spark.log.level": "ERROR",
+            **SHORT_LIVED,
+        },
         "inputs": [{"stream": "/default", "topics": [source]}],
         "output": {"stream": "/default", "topic": target},
         "application": {"sql": COPY},

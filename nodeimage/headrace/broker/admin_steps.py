@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
 from headrace.broker.topics import Topic
-from headrace.catalog.commands import Command, encode
+from headrace.catalog.commands import Command, CreatePartitions, encode
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Millis
+from headrace.ids import Millis, Offset
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -92,6 +92,31 @@ async def leaders(
             found.append(None)
     loaded = iter(await broker.partitions.leaders(known))
     return [next(loaded) if each is None else each for each in found]
+
+
+def growth(
+    broker: "Broker",
+    row: TopicRow,
+    *,
+    count: int,
+    volume: str,
+    histories: list[tuple[int, int, str, Offset]] | None = None,
+    home: tuple[int, str] | None = None,
+) -> CreatePartitions:
+    """The command that gives a topic partitions up to `count`, with containers of the volume for the new ones.
+
+    Raises KafkaError LEADER_NOT_AVAILABLE while there is none.
+    """
+    places = broker.place(count - row.partitions, volume)
+    return CreatePartitions(
+        topic_id=row.topic_id,
+        count=count,
+        container_ids=[container for container, _ in places],
+        container_epochs=[epoch for _, epoch in places],
+        now=now(),
+        histories=histories,
+        home=home,
+    )
 
 
 def replicas(broker: "Broker") -> int:

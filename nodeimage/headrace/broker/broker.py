@@ -19,6 +19,7 @@ import structlog
 
 from headrace.broker import fetch, group_apis, headrace_admin, metadata, offset_apis, produce, producer_ids
 from headrace.broker.admin_apis import HANDLERS as ADMIN_HANDLERS
+from headrace.broker.answer_budget import AnswerBudget
 from headrace.broker.change_feed import ChangeFeed
 from headrace.broker.cluster_link import ClusterLink, ControllerLink
 from headrace.broker.commits import committed_to
@@ -46,8 +47,9 @@ from headrace.broker.unclean import UncleanRecoveries
 from headrace.broker.volume_limits import VolumeLimits
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
-from headrace.errors import Code, CorruptLog, KafkaError, StorageFull
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.peer.messages import CoordinationAsked
 from headrace.store.protocol import StoreCall
 from headrace.wire import cold
 from headrace.wire.api_keys import SUPPORTED, ApiKey
@@ -63,6 +65,8 @@ T = TypeVar("T")
 MOST_PENDING_BYTES = 128 * 1024 * 1024
 """Bytes that wait for the disk; above this, producers wait."""
 SATURATED_S = 0.5
+COORDINATOR_S = 0.5
+"""How long another node is asked who coordinates groups."""
 CLOSE_S = 2.0
 """How long a node that ends waits for followers, to answer what it has appended."""
 
@@ -122,6 +126,7 @@ class Broker:
         self.counters = Counters()
         self.connections: dict[Connection, None] = {}
         """In the order in which they came, which is that in which they are closed."""
+        self.answer_budget = AnswerBudget(self.connections, time=self.loop.time)
         self.home_addresses: dict[str, str] = {}
         """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
         self.forwards: Forwards | None = None
@@ -303,6 +308,20 @@ class Broker:
     def leads_catalog_soon(self) -> bool:
         """The cluster wants this node to lead the catalog's container, which it may not yet do."""
         return self.coordinator == self.node_id
+
+    async def coordinator_by(self, node_id: NodeId) -> NodeId | None:
+        """Whom a node names as the coordinator of groups; itself where it says nothing: it may hear the client, and if
+        not, another leads soon."""
+        if node_id == self.node_id:
+            return self.coordination.named
+        node = self.cluster.node(node_id)
+        if node is None:
+            return node_id
+        try:
+            answer, _ = await self.cluster.ask(node, CoordinationAsked(), timeout_s=COORDINATOR_S)
+        except HeadraceError:
+            return node_id
+        return answer.node or None
 
     def now(self) -> int:
         """The cluster's time, in milliseconds since 1970; this node's own where it does not know that."""

@@ -71,8 +71,12 @@ class ContainerClosing:
                 if not self._has_other(container):
                     await self._new_container(container.volume)
                 container.closing = True
+                try:
+                    await self._close(container)
+                except BaseException:  # others do not know it: the next round says it again
+                    container.closing = False
+                    raise
                 self._closed_at[container.id] = self._broker.loop.time()
-                await self._close(container)
                 log.info("container closed", container=container.id)
 
     def _has_other(self, container: Container) -> bool:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.admin_steps import now, refusal, replicas, rows_by_name, submitted, topic_rows, turn
+from headrace.broker.admin_steps import growth, now, refusal, replicas, rows_by_name, submitted, topic_rows, turn
 from headrace.broker.homes import elsewhere
 from headrace.broker.listener import Connection
 from headrace.broker.topic_configs import checked_all, described
-from headrace.catalog.commands import CreatePartitions, CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.rows import TopicOutcome, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
@@ -310,14 +310,7 @@ async def _grow(broker: "Broker", row: TopicRow, *, count: int, timeout_ms: int)
     stream = await broker.catalog.query(lambda reader: reader.stream(row.stream))
     if stream is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {row.full_name}")
-    places = broker.place(count - row.partitions, stream.policy.volume)
-    command = CreatePartitions(
-        topic_id=row.topic_id,
-        count=count,
-        container_ids=[container for container, _ in places],
-        container_epochs=[epoch for _, epoch in places],
-        now=now(),
-    )
+    command = growth(broker, row, count=count, volume=stream.policy.volume)
     outcome: TopicOutcome = await submitted(broker, command, timeout_ms=timeout_ms)
     if outcome.code is not Code.NONE:
         raise KafkaError(outcome.code, outcome.message)

@@ -8,7 +8,7 @@ Age is counted by the cluster's time (control.clocks), so that no node drops any
 While that is not known, since too few nodes have been heard, nothing is too old.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.giving_back import GivingBack
@@ -17,7 +17,9 @@ from headrace.broker.upkeep import Upkeep
 from headrace.catalog.commands import ExpireCursors, LogStart, SetLogStart
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
-from headrace.ids import Millis, PartitionletId, StreamNumber
+from headrace.errors import CorruptLog
+from headrace.ids import Millis, Offset, PartitionletId, StreamNumber
+from headrace.log.container_log import ContainerLog
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -66,19 +68,25 @@ class Expiry:
             now = NEVER
         touched: set[StreamNumber] = set()
         shares: list[Share] = []
+        logs: dict[PartitionletId, ContainerLog] = {}
         for held, chunk, found in oldest:
             due = {stream for stream, newest in found.items() if _may_expire(rules, stream, newest, now)}
             if due:
                 touched |= due
-                shares += await self._upkeep.shares(held, chunk, due)
+                here = await self._upkeep.shares(held, chunk, due)
+                shares += here
+                logs |= {share.partitionlet: held.log for share in here}
         if not shares:
             return
         owners = await self._upkeep.owners(shares)
         elsewhere = await self._bytes_elsewhere(shares, owners, rules)
-        starts: list[LogStart] = await self._upkeep.blocking(
+
+        def due_starts() -> list[LogStart]:
+            seen = {**owners, **_behind_gaps(shares, owners, logs)}
             # A partition's records may lie in several containers: by offset they are in order.
-            lambda: expired(sorted(shares, key=_first), owners=owners, rules=rules, now=now, elsewhere=elsewhere)
-        )
+            return expired(sorted(shares, key=_first), owners=seen, rules=rules, now=now, elsewhere=elsewhere)
+
+        starts = await self._upkeep.blocking(due_starts)
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
             self._own = SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE])
             await self._broker.catalog.submit(self._own)
@@ -129,6 +137,27 @@ def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNum
         return False
     every = [rule.rule, *rule.overrides.values()]
     return any((each.ttl_ms > 0 and oldest + each.ttl_ms <= now) or each.bytes >= 0 for each in every)
+
+
+def _behind_gaps(
+    shares: Iterable[Share], owners: Mapping[PartitionletId, Owner], logs: Mapping[PartitionletId, ContainerLog]
+) -> dict[PartitionletId, Owner]:
+    """[blocking] Of copies with a gap at their log start: their owners, with the log start at the gap's end."""
+    first: dict[PartitionletId, int] = {}
+    for share in shares:
+        if share.last >= 0 and (owner := owners.get(share.partitionlet)) is not None and share.last >= owner.log_start:
+            first[share.partitionlet] = min(first.get(share.partitionlet, share.first), share.first)
+    found: dict[PartitionletId, Owner] = {}
+    for partitionlet, begin in first.items():
+        owner = owners[partitionlet]
+        if 0 <= owner.first <= owner.log_start < begin:  # older records may lie in chunks that are not due
+            try:
+                older = logs[partitionlet].read(partitionlet, owner.log_start, limit=begin, max_bytes=1)
+            except CorruptLog:
+                continue  # there is something
+            if not older:
+                found[partitionlet] = owner._replace(log_start=Offset(begin))
+    return found
 
 
 def _rows_elsewhere(

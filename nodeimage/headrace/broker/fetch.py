@@ -115,10 +115,8 @@ class Fetch:
         for key, interest in self._session.active.items():
             name_or_id, number = key
             topic = topics.cached(name_or_id) if isinstance(name_or_id, str) else topics.cached_id(name_or_id)
-            if topic is None:
-                if interest.error is None:
-                    return False
-                continue
+            if topic is None:  # even if there was none the last time: it may have been made
+                return False
             partition = topic.partitions.get(number)
             if partition is None:
                 if 0 <= number < topic.partition_count:
@@ -257,7 +255,7 @@ class Fetch:
             reading = self._read_cold(found, cold, budget - total)
             if self._connection.parked:
                 self._connection.hold(self._broker.spawn(reading))
-            else:  # one at a time, or a client that asks and does not read has answers without end in memory
+            else:
                 self._connection.park(reading)
             return True
         if total >= min(self._asked.min_bytes, budget) or failed or final:
@@ -267,12 +265,17 @@ class Fetch:
         return False
 
     async def _read_cold(self, found: dict[Key, list[Buffer]], cold: list[tuple[Interest, Range]], budget: int) -> None:
-        if self._cancel in self._connection.on_close:
-            self._connection.on_close.remove(self._cancel)
+        connection = self._connection
+        if self._cancel in connection.on_close:
+            connection.on_close.remove(self._cancel)
         try:
-            read = await read_all(
-                self._broker, [(interest.key, where, interest.asked.max_bytes) for interest, where in cold], budget
-            )
+            await connection.turn_to_read(self._slot)
+            try:
+                budget = min(budget, self._broker.answer_budget.bytes())
+                asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
+                read = await read_all(self._broker, asked, budget)
+            finally:
+                connection.read_over()
         except asyncio.CancelledError:
             self._cancel()
             raise

@@ -119,7 +119,7 @@ class GivingBack:
                 return
             size = chunk.body.frames_end
             await blocking(lambda: held.log.drop_chunk(chunk))
-            self._upkeep.forget(lambda key: key == (held.id, chunk.start))
+            self._upkeep.forget((held.id, chunk.start))
             self.freed_bytes += size
             log.info("chunk dropped", container=held.id, chunk=chunk.start)
             return

@@ -16,6 +16,7 @@ from headrace.broker.groups.messages import Departure, GroupView, Join, JoinResu
 from headrace.broker.groups.messages import Protocol as Offered
 from headrace.broker.groups.service import GroupService
 from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import NodeId
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.cold import field
 
@@ -36,13 +37,13 @@ async def find_coordinator(host: Host, request: Any, session: Session) -> Mappin
     """FindCoordinator 0-4: the node that leads the catalog, for every group."""
     key_type = field(request, "key_type", _GROUP)
     keys = field(request, "coordinator_keys", None)
-    found = [_coordinator(host, session, key, key_type) for key in ([request.key] if keys is None else keys)]
+    node_id = await host.coordination.find() if key_type == _GROUP else None
+    found = [_coordinator(host, session, key, key_type, node_id) for key in ([request.key] if keys is None else keys)]
     return found[0] if keys is None else {"coordinators": found}
 
 
-def _coordinator(host: Host, session: Session, key: str, key_type: int) -> dict[str, object]:
+def _coordinator(host: Host, session: Session, key: str, key_type: int, node_id: NodeId | None) -> dict[str, object]:
     if key_type == _GROUP:
-        node_id = host.coordinator
         address = None if node_id is None else host.address(node_id, session)
         if address is not None:
             return {
@@ -120,7 +121,9 @@ async def sync_group(host: Host, request: Any, _session: Session) -> Mapping[str
             raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup 5 names the protocol")  # KIP-559
         result = await (await host.coordination.service()).sync(sync)
     except HeadraceError as error:
-        result = SyncResult(code=error.code)
+        # As Kafka does: not every client knows that a coordinator may still be loading here, and all join again.
+        loads = error.code is Code.COORDINATOR_LOAD_IN_PROGRESS
+        result = SyncResult(code=Code.REBALANCE_IN_PROGRESS if loads else error.code)
     return {
         "error_code": int(result.code),
         "protocol_type": result.protocol_type,
@@ -138,7 +141,8 @@ async def heartbeat(host: Host, request: Any, _session: Session) -> Mapping[str,
             request.group_id, request.member_id, field(request, "group_instance_id", None), request.generation_id
         )
     except HeadraceError as error:
-        code = error.code
+        # A coordinator that is still loading counts nobody as gone; not every client knows the code here (as Kafka).
+        code = Code.NONE if error.code is Code.COORDINATOR_LOAD_IN_PROGRESS else error.code
     return {"error_code": int(code)}
 
 

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from headrace.broker.admin_params import Methods
-from headrace.broker.admin_steps import now, submitted
+from headrace.broker.admin_steps import growth, now, submitted
 from headrace.broker.chains import ends
 from headrace.broker.link_params import (
     MAX_ITEMS,
@@ -30,7 +30,7 @@ from headrace.broker.link_params import (
     check_version,
 )
 from headrace.broker.link_topics import Homes, home_of, is_settled, read_homes
-from headrace.catalog.commands import CreatePartitions, PutLink, SetHome
+from headrace.catalog.commands import PutLink, SetHome
 from headrace.catalog.link_commands import HomeChange, LinkConfig
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
@@ -157,7 +157,7 @@ async def _grow_first(
     broker: "Broker", params: Announcement, rows: Mapping[bytes, TopicRow], refused: Collection[int]
 ) -> dict[int, KafkaError]:
     """Let topics have all partitions of a home before they take note of it: whoever hears of it here would think that
-    the home lacks what lacks here. By place, why one could not grow."""
+    the home lacks what lacks here. By place, why one could not grow. They begin as in links/topic_steps.py."""
     faults: dict[int, KafkaError] = {}
     for at, item in enumerate(params.items):
         row, count = rows.get(item.topic_id), len(item.lists)
@@ -167,19 +167,20 @@ async def _grow_first(
         if known == item.home:
             continue
         stream = await broker.catalog.query(lambda reader, row=row: reader.stream(row.stream))  # type: ignore[misc]
-        places = broker.place(count - row.partitions, "" if stream is None else stream.policy.volume)
-        command = CreatePartitions(
-            topic_id=row.topic_id,
-            count=count,
-            container_ids=[container for container, _ in places],
-            container_epochs=[epoch for _, epoch in places],
-            now=now(),
-            histories=[
+        histories = None
+        if known.counter and known.cluster != broker.node.cluster_id:
+            histories = [
                 (index, *start[:2], Offset(start[2]))
                 for index in range(row.partitions, count)
                 for start in item.lists[index]
-                if known.counter and start[:2] <= known
-            ],
+                if start[:2] <= known
+            ]
+        command = growth(
+            broker,
+            row,
+            count=count,
+            volume="" if stream is None else stream.policy.volume,
+            histories=histories,
             home=known,
         )
         try:

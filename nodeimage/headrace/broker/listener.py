@@ -130,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._parking: Coroutine[Any, Any, None] | None = None
         self._paused_reading = False
         self._client_reads = True
+        self._reading = False
+        self._room = asyncio.Event()
         self._processing = False
         self.flushing = False
         self._finishing = False
@@ -217,6 +219,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client reads again."""
         self._client_reads = True
+        self._room.set()
         self._process()
 
     # --- requests
@@ -234,6 +237,33 @@ class Connection(asyncio.BufferedProtocol):
     def parked(self) -> bool:
         """Nothing more is started for now."""
         return self._parked is not None
+
+    async def turn_to_read(self, slot: Slot) -> None:
+        """Return when a large answer may be made for `slot`; call `read_over` then, when it is there or will not come.
+
+        One is made at a time, and none while the client has not read what was answered: several that wait may have
+        started before the first was read from disk.
+        """
+        while not self._may_read(slot):
+            self._room.clear()
+            await self._room.wait()
+        self._reading = True
+
+    def _may_read(self, slot: Slot) -> bool:
+        if self._reading or not self._client_reads:
+            return False
+        # Those that are answered behind the first in the queue go out when it does.
+        return self.answered < MAX_ANSWERED or self.slots[0] is slot
+
+    def read_over(self) -> None:
+        """The next may be made."""
+        self._reading = False
+        self._room.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """The client has much to read, or is about to get it."""
+        return self._reading or not self._client_reads or self.answered >= MAX_ANSWERED
 
     def hold(self, task: asyncio.Task[None]) -> None:
         """Cancel `task` if the client goes away first."""
@@ -292,6 +322,7 @@ class Connection(asyncio.BufferedProtocol):
             pieces += slot.answer_pieces
             size += slot.answer_bytes
         self.answered -= size
+        self._room.set()
         if size > _JOINED:
             self._transport.writelines(pieces)
         elif pieces:

@@ -6,8 +6,10 @@ that a client names are made where it allows that and their stream's policy does
 null) shows those of the default stream by their bare names and all others by their full names.
 """
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+from headrace.broker.admin_steps import turn
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.topics import Topic
 from headrace.catalog.reader import Reader
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 _PAGE = 2000
+MANY: Final = 10_000
+"""Topics of an answer that is put together beside the loop."""
 NO_TOPIC_ID = bytes(16)
 
 
@@ -40,8 +44,9 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
 
 
 async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
-    topics = await _all(broker) if asked.topics is None else await _named(broker, session, asked, version)
-    body = encode_response(
+    topics = await _all(broker, version) if asked.topics is None else await _named(broker, session, asked, version)
+    encode = partial(
+        encode_response,
         version,
         throttle_ms=0,
         brokers=[BrokerMeta(*address) for address in broker.layout.addresses(session.listener)],
@@ -49,7 +54,8 @@ async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest,
         controller_id=broker.node.node_id,
         topics=topics,
     )
-    slot.answer([body])
+    many = len(topics) > MANY
+    slot.answer([await broker.loop.run_in_executor(broker.executor, encode) if many else encode()])
 
 
 async def _named(
@@ -133,16 +139,19 @@ async def _leaders(broker: "Broker", topics: list[Topic]) -> dict[int, list[Part
     return found
 
 
-async def _all(broker: "Broker") -> list[TopicMeta | bytes]:
-    metas: list[TopicMeta | bytes] = []
+async def _all(broker: "Broker", version: int) -> list[TopicMeta | bytes]:
+    """All topics; with a million of them others have their turn meanwhile."""
+    entries: list[TopicMeta | bytes] = []
     after = (0, "")
     while True:
         page, open_rows = await broker.catalog.query(lambda reader, after=after: _page(reader, after))  # type: ignore[misc]
         for row in page:
             partitions = [_meta(broker, one) for one in open_rows.get(row.number, [])]
-            metas.append(TopicMeta(0, broker.topics.shown(row), row.topic_id, False, partitions))
+            meta = TopicMeta(0, broker.topics.shown(row), row.topic_id, False, partitions)
+            entries.append(encode_topic(version, meta))
+            await turn(len(entries))
         if len(page) < _PAGE:
-            return metas
+            return entries
         after = (page[-1].stream_number, page[-1].name)
 
 

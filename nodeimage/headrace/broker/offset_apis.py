@@ -66,7 +66,8 @@ async def list_offsets(broker: "Broker", request: Any, session: Connection) -> M
 
 
 async def offset_for_leader_epoch(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """OffsetForLeaderEpoch 2-4 (KIP-101, KIP-320): the end of the latest epoch not above the one asked for."""
+    """OffsetForLeaderEpoch 2-4 (KIP-101, KIP-320): the end of the latest epoch not above the one asked for; of one that
+    is older than all that are known, itself and where these begin."""
     topics = await broker.topics.resolve([topic.topic for topic in request.topics], session)
     answered = []
     for asked, topic in zip(request.topics, topics, strict=True):
@@ -176,7 +177,9 @@ async def _at_or_after(broker: "Broker", partition: Partition, timestamp: int) -
     """The first record whose time is `timestamp` or later."""
     for row, first, end in _live(partition):
         batch = await _batch_by_time(broker, partition, row, timestamp=timestamp, limit=end)
-        found = find_by_time(memoryview(batch), timestamp) if batch is not None else None
+        found = None
+        if batch is not None:  # of as many records as a client likes: not on the loop
+            found = await broker.loop.run_in_executor(broker.executor, find_by_time, memoryview(batch), timestamp)
         if found is not None and found[0] < partition.log_start:
             found = await _scan(broker, partition, row, first=first, end=end, timestamp=timestamp)
         if found is not None:
@@ -190,7 +193,7 @@ async def _newest(broker: "Broker", partition: Partition) -> Found:
     for row, _first, end in _live(partition):
         batch = await _batch_by_time(broker, partition, row, timestamp=-1, limit=end)
         if batch is not None:
-            offset, timestamp = find_max_time(memoryview(batch))
+            offset, timestamp = await broker.loop.run_in_executor(broker.executor, find_max_time, memoryview(batch))
             if timestamp > newest[1]:
                 newest = (offset, timestamp, partition.leader_epoch)
     return newest
@@ -252,7 +255,7 @@ def _scan_batches(
 async def _end_of_epoch(broker: "Broker", partition: Partition, asked: int) -> tuple[int, int]:
     if asked == partition.leader_epoch:
         return asked, partition.high_watermark
-    if asked > partition.leader_epoch:
+    if not 0 <= asked < partition.leader_epoch:
         return -1, -1
     # A partitionlet that was cut by an edit of the chain ends before epochs that its seal tells.
     history: list[tuple[int, int]] = [
@@ -261,13 +264,14 @@ async def _end_of_epoch(broker: "Broker", partition: Partition, asked: int) -> t
     history += await broker.loop.run_in_executor(
         broker.executor, leader_epochs, partition.container, partition.chain[-1]
     )
-    found = (-1, -1)
-    for index, (epoch, _first) in enumerate(history):
+    # What is older than all that is known has expired, or never had a record: it ends where the oldest begins, as with
+    # Kafka. Without an end, clients take it that the log was cut, and consumers reset to the latest offset.
+    found = asked
+    for epoch, first in history:
         if epoch > asked:
-            break
-        end = history[index + 1][1] if index + 1 < len(history) else partition.high_watermark
-        found = (epoch, end)
-    return found
+            return found, first
+        found = epoch
+    return found, partition.high_watermark
 
 
 HANDLERS = {ApiKey.LIST_OFFSETS: list_offsets, ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch}

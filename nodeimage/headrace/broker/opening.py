@@ -87,7 +87,12 @@ class Opening:
         payload = msgspec.msgpack.encode([structs.replace(opening, container_epoch=epoch)])
         try:
             await container.append_control(
-                FrameType.OPEN, payload, partitionlet=partitionlet, first=opening.first, last=opening.first - 1
+                FrameType.OPEN,
+                payload,
+                partitionlet=partitionlet,
+                first=opening.first,
+                last=opening.first - 1,
+                from_reserve=True,  # a target stands once it was chosen: the partition leaves it again if it is full
             )
         except StorageFull as full:
             raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(full)) from full

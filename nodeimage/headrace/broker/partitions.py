@@ -5,12 +5,15 @@ nothing can be appended to it, so what a load finds stays true until it ends.
 
 Responsible for forgetting, too: what lies in a container that this node leads no more leaves memory at once. After a
 promotion the log may hold more than is committed: nothing is loaded before the container serves (invariants 2, 8). The
-catalog here may lag behind the log: a partitionlet that has a seal there takes no batch, whatever the catalog says.
+catalog here may lag behind the log: a partitionlet that has a seal there takes no batch, whatever the catalog says. And
+it may lag behind what has been given back: a replica that was away, or was made anew, gets gaps for records, and seals,
+that have expired since. So where nothing of a partitionlet has come since the last gap, it is loaded only once the
+catalog here has all that was committed before this node began to lead the container.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import TYPE_CHECKING
 
 from headrace.broker.commits import committed_to
@@ -22,7 +25,7 @@ from headrace.catalog.rows import PartitionletRow
 from headrace.container.container import Container
 from headrace.container.producers import Producers
 from headrace.container.waiting import Waiting
-from headrace.errors import Code, KafkaError
+from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, PartitionletId
 from headrace.wire.batch import BatchHeader
 
@@ -34,6 +37,8 @@ __all__ = ["Chain", "Partitions", "Tail", "read_chain", "read_tail"]
 SERVES_S = 5.0
 """How long whoever needs a container that this node takes over waits for it, rather than be told to come again: until
 it is led here, and from then on until it serves."""
+LEAST_S = 0.5
+"""Whoever asks later waits so long."""
 
 
 class Partitions:
@@ -56,6 +61,11 @@ class Partitions:
         """Containers that this node is about to lead, and the loop time at which somebody first asked for them."""
         self._changes = asyncio.Event()
         """Set, and replaced, whenever who leads what changes."""
+        self._caught_up: set[Container] = set()
+        """Containers led here of which the catalog here knows what had been committed when they were taken over."""
+        self._catching_up: asyncio.Task[None] | None = None
+        self._rows_of = self._known_rows_of = 0
+        """How often all rows were replaced, and at the last look at what had been committed. They may be older ones."""
 
     async def leader(self, topic: Topic, index: int) -> Partition:
         """The leader's state of one partition. Raises `KafkaError`."""
@@ -108,6 +118,11 @@ class Partitions:
         """A log start has moved by a committed command; bytes below may go from now on."""
         self.chain_changed(topic_id, index)
 
+    def rows_replaced(self) -> None:
+        """The catalog's tables are others, which may be older than they were."""
+        self._rows_of += 1
+        self._moved.update(self._loading)
+
     def chain_changed(self, topic_id: bytes, index: int) -> None:
         """The catalog has something else of this partition than before: what is being read of it is read again."""
         key = (topic_id, index)
@@ -133,6 +148,7 @@ class Partitions:
         """This node leads it no more: what is in memory of its partitions is not true any longer."""
         self._led_at.pop(container.id, None)
         self._moved_away.pop(container.id, None)
+        self._caught_up.discard(container)
         for topic in self._broker.topics.all():
             gone = [index for index, partition in topic.partitions.items() if partition.container is container]
             for index in gone:
@@ -220,6 +236,43 @@ class Partitions:
             await asyncio.gather(*map(served, waiting))
         return refused
 
+    def _is_unsure(self, tail: Tail | Exception, chain: Chain, container: Container) -> bool:
+        """Whether only the catalog tells where a partitionlet of another epoch ends, and may be behind here."""
+        if not isinstance(tail, Tail) or tail.seal is not None or container.lost:
+            return False
+        if self._rows_of != self._known_rows_of:
+            return True
+        certain = tail.certain or chain.rows[-1].container_epoch == container.epoch
+        return not certain and container not in self._caught_up
+
+    async def _catch_up(self, containers: Set[Container]) -> KafkaError | None:
+        """Wait until the catalog here knows what had been committed when this node began to lead these; or why not."""
+        led_at = max(self._led_at.get(each.id, 0.0) for each in containers)
+        try:
+            async with asyncio.timeout_at(max(led_at + SERVES_S, self._broker.loop.time() + LEAST_S)):
+                while self._rows_of != self._known_rows_of or any(
+                    not each.lost and each not in self._caught_up for each in containers
+                ):
+                    if self._catching_up is None:
+                        self._catching_up = self._broker.spawn(self._apply_all())
+                    await asyncio.shield(self._catching_up)
+        except TimeoutError:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, "the catalog of this node is behind")
+        except HeadraceError as error:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"the catalog of this node may be behind: {error}")
+        return None
+
+    async def _apply_all(self) -> None:
+        """Apply here all commands that are committed by now."""
+        led = list(self._broker.containers.values())
+        rows_of = self._rows_of
+        try:
+            await self._broker.catalog.catch_up()
+        finally:
+            self._catching_up = None
+        self._known_rows_of = rows_of
+        self._caught_up.update(each for each in led if self._broker.containers.get(each.id) is each)
+
     def copy_append(
         self, topic: Topic, partition: Partition, batch: memoryview, header: BatchHeader, *, waiting: Waiting
     ) -> bool:
@@ -265,9 +318,11 @@ class Partitions:
         left = wanted
         try:
             while left:
-                self._moved.difference_update((topic.topic_id, index) for topic, index in left)
+                for topic, index in left:
+                    self._moved.discard((topic.topic_id, index))
+                    outcomes.pop((topic.topic_id, index), None)
                 outcomes |= await self._read(left)
-                left = [(topic, index) for topic, index in left if (topic.topic_id, index) in self._moved]
+                left = [(topic, index) for topic, index in wanted if (topic.topic_id, index) in self._moved]
         finally:
             for topic, index in wanted:
                 key = (topic.topic_id, index)
@@ -323,7 +378,16 @@ class Partitions:
             outcomes |= {key: refused[container] for key, _, container in asked if container in refused}
             asked = [each for each in asked if each[2] not in refused]
         tails = await self._broker.loop.run_in_executor(self._broker.executor, read_tails, asked)
+        unsure = {key: container for key, chain, container in asked if self._is_unsure(tails[key], chain, container)}
+        if unsure:
+            behind = await self._catch_up(set(unsure.values()))
+            if behind is None:
+                self._moved |= unsure.keys()  # they are read again
+            else:
+                outcomes |= dict.fromkeys(unsure, behind)
         for key, chain, container in asked:
+            if key in unsure:
+                continue
             tail = tails[key]
             if not isinstance(tail, Tail):
                 if container.lost:  # its log may have been cut or closed under the reader

@@ -15,8 +15,10 @@ from headrace.broker.replica_reads import Replica
 from headrace.broker.roll_frames import read_open
 from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, Offset
+from headrace.ids import ContainerId, NodeId, Offset
 from headrace.peer.messages import (
+    CoordinationAsked,
+    CoordinationTold,
     Extents,
     ExtentsFound,
     FindTime,
@@ -55,6 +57,7 @@ def handlers(broker: "Broker") -> Mapping[type[Message], Handler]:
         OpenPartitionlet: apis.open_partitionlet,
         RollAway: apis.roll_away,
         HeldBytes: apis.held_bytes,
+        CoordinationAsked: apis.coordination,
     }
 
 
@@ -139,6 +142,11 @@ class _PeerApis:
 
     async def held_bytes(self, _asked: HeldBytes, _payload: memoryview, _session: Session) -> Held:
         return Held(list((await self._broker.volume_limits.led_here()).items()))
+
+    async def coordination(
+        self, _asked: CoordinationAsked, _payload: memoryview, _session: Session
+    ) -> CoordinationTold:
+        return CoordinationTold(self._broker.coordination.named or NodeId(0))
 
     def _led(self, container_id: ContainerId) -> Container:
         container = self._broker.containers.get(container_id)

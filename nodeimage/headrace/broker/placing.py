@@ -11,28 +11,18 @@ the others (`leaves`).
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Final
 
 from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.cluster_rules import volume_fault
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.store.records import ContainerRecord
+from headrace.store.records import ContainerRecord, Room
 
 REMEMBERED: Final = 1_000
 """Placements that count."""
 FEW: Final = 16
 """Up to so many candidates are all compared, so that the partitions of a small topic lie on different nodes."""
-
-
-class Room(IntEnum):
-    """Which of a container's nodes have room for more."""
-
-    NONE = 0
-    """Not its leader, or too few to commit."""
-    ENOUGH = 1
-    ALL = 2
 
 
 class Placing:
@@ -85,12 +75,9 @@ class Placing:
         )
 
     def _room(self, record: ContainerRecord) -> Room:
-        full = {node.node_id for node in map(self._cluster.node, record.replicas) if node is not None and node.full}
-        if not full:
-            return Room.ALL
-        if record.primary in full or len(record.replicas) - len(full) < record.min_in_sync:
-            return Room.NONE
-        return Room.ENOUGH
+        return record.room(
+            {node.node_id for node in map(self._cluster.node, record.replicas) if node is not None and node.full}
+        )
 
     def _stays(self, node_id: NodeId) -> bool:
         node = self._cluster.node(node_id)

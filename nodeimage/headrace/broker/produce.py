@@ -29,7 +29,7 @@ from headrace.container.container import Container
 from headrace.container.producers import SequenceGap
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
-from headrace.log.frames import HEADER_BYTES
+from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
 from headrace.wire.batch import TRANSACTIONAL_BIT, read_batch
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-TOKEN_BATCH_BYTES = 80 * 1024 * 1024
-"""A task's rows go into one batch (DESIGN section 12), whatever the topic's limit for other batches."""
 OF_THE_ORDER = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH})
 MAX_TRIES = 100
 LEAST_WAIT_S = 3.0
@@ -283,7 +281,9 @@ def _append(
             raise foreign
         _pass_on(broker, broker.forwards, session, pending, part, topic, partition)
         return
-    limit = topic.policy.max_message_bytes if header.producer_id >= -1 else TOKEN_BATCH_BYTES
+    limit = MOST_PAYLOAD_BYTES
+    if header.producer_id >= -1:  # else a task's rows in one batch (DESIGN section 12), whatever the topic's limit
+        limit = min(limit, topic.policy.max_message_bytes)
     if header.length > limit:
         raise KafkaError(
             Code.MESSAGE_TOO_LARGE,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headrace.broker.roll_frames import Carried, read_open, read_producers
 from headrace.broker.upkeep import Held
-from headrace.container.producers import BATCHES_KEPT, KnownBatch
+from headrace.container.producers import BATCHES_KEPT, MOST_KNOWN, KnownBatch, to_forget
 from headrace.ids import PartitionletId
 from headrace.log.container_log import Chunk
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType
@@ -29,7 +29,12 @@ def is_carried_on(held: Held, chunk: Chunk, partitionlet: PartitionletId) -> boo
     assert chunk.end is not None
     if not any(part.producers(partitionlet) or part.controls(partitionlet) for part in chunk.body.parts):
         return True
-    return _newest(_batches(held, partitionlet, 0)) == _newest(_batches(held, partitionlet, chunk.end))
+    known = _newest(_batches(held, partitionlet, 0))
+    behind = _newest(_batches(held, partitionlet, chunk.end))
+    forgotten: list[int] = []
+    if held.led is None or len(known) > MOST_KNOWN:  # the leader, which may know of fewer, carries no others on
+        forgotten = to_forget({producer: batches[-1].base_offset for producer, (_, batches) in known.items()})
+    return all(behind.get(producer) == known[producer] for producer in known.keys() - set(forgotten))
 
 
 def is_sealed_in(chunk: Chunk, partitionlet: PartitionletId) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 REGROUP_RETRY_S = 60.0
-"""How long a chunk is left alone after its regrouping failed."""
+"""How long a chunk is left alone after its regrouping, or the look at whether it needs any, failed."""
 
 
 class Regrouping:
@@ -60,10 +60,10 @@ class Regrouping:
                 continue
             if chunk.end > held.committed:
                 return
-            self._again_at[key] = math.inf
-            if not await self._broker.loop.run_in_executor(self._broker.executor, held.log.needs_regroup, chunk):
-                continue
             self._again_at[key] = self._broker.loop.time() + REGROUP_RETRY_S
+            if not await self._broker.loop.run_in_executor(self._broker.executor, held.log.needs_regroup, chunk):
+                self._again_at[key] = math.inf
+                continue
             began = time.monotonic()
             self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk))
             status = await self._helper.wait()

@@ -15,7 +15,7 @@ waiting with it.
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -46,12 +46,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 Key = tuple[bytes, int]
 """Topic id and partition."""
 
 TAKEN_UP_AT_ONCE: Final = 64
 MEASURED_S: Final = 1.0
 """Which partitions are written to most is seen by watching them for so long."""
+NEAR: Final = 1.3
+"""Times what is asked for may move, where that is possible; partitions are whole."""
 SETTLED_S = 5.0
 """How long who appends waits for a roll; after that its producer is told to come again."""
 MOVED_S: Final = 3.0
@@ -268,18 +271,16 @@ class Rolls:
     ) -> int:
         """Roll the partitions of a container that are written to most; how many are through.
 
-        So many that together they have `share` of what is written to it, without those that would make it more than
-        `limit`; at most `most`. `to`: the container to roll to. Rolls that take longer than `MOVED_S` go on. Raises
+        So many that together they have about `share` of what is written to it, never more than `limit`; at most `most`
+        (see `to_move`). `to`: the container to roll to. Rolls that take longer than `MOVED_S` go on. Raises
         `KafkaError`.
         """
         before = {partition: partition.bytes for partition in self._in(container)}
         await asyncio.sleep(MEASURED_S)
-        rates = {
-            partition: max(partition.bytes - before.get(partition, partition.bytes), 0)
-            for partition in self._in(container)
-            if not partition.rolling
-        }
-        chosen = _hottest(rates, most=most, share=share, limit=limit)
+        # Those that began to roll meanwhile count as well: orders that come together each name a part of the same.
+        rates = {partition: max(partition.bytes - then, 0) for partition, then in before.items()}
+        staying = {each: rates[each] for each in self._in(container) if each in rates and not each.rolling}
+        chosen = to_move(staying, written=sum(rates.values()), most=most, share=share, limit=limit)
         if not chosen:
             return 0
         log.info("partitions roll away", container=container.id, count=len(chosen), to=to, reason=reason)
@@ -306,18 +307,22 @@ class Rolls:
         ]
 
 
-def _hottest(rates: Mapping[Partition, int], *, most: int, share: float, limit: float) -> list[Partition]:
-    """The fewest that have `share` of all that is written, by way of the hottest, and `limit` of it at most."""
-    written = sum(rates.values())
-    chosen: list[Partition] = []
+def to_move(rates: Mapping[T, int], *, written: int, most: int, share: float, limit: float) -> list[T]:
+    """What comes near to `share` of all that is `written`: the fewest, by way of the hottest, that exceed it by little;
+    where those are less than half of it, rather the smallest other one, if that is within `limit` of what is written.
+    """
+    hottest = sorted((each for each in rates if rates[each]), key=lambda each: -rates[each])
+    near = min(limit, NEAR * share) * written
+    chosen: list[T] = []
     moved = 0
-    for partition, rate in sorted(rates.items(), key=lambda each: -each[1]):
-        if not rate or moved >= share * written or len(chosen) >= most:
+    for each in hottest:
+        if moved >= share * written or len(chosen) >= most:
             break
-        if moved + rate <= limit * written:
-            chosen.append(partition)
-            moved += rate
-    return chosen
+        if moved + rates[each] <= near:
+            chosen.append(each)
+            moved += rates[each]
+    larger = [each for each in hottest if near < rates[each] <= limit * written]
+    return larger[-1:] if larger and moved < share * written / 2 else chosen
 
 
 def _is_intended(result: RollOutcome) -> bool:

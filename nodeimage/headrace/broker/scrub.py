@@ -8,6 +8,7 @@ clients or to feed a follower, is scrubbed at once.
 
 import asyncio
 import json
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -109,9 +110,11 @@ class Scrub:
             return
         for line in lines:
             self._take(replica.id, json.loads(line))
-        if status == 1:
+        if status == -signal.SIGBUS:
+            self._found(replica.id, "the disk cannot read all of it")
+        if status in (1, -signal.SIGBUS):  # 1: it has findings
             self._broker.cluster.replicas.damaged(replica.id)
-        if status not in (0, 1):  # 1: it has findings
+        elif status != 0:
             self._found(replica.id, f"the scrub itself failed with status {status}")
 
     async def _read(self, folder: str, synced: Position) -> tuple[list[bytes], int]:

@@ -12,7 +12,8 @@ waiting.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -27,6 +28,9 @@ from headrace.catalog.commands import SetLogStart
 from headrace.container.container import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.ids import ContainerId
+from headrace.log.chunk import Body
+from headrace.log.container_log import ContainerLog
+from headrace.log.writing import Spare
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -166,6 +170,7 @@ class Space:
                 ("delete containers", self._container_closing.delete_empty),
                 ("forget cursors", self._expiry.forget_cursors),
                 ("regroup", self._regroup),
+                ("forget what has gone", self._forget_gone),
             ):
                 try:
                     await step()
@@ -176,17 +181,40 @@ class Space:
                 except Exception:
                     # A fault of ours must not end the one task that gives disk space back.
                     log.exception("a step of looking after the disk went wrong", step=name)
-            self._forget_gone()
 
     async def _regroup(self) -> None:
         if self._regroup_enabled:
             await self._regrouping.step(self._upkeep.data())
 
-    def _forget_gone(self) -> None:
-        """Notes of replicas that are not here any more."""
-        here = {held.id for held in self._upkeep.held()}
-        self._upkeep.forget(lambda key: key[0] not in here)
-        self._regrouping.forget(lambda key: key[0] not in here)
+    async def _forget_gone(self) -> None:
+        """Notes of chunks that are not here any more, which would keep their files open; and of containers to which
+        nothing but seals is written any more, what rests in memory, and large chunks that were to come."""
+        here: dict[ChunkKey, Body] = {}
+        rested: list[tuple[ContainerLog, list[Spare]]] = []
+        for held in self._upkeep.held():
+            chunks = held.log.chunks()
+            here |= {(held.id, chunk.start): chunk.body for chunk in chunks}
+            record = self._broker.cluster.record(held.id)
+            if record is not None and record.state == "closed" and all(chunk.body.closed for chunk in chunks):
+                held.log.forget_tail()
+                if spares := held.log.rest():
+                    rested.append((held.log, spares))
+        self._upkeep.keep(here)
+        self._regrouping.forget(lambda key: key not in here)
+        if rested:
+            await self._blocking(partial(_make_smaller, rested))
 
     async def _blocking(self, work: Callable[[], T]) -> T:
         return await self._broker.loop.run_in_executor(self._broker.executor, work)
+
+
+def _make_smaller(rested: Sequence[tuple[ContainerLog, Sequence[Spare]]]) -> None:
+    """[blocking] Small spare chunks instead of these, for the seals of idle partitions: these leave a full disk, too.
+
+    Raises StorageFull: logs that lack one make room for one themselves.
+    """
+    for _, spares in rested:
+        for spare in spares:
+            spare.drop()
+    for container_log, _ in rested:
+        container_log.make_spare()

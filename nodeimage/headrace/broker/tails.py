@@ -41,6 +41,9 @@ class Tail(NamedTuple):
     size: int
     seal: Seal | None = None
     """Its seal, if it has one already."""
+    certain: bool = True
+    """That it ends there. Not certain: records or a seal that followed may have been given back by others, before this
+    replica had them, and then only the catalog tells."""
 
 
 def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
@@ -89,7 +92,8 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
     next_offset = first if state.next_offset is None else max(first, state.next_offset)
     if seal is not None:
         next_offset = max(first, seal.end)
-    return Tail(next_offset, Producers(known), state.bytes, seal)
+    certain = seal is not None or state.last_end > container.log.gaps_end
+    return Tail(next_offset, Producers(known), state.bytes, seal, certain)
 
 
 def _torn_below(container: Container, state: PartitionletState) -> int:

@@ -302,6 +302,7 @@ class Topics:
     def _replaced(self) -> None:
         """All rows may be other ones: what can be is forgotten, what is in use is looked up again."""
         self.forgot = True
+        self._broker.partitions.rows_replaced()
         self._plain.clear()
         for changed in self._look_ups:
             changed.add(_EVERYTHING)

@@ -8,7 +8,8 @@ catalog is told where (`ShortenChains`), so that readers and retention go on beh
 log alone that has all there is: this node leads it, in the epoch of the seal or a later one, and it serves. A damaged
 log raises, and shortens nothing. With its end the log may have lost seals, which else keep batches out of what the
 catalog here, a moment behind, still has as open: so nothing is loaded before that has caught up. What is open simply
-ends where the log does; the greater epoch tells clients (invariant 10).
+ends where the log does; the greater epoch tells clients (invariant 10), and a new home the copies in other clusters
+(recovered_homes.py).
 
 The catalog: commands are gone, and with them the knowledge of numbers that were given away, under which records lie in
 containers. Those numbers are left out (`SkipNumbers`), or new topics would begin with the records of lost ones. What
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.broker.commits import committed_to
+from headrace.broker.recovered_homes import retake_homes
 from headrace.broker.replica_reads import stored_end
 from headrace.catalog.commands import ShortenChains, Shortened, SkipNumbers, encode
 from headrace.catalog.reader import Reader
@@ -118,8 +120,13 @@ class UncleanRecoveries:
                 return
             except CatalogFailed:
                 return  # this node ends
-            except (HeadraceError, OSError) as error:
-                log.warning("a recovered container is not set right yet", container=container.id, reason=str(error))
+            except Exception as error:  # whatever it is: nothing is loaded there before it is done
+                log.warning(
+                    "a recovered container is not set right yet",
+                    container=container.id,
+                    reason=str(error),
+                    exc_info=not isinstance(error, HeadraceError | OSError),
+                )
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -153,7 +160,9 @@ class UncleanRecoveries:
 
     async def _look_at(self, container: Container) -> None:
         await committed_to(container, container.primary.epoch_start, timeout_s=SERVES_S)
-        await self._broker.catalog.submit(ShortenChains(items=[]))  # what was committed before is applied here now
+        await self._broker.catalog.catch_up()
+        if container in self._behind:  # before anything is appended where records were lost
+            await retake_homes(self._broker, container)
         self._caught_up(container)
 
         def end_of(row: PartitionletRow) -> int:

@@ -143,11 +143,16 @@ class Upkeep:
         """A chunk could be read."""
         self._unreadable.discard(key)
 
-    def forget(self, keys: Callable[[ChunkKey], bool]) -> None:
-        """These chunks are gone."""
-        for key in [key for key in self._notes if keys(key)]:
+    def forget(self, key: ChunkKey) -> None:
+        """This chunk is gone."""
+        self._notes.pop(key, None)
+        self._unreadable.discard(key)
+
+    def keep(self, chunks: Mapping[ChunkKey, Body]) -> None:
+        """All others are gone."""
+        for key in [key for key, note in self._notes.items() if chunks.get(key) is not note.body]:
             del self._notes[key]
-        self._unreadable = {key for key in self._unreadable if not keys(key)}
+        self._unreadable = {key for key in self._unreadable if key in chunks}
 
 
 def _oldest_of(shares: Iterable[Share]) -> dict[StreamNumber, int]:

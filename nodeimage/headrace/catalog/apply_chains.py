@@ -139,6 +139,8 @@ def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled
     present = _log_start(connection, topic.number, item.partition)
     if first < item.end:
         _cut_from(connection, topic.number, item.partition, first, present)
+    if first < item.end or item.home is not None:
+        _cut_cursors(connection, topic.number, item.partition, first)
     # An empty one, or one whose records are all gone, would lengthen the chain of an idle topic at every roll.
     if end <= open_one.first or end <= present:
         _delete(connection, [open_one.id])
@@ -161,6 +163,18 @@ def _cut_from(connection: sqlite3.Connection, topic: int, partition: int, offset
     connection.execute(
         f'DELETE FROM partitionlets WHERE {of_partition} AND "end" <= max(first, ?)',
         (topic, SEALED, partition, log_start),
+    )
+
+
+def _cut_cursors(connection: sqlite3.Connection, topic: int, partition: int, offset: Offset) -> None:
+    """Groups that had read what is cut, or was lost before, go on at `offset`, where other records follow.
+
+    Cursors keep their times, which a commit at the new home is later than, one of before the cut is not. Of what epoch
+    the last record below is they cannot say.
+    """
+    connection.execute(
+        'UPDATE cursors SET "offset" = ?, leader_epoch = -1 WHERE topic = ? AND partition = ? AND "offset" > ?',
+        (offset, topic, partition, offset),
     )
 
 

@@ -80,6 +80,8 @@ class Applier:
         self._wake.set()
         self._closing = threading.Event()
         self._read_failures = 0
+        self._until = Position(0)
+        """While something is being applied: up to where. The log may be cut below that meanwhile."""
         self._waiting: list[tuple[Position, asyncio.Future[None]]] = []
         command_log.on_committed(self._wake.set)
         self._task = asyncio.create_task(self._run(), name="catalog-apply")
@@ -88,6 +90,11 @@ class Applier:
     def applied(self) -> Position:
         """Everything below is applied, and visible to queries."""
         return self._outcomes.applied
+
+    @property
+    def reach(self) -> Position:
+        """Nothing above is applied, nor will be by what is under way."""
+        return max(self.applied, self._until)
 
     async def wait(self, position: Position) -> None:
         """Return once everything below `position` is applied here. Raises CatalogFailed."""
@@ -100,7 +107,7 @@ class Applier:
 
     async def let_append(self) -> None:
         """Return when this node may append: at once, unless the log that it leads lost its end."""
-        if self._log.end >= self.applied:
+        if self._log.end >= self.reach:
             return
         async with self._turn:
             end = self._log.end
@@ -187,24 +194,31 @@ class Applier:
             until = self._log.committed
             if until <= self.applied:
                 return False
-            found = self._log.recent(self.applied)
-            if found is not None:
-                batch, last = next_batch(iter(found))
-            else:
-                read = await self._read(self.applied, until)
-                if read is None:
-                    return False
-                batch, last = read
-            done: list[AppliedCommand] | None = []
-            if batch:
-                done = await self._loop.run_in_executor(self._thread, self._apply, batch)
-                if done is None:
-                    raise CatalogFailed("the catalog closed on a full disk")
-            self._outcomes.applied = until if last else batch[-1][0]
-            if done:
-                self._told(done)
-            self._reached()
-            return not last or self._log.committed > until
+            self._until = until
+            try:
+                return await self._apply_up_to(until)
+            finally:
+                self._until = Position(0)
+
+    async def _apply_up_to(self, until: Position) -> bool:
+        found = self._log.recent(self.applied)
+        if found is not None:
+            batch, last = next_batch(iter(found))
+        else:
+            read = await self._read(self.applied, until)
+            if read is None:
+                return False
+            batch, last = read
+        done: list[AppliedCommand] | None = []
+        if batch:
+            done = await self._loop.run_in_executor(self._thread, self._apply, batch)
+            if done is None:
+                raise CatalogFailed("the catalog closed on a full disk")
+        self._outcomes.applied = until if last else batch[-1][0]
+        if done:
+            self._told(done)
+        self._reached()
+        return not last or self._log.committed > until
 
     async def _read(self, after: Position, until: Position) -> tuple[list[Written], bool] | None:
         """Commands from the disk; None if it should be tried again."""

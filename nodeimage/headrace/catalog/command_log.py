@@ -29,8 +29,8 @@ Written = tuple[Position, bytes]
 class CommandLog(Protocol):
     """The log of the catalog's container, as the replica on this node has it, whoever leads it.
 
-    Everything is of the loop thread, unless marked [blocking]. `committed` never falls, but where the log is emptied to
-    begin anew at a snapshot.
+    Everything is of the loop thread, unless marked [blocking]. `committed` never falls, but where the log is cut, or
+    emptied to begin anew at a snapshot.
     """
 
     @property

@@ -60,6 +60,7 @@ from headrace.ids import (
 )
 
 _PAGE = 1000
+_NEVER = 1 << 62
 
 
 class Reader:
@@ -194,11 +195,15 @@ class Reader:
         rows = self._connection.execute(f"{PARTITIONLET} WHERE p.state = ? ORDER BY p.id", (INTENDED,))
         return list(map(partitionlet_row, rows))
 
-    def open_in(self, container: ContainerId, *, after: int = 0, limit: int = _PAGE) -> list[PartitionletRow]:
-        """A page of the open partitionlets of a container, by id; scans the table (when it closes or drains)."""
+    def open_in(
+        self, container: ContainerId, *, before: int = _NEVER, after: int = 0, limit: int = _PAGE
+    ) -> list[PartitionletRow]:
+        """A page of the open partitionlets of a container, by id; scans the table (when it closes or drains, or was
+        recovered). `before`: those alone that were opened before that epoch of the container."""
         rows = self._connection.execute(
-            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? ORDER BY p.id LIMIT ?",
-            (after, container, OPEN, limit),
+            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? AND p.container_epoch < ? "
+            "ORDER BY p.id LIMIT ?",
+            (after, container, OPEN, before, limit),
         )
         return list(map(partitionlet_row, rows))
 

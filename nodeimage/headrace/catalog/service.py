@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Final, TypeVar, overload
 
 import structlog
 
@@ -81,6 +81,8 @@ T = TypeVar("T")
 
 READERS = 2
 _SNAPSHOT_RETRY_S = 60.0
+MOST_COMMAND_BYTES: Final = 32 << 20
+"""Of a command: it is one frame of the log, and is held in memory as a whole on every node."""
 
 
 Change = tuple[Command, Outcome] | tuple[Replaced, None]
@@ -159,6 +161,11 @@ class Catalog:
         return self._applier.applied
 
     @property
+    def reach(self) -> Position:
+        """Nothing above this position is applied, nor will be by what is under way: more only once it is committed."""
+        return self._applier.reach
+
+    @property
     def full(self) -> bool:
         """Committed commands wait for room on the disk, and so do those who submitted them."""
         return self._applier.full
@@ -210,15 +217,17 @@ class Catalog:
         Where another node leads, or this one leads no more, by way of that node, and again until it succeeds, for 15 s
         at most. `here`: only if this node leads, without repeats.
 
-        Raises KafkaError as decided when it was applied, KafkaError(NOT_COORDINATOR) for `here` where this node does
-        not lead, KafkaError(REQUEST_TIMED_OUT) after those 15 s, CatalogFailed, StorageFull while `full`, or what the
-        container refuses it with. When cancelled, or timed out, the command may still take place.
+        Raises KafkaError as decided when it was applied, KafkaError(MESSAGE_TOO_LARGE), KafkaError(NOT_COORDINATOR) for
+        `here` where this node does not lead, KafkaError(REQUEST_TIMED_OUT) after those 15 s, CatalogFailed, StorageFull
+        while `full`, or what the container refuses it with. When cancelled, or timed out, the command may still take
+        place.
         """
         self._check_usable()
         try:
             payload = encode(command)
         except ValueError as error:
             raise KafkaError(Code.INVALID_REQUEST, f"the request holds text that is not Unicode: {error}") from error
+        _check_size(payload)
         return await self._submitter.submit(command, payload, here=here)
 
     async def append(self, payload: bytes) -> Position:
@@ -234,8 +243,13 @@ class Catalog:
             decode(payload)
         except FolderRefused as error:  # in the log it would stop every replica
             raise KafkaError(Code.UNSUPPORTED_VERSION, str(error)) from error
+        _check_size(payload)
         appended = await self._submitter.append(payload)
         return await asyncio.shield(appended)
+
+    async def catch_up(self) -> None:
+        """Return once everything that is committed by now, wherever, is applied here. Raises as `submit`."""
+        await self.submit(ShortenChains(items=[]))
 
     async def wait_applied(self, position: Position) -> None:
         """Return once everything below `position` is applied here. Raises CatalogFailed."""
@@ -268,12 +282,13 @@ class Catalog:
             return position
 
     async def newest_snapshot(self) -> tuple[Path, Position]:
-        """The newest snapshot's file, for a replica that the log reaches back to no more; written if there is none.
+        """The newest snapshot's file, for a replica that the log reaches back to no more; written if none is whole.
 
         Open it at once: the file goes when two newer ones have been written. Raises as `snapshot`.
         """
-        held = await self._loop.run_in_executor(self._read_threads, snapshots.snapshots, self._folder)
-        position = snapshots.position_of(held[-1]) if held else await self.snapshot()
+        async with self._snapshot_lock:
+            newest = await self._loop.run_in_executor(self._read_threads, snapshots.newest_whole, self._folder)
+        position = snapshots.position_of(newest) if newest is not None else await self.snapshot()
         return snapshots.path_of(self._folder, position), position
 
     async def install(self, snapshot: Path, position: Position) -> None:
@@ -370,3 +385,8 @@ class Catalog:
             raise
         finally:
             reader.end()
+
+
+def _check_size(payload: bytes | memoryview) -> None:
+    if len(payload) > MOST_COMMAND_BYTES:
+        raise KafkaError(Code.MESSAGE_TOO_LARGE, f"a command of {len(payload)} bytes; {MOST_COMMAND_BYTES} are taken")

@@ -5,8 +5,9 @@
     snapshot-<applied position>.sqlite   the two newest
     catalog.damaged                      the last live file that was set aside
 
-A snapshot is written beside, synced, checked and renamed, so that one with its final name is whole. One that is ahead
-of the live file is used instead of it: the log may have been trimmed to it, or begin at it. Blocking.
+A snapshot is written beside, synced and renamed, so that one with its final name was whole then; it is checked when it
+is used. One that is ahead of the live file is used instead of it: the log may have been trimmed to it, or begin at it.
+Blocking.
 """
 
 import contextlib
@@ -130,7 +131,7 @@ def install(folder: Path, connection: sqlite3.Connection, snapshot: Path, positi
     Raises HeadraceError for a file that is damaged or not at `position`, FolderRefused for a newer format, OSError and
     sqlite3.Error (a full disk); the rows are as they were then.
     """
-    _check_foreign(snapshot, position)
+    _check(snapshot, position)
     fresh = folder / "installed.tmp"
     kept = path_of(folder, position)
     try:
@@ -153,6 +154,19 @@ def install(folder: Path, connection: sqlite3.Connection, snapshot: Path, positi
     for old in snapshots(folder):
         if old != kept:
             old.unlink()
+
+
+def newest_whole(folder: Path) -> Path | None:
+    """The newest snapshot that another replica can install, if there is one. Those that are damaged are removed."""
+    for snapshot in reversed(snapshots(folder)):
+        try:
+            _check(snapshot, position_of(snapshot))
+        except HeadraceError as error:
+            log.error("catalog_snapshot_damaged", snapshot=snapshot.name, error=str(error))
+            snapshot.unlink()
+        else:
+            return snapshot
+    return None
 
 
 def snapshots(folder: Path) -> list[Path]:
@@ -202,7 +216,7 @@ def _by_position(folder: Path) -> list[tuple[Path, Position]]:
     return [(path, position_of(path)) for path in snapshots(folder)]
 
 
-def _check_foreign(snapshot: Path, position: Position) -> None:
+def _check(snapshot: Path, position: Position) -> None:
     if not _is_whole(snapshot):
         raise HeadraceError(f"the snapshot of the catalog at {position} is damaged; ask for it again")
     connection = sqlite3.connect(snapshot, isolation_level=None)
@@ -214,6 +228,8 @@ def _check_foreign(snapshot: Path, position: Position) -> None:
             )
         if (at := applied(connection)) != position:
             raise HeadraceError(f"the snapshot of the catalog is at {at}, and should be at {position}")
+    except sqlite3.DatabaseError as error:
+        raise HeadraceError(f"the snapshot of the catalog at {position} cannot be read: {error}") from error
     finally:
         connection.close()
 

@@ -23,8 +23,9 @@ RULES: Final = """\
 Every 3 s the controller compares what the nodes carry. One that carries more than {over_mean:g} of the mean, in
 traffic, requests or disk, and for two rounds, gives something up: it hands a primary over to a replica in sync, or its
 hottest partitions go on in containers of the coolest node. No stored byte is copied. At most {moves_per_minute} moves a
-minute; then both nodes are left alone for 15 s. Below {traffic}/s, {requests_floor:,} requests/s and {disk} nobody is
-thought to carry too much."""
+minute; then both nodes are left alone for 15 s. One that carries less than half of the mean has just joined or come
+back: all that carry more than the mean roll some partitions to it at once. Below {traffic}/s, {requests_floor:,}
+requests/s and {disk} nobody is thought to carry too much."""
 
 
 def balance(

@@ -111,7 +111,13 @@ def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, outpu
 def alter(
     name: Name,
     source: Annotated[
-        str | None, typer.Option("--source", metavar="HOST:PORT,...", help="The same cluster", show_default=False)
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="HOST:PORT,...",
+            help="The same cluster; new addresses take --credentials again, if there are any",
+            show_default=False,
+        ),
     ] = None,
     topics: Topics = None,
     direction: Direction = None,

@@ -101,11 +101,12 @@ def commands_in(container_log: ContainerLog, after: Position, until: Position) -
 
     Raises `CorruptLog`, and `TrimmedLog` where commands from there on have been trimmed: going on would leave some out.
     """
+    # Listed before the look at where it starts: closed or trimmed in between, it would seem to hold no more commands.
+    frames: Iterator[Frame] = container_log.control_frames(after, until)
     if after < container_log.start:
         raise TrimmedLog(
             f"{container_log.folder} starts at {container_log.start}; what was at {after} has been trimmed"
         )
-    frames: Iterator[Frame] = container_log.control_frames(after, until)
     for frame in frames:
         if frame.type == FrameType.COMMAND:
             yield Position(frame.position + HEADER_BYTES + len(frame.payload)), bytes(frame.payload)

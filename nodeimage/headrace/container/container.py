@@ -291,7 +291,7 @@ class Container:
             return
         if self.recent is not None:
             self.recent.add(job)
-        for feed in self.feeds:
+        for feed in list(self.feeds):
             feed.job_starts(job)
 
     def cycle_done(self) -> None:

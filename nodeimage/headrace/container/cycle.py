@@ -11,7 +11,7 @@ the loop thread, unless marked [blocking].
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -24,6 +24,8 @@ log = structlog.get_logger()
 
 RETRY_FULL_S = 1.0
 """How long appends are refused after a full disk before the disk is asked again."""
+HANGS_S: Final = 5.0
+"""A job that has not got on for so long: the disk hangs, and may never say so by an error."""
 
 
 class Room(Protocol):
@@ -67,10 +69,14 @@ class SyncCycle:
         self._fatal = fatal
         self._loop = asyncio.get_running_loop()
         self._writing = False
+        self._waited_s = 0.0
+        """Since the job under way last got on."""
+        self._written = container_log.written
         self._due = False
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._job_over: asyncio.Future[None] | None = None
         self._making_spare: asyncio.Future[None] | None = None
         self._full_until = 0.0
         self._writer = Writer(name=f"container-{container_id}", log=container_log, done=self._job_done)
@@ -92,10 +98,13 @@ class SyncCycle:
         if job is None:
             return
         self._writing = True
+        self._waited_s = 0.0
         self._idle.clear()
-        if self.owner is not None:
-            self.owner.cycle_starts(job)
-        self._writer.submit(job)
+        try:
+            if self.owner is not None:
+                self.owner.cycle_starts(job)
+        finally:  # whatever that comes to: without it nothing more would be written
+            self._writer.submit(job)
 
     def _job_done(self, job: WriteJob, error: Exception | None) -> None:
         if error is not None:
@@ -104,6 +113,9 @@ class SyncCycle:
             return
         self.log.job_done(job)
         self._writing = False
+        if self._job_over is not None:
+            self._job_over.set_result(None)
+            self._job_over = None
         if self.owner is not None:
             self.owner.cycle_done()
         if not self._due:
@@ -114,10 +126,28 @@ class SyncCycle:
             self.spare()
         self.on_chunk_full()
 
+    def tick(self, seconds: float) -> None:
+        """The loop has gone on for `seconds`. Only these count: while the process stood still, so did the writer."""
+        self._waited_s += seconds
+        if self._written != self.log.written:
+            self._written = self.log.written
+            self._waited_s = 0.0
+
+    @property
+    def is_stuck(self) -> bool:
+        """A job is under way that has not got on for `HANGS_S`."""
+        return self._writing and self._waited_s >= HANGS_S
+
     @property
     def is_closed(self) -> bool:
         """It writes nothing more."""
         return self._closed
+
+    async def job_under_way(self) -> None:
+        """Return when the job that is being written, if there is one, is done. Later ones are not waited for."""
+        if self._writing:
+            self._job_over = self._job_over or self._loop.create_future()
+            await asyncio.shield(self._job_over)
 
     async def flush(self) -> None:
         """Return when all that has been appended is on disk."""

@@ -131,9 +131,14 @@ class FollowerFeed:
         self._moved.set()
         if not self._live:
             return
-        for portion in job.portions:
-            if portion.nbytes:
-                self._send(portion.buffers, portion.chunk.start + portion.at + portion.nbytes)
+        try:
+            for portion in job.portions:
+                if portion.nbytes:
+                    self._send(portion.buffers, portion.chunk.start + portion.at + portion.nbytes)
+        except Exception:  # of this follower alone: the job is to be written, and the others are to have it
+            log.exception("a follower is not fed", container=self._container.id, node=self.member.node)
+            self.close()
+            return
         if self._sent - self._acked > WINDOW_BYTES:
             self._live = False
             self.start()
@@ -190,6 +195,11 @@ class FollowerFeed:
                     position, until,
                 )  # fmt: skip
                 if self._closed:
+                    return
+                if self._container.commands_at_once and position < container_log.start:
+                    # Trimmed while it was read, maybe: of commands it would get a gap, and its tables would lack them.
+                    log.info("a follower begins anew", container=self._container.id, node=self.member.node)
+                    self.close()
                     return
                 self._send(frames, frames.end)
                 await self._session.drained()
@@ -258,6 +268,10 @@ async def accept(
             session.send(Commit(committed=container.committed))  # it takes a while, and the follower is to wait
         piece, position = taken.result()
         begin = position
+        if not container.log.start <= position <= container.log.end:
+            # Of before an unclean recovery, that had more: who follows from there would seem to have what is not here.
+            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "its snapshot is of another log", epoch=container.epoch)
+            return
     if container.lost:
         refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=container.epoch)
         return

@@ -146,6 +146,8 @@ class Follower:
 
     async def _follow(self) -> bool:
         """One connection, from asking to its end; whether the primary took us on."""
+        if self._install is not None:  # before, nobody knows whether they are ahead of the log, and need a snapshot
+            await self.replica.tables_open.wait()
         await self.replica.saw(self.epoch)
         await self.replica.ready()
         await self.replica.cycle.flush()
@@ -211,6 +213,11 @@ class Follower:
                 received += payload
                 if message.last:
                     break
+            if begin < self.replica.committed:
+                # After an unclean recovery. The tables take no snapshot that is older than their log: they would go on
+                # with what lies behind it here.
+                log.info("cut", container=self.id, end=self.log.end, begin=begin)
+                await self.replica.cut(begin)
             if self._install is not None:
                 await self._install(received, Position(following.snapshot_position))
         history: History = tuple((Epoch(epoch), Position(start)) for epoch, start in following.history)
@@ -222,8 +229,9 @@ class Follower:
         elif begin < self.log.end:
             log.info("cut", container=self.id, end=self.log.end, begin=begin)
             await self.replica.cut(begin)
-            if self.replica.is_cut_below_applied:
-                raise HeadraceError("the catalog's tables are ahead of the log that was cut; a snapshot is asked for")
+        if self.replica.is_cut_below_applied:
+            raise HeadraceError("the catalog's tables are ahead of the log that was cut; a snapshot is asked for")
+        self.replica.forget_beyond()
         await self.replica.adopt(history)
         self._current_from = Position(following.committed)
         self.replica.learn_committed(Position(following.committed))

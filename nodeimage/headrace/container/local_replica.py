@@ -6,6 +6,7 @@ cuts the files and opens them again (invariant 9: index, producers' state and al
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
@@ -25,7 +26,7 @@ from headrace.container.follower import Follower
 from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
 from headrace.container.replica_folder import ReplicaFile
-from headrace.container.replica_opening import open_folder
+from headrace.container.replica_opening import Opened, open_empty, open_folder
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
@@ -68,7 +69,8 @@ class LocalReplica:
         self.on_damaged: Callable[[], None] = lambda: None
         """Its files cannot be cut or opened again for what they hold (invariant 14)."""
         self.applied: Callable[[], Position] | None = None
-        """Of the catalog: how far its tables are."""
+        """Of the catalog: how far its tables are, or are about to be; None before these are open."""
+        self.tables_open = asyncio.Event()
         self._node = node
         self._options = options
         self._executor = executor
@@ -182,11 +184,22 @@ class LocalReplica:
         """The catalog's tables hold commands that the log lost: only after an unclean recovery (invariant 15)."""
         return self.applied is not None and self.applied() > self.log.end
 
+    def has_tables(self, applied: Callable[[], Position]) -> None:
+        """Of the catalog: its tables are open, and as far as `applied` says, or about to be."""
+        self.applied = applied
+        self.tables_open.set()
+
     def learn_committed(self, position: Position) -> None:
         """Everything below `position` is committed."""
         if position > self._known_committed:
             self._known_committed = position
             self.committed_moved()
+
+    def forget_beyond(self) -> None:
+        """Whoever led before said what is committed of their log. Behind the end of this one another may come: after an
+        unclean recovery the next primary need not have it (invariant 2).
+        """
+        self._known_committed = min(self._known_committed, self.log.end)
 
     def committed_moved(self) -> None:
         """`committed` may have moved."""
@@ -265,6 +278,34 @@ class LocalReplica:
         making.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
         await asyncio.shield(making)
 
+    # --- durability
+
+    async def set_durability(self, *, fsync: bool) -> None:
+        """Count what is appended as safe once it is synced, or (durability: memory) once it is written.
+
+        Also of a replica that was opened with what another run had not synced: until that is, another start of the
+        machine makes it another format (invariant 5). Raises StorageFull; then it is as safe as before, or safer.
+        """
+        if fsync != self._options.fsync or (fsync and self._state.boot):
+            await self._to_its_end(lambda: self._set_durability_now(fsync=fsync))
+
+    async def _set_durability_now(self, *, fsync: bool) -> None:
+        if not fsync:
+            unsynced = partial(replica_folder.after_page_cache, self.folder, self._state)
+            self._state = await self._loop.run_in_executor(self._executor, unsynced)
+        self._options = dataclasses.replace(self._options, fsync=fsync)
+        self.log.options = self._options
+        if not fsync:
+            return
+        # A mark may tell of more than is synced until the files are. What it would prove lost, `boot` has outdated.
+        await self.cycle.job_under_way()  # it may have begun without a sync
+        try:
+            await self._loop.run_in_executor(self._executor, replica_folder.sync_files, self.folder)
+        except OSError as error:
+            self._fatal(f"container {self.id}: what was not synced could not be: {error}")  # invariant 13
+            raise
+        await self._write_now(lambda state: structs.replace(state, boot=""))
+
     # --- roles
 
     async def lead(
@@ -275,6 +316,7 @@ class LocalReplica:
         assert epoch >= used, f"container {self.id}: epoch {epoch} was used"
         await self.stop()
         await self.ready()
+        self.forget_beyond()
         end = self.log.end
         await self._write(
             lambda state: structs.replace(
@@ -336,15 +378,12 @@ class LocalReplica:
     async def _renew_now(self) -> None:
         await self.cycle.close()
 
-        def renewed() -> tuple[ReplicaFile, ContainerLog]:
+        def renewed() -> Opened:
             replica_folder.remove(self.folder)
-            state = replica_folder.prepare(self.folder)
-            if not self._options.fsync:
-                state = replica_folder.after_page_cache(self.folder, state)
-            return state, ContainerLog.open(self.folder, self._options)
+            return open_empty(self.folder, self._options)
 
         try:
-            state, container_log = await self._loop.run_in_executor(self._executor, renewed)
+            state, container_log, _ = await self._loop.run_in_executor(self._executor, renewed)
         except (HeadraceError, OSError) as error:
             # What is in memory says that there is what the disk has no more. The next start finds an empty replica.
             self._fatal(f"container {self.id}: a damaged replica could not be made anew: {error}")
@@ -379,7 +418,7 @@ class LocalReplica:
             raise
         self.cycle = self._new_cycle(container_log)
         self.cycle.owner = owner
-        self._known_committed = min(self._known_committed, container_log.end)
+        self.forget_beyond()
         if self.commands is not None:
             self.commands.restart(container_log.end)
         await self._write_now(lambda state: structs.replace(state, history=clip(state.history, container_log.end)))
@@ -388,7 +427,7 @@ class LocalReplica:
         """Let go of the files."""
         await self.stop()
         await self.cycle.close()
-        if not self._options.fsync:
+        if self._state.boot:
             await self._loop.run_in_executor(self._executor, replica_folder.left_clean, self.folder, self._state)
 
     async def remove(self) -> None:

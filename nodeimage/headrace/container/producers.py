@@ -18,6 +18,8 @@ IDLE_MS = 24 * 3600 * 1000
 """A producer that sent nothing to a partition for so long is forgotten there, as in Kafka."""
 EXPIRE_EVERY = 100
 """New producers of a partition between two looks at which are idle."""
+MOST_KNOWN = 100_000
+"""Producers (not tokens) that a partition remembers, those that wrote last: a roll carries them all in one frame."""
 _SEQUENCES = 1 << 31
 
 
@@ -58,6 +60,13 @@ class Producer:
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
+def to_forget(last: Mapping[int, int]) -> list[int]:
+    """Of a partition's producers with the offsets of their last batches, those that it may forget where they are too
+    many: all but nine tenths of `MOST_KNOWN`, so that it need not be done each time that another one comes."""
+    oldest = sorted((offset, each) for each, offset in last.items() if each >= 0)
+    return [each for _, each in oldest[: max(0, len(oldest) - MOST_KNOWN * 9 // 10)]]
+
+
 _NOBODY: dict[int, Producer] = {}
 """Shared by all partitions that no idempotent producer writes to; never changed."""
 
@@ -69,6 +78,8 @@ class Producers:
 
     def __init__(self, known: Mapping[int, Producer] | None = None) -> None:
         self._known: dict[int, Producer] = dict(known) if known else _NOBODY
+        if len(self._known) > MOST_KNOWN:
+            self._forget_oldest()
 
     def items(self) -> ItemsView[int, Producer]:
         """Producer ids and what is known of them."""
@@ -174,6 +185,8 @@ class Producers:
                 self._known = {}
             elif len(self._known) % EXPIRE_EVERY == 0:
                 self.expire(now - IDLE_MS)
+                if len(self._known) > MOST_KNOWN:
+                    self._forget_oldest()
             known = self._known[producer_id] = Producer(epoch, (batch,), seen=now)
             known.source = source
             return
@@ -190,6 +203,10 @@ class Producers:
             producer_id for producer_id, producer in self._known.items() if producer_id >= 0 and producer.seen < before
         ]
         for producer_id in gone:
+            del self._known[producer_id]
+
+    def _forget_oldest(self) -> None:
+        for producer_id in to_forget({each: known.batches[-1].base_offset for each, known in self._known.items()}):
             del self._known[producer_id]
 
     def cut(self, at: int) -> "Producers":

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.container.history import History
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, StorageFull
 from headrace.ids import ContainerId, Epoch
 from headrace.log.files import rewrite_file, sync_folder
 
@@ -38,7 +38,8 @@ class ReplicaFile(msgspec.Struct, frozen=True):
     led: Epoch = Epoch(0)
     history: History = ()
     boot: str = ""
-    """Of a replica that is not synced: the start of the machine in whose page cache its newest frames may lie."""
+    """Of a replica that is not synced, or was not and has not been since: the start of the machine in whose page cache
+    its newest frames may lie."""
     record: str = ""
     """The container's last known record, as JSON: the cluster store can be rebuilt from these."""
 
@@ -56,13 +57,18 @@ def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
         folder.mkdir(parents=True, exist_ok=True)
         old = unmarked and any(folder.glob("*.chunk"))
         found = ReplicaFile(format=unmarked if old else str(uuid.uuid4()))
-        write(folder, found)
+        try:
+            write(folder, found)
+        except StorageFull:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+            raise
         sync_folder(folder.parent)
     return found
 
 
 def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
-    """The state of a replica that is not synced (durability: memory).
+    """The state of a replica that is not synced (durability: memory), or was not when it was written.
 
     A process that dies loses nothing of the page cache; a machine does. So after another start of the machine the
     replica counts as another format, and joins anew (invariant 5).
@@ -86,11 +92,20 @@ def left_clean(folder: Path, state: ReplicaFile) -> None:
     """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine."""
     if not (folder / _NAME).exists():  # the disk went away before
         return
-    for path in (path for path in folder.iterdir() if path.is_file()):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+    sync_files(folder)
     current = read(folder) or state
     write(folder, msgspec.structs.replace(current, boot=""))
+
+
+def sync_files(folder: Path) -> None:
+    """Sync all that was written to the replica before. Its log may be open, and grow and shrink meanwhile."""
+    for path in (path for path in folder.iterdir() if path.is_file()):
+        try:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        except FileNotFoundError:
+            pass  # a file that took another's place, or another name, is synced by who made it so
+    sync_folder(folder)
 
 
 def read(folder: Path) -> ReplicaFile | None:

@@ -39,9 +39,7 @@ def open_folder(
     Raises CorruptLog where it is damaged and not replaceable, StorageFull.
     """
     try:
-        state = replica_folder.prepare(folder, unmarked=unmarked)
-        if not options.fsync:
-            state = replica_folder.after_page_cache(folder, state)
+        state = _state(folder, options, unmarked=unmarked)
         try:
             opened = ContainerLog.open(folder, options)
         except LostTail as error:
@@ -57,12 +55,21 @@ def open_folder(
         log.error("a damaged replica is fetched anew", container=container, error=str(error))
     replica_folder.set_aside(folder)
     try:
-        return _empty(folder, options)
+        return open_empty(folder, options)
     except StorageFull:
         replica_folder.drop_aside(folder)
-        return _empty(folder, options)
+        return open_empty(folder, options)
 
 
-def _empty(folder: Path, options: LogOptions) -> Opened:
-    state = replica_folder.prepare(folder)
+def open_empty(folder: Path, options: LogOptions) -> Opened:
+    """Another replica in `folder`, where there is none. Raises StorageFull."""
+    state = _state(folder, options)
     return Opened(state, ContainerLog.open(folder, options), replica_folder.has_aside(folder))
+
+
+def _state(folder: Path, options: LogOptions, *, unmarked: str = "") -> ReplicaFile:
+    """What counts is whether the replica was synced, which may be other than how it is to be kept."""
+    state = replica_folder.prepare(folder, unmarked=unmarked)
+    if options.fsync and not state.boot:
+        return state
+    return replica_folder.after_page_cache(folder, state)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -68,11 +69,14 @@ class Replicas:
         self._env = environment
         self._loop = asyncio.get_running_loop()
         self._kept: dict[ContainerId, _Kept] = {}
+        self._making: WeakValueDictionary[ContainerId, asyncio.Lock] = WeakValueDictionary()
         self._in_sync = InSync(environment)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
+        self._disk_writes = asyncio.Event()
+        self._disk_writes.set()
         self.led: dict[ContainerId, Container] = {}
         """The containers that this node leads."""
         self.on_led: list[Callable[[Container], None]] = []
@@ -131,6 +135,11 @@ class Replicas:
             if kept.task is None or kept.task.done():
                 kept.task = self._loop.create_task(self._keep(container_id, kept), name=f"replica-{container_id}")
 
+    def volumes_changed(self, volumes: set[str]) -> None:
+        """These volumes' records are new, changed or gone: their replicas may have to be kept otherwise."""
+        containers = self._env.view.containers.items()
+        self.records_changed({container_id for container_id, record in containers if record.volume in volumes})
+
     def _heed(self, container_id: ContainerId) -> None:
         """What a record's change means for a container that is led here, at once: an old primary stops now."""
         container = self.led.get(container_id)
@@ -162,6 +171,7 @@ class Replicas:
     async def _keep(self, container_id: ContainerId, kept: _Kept) -> None:
         while not self._closed:
             await kept.changed.wait()
+            await self._disk_writes.wait()  # what a role writes would hang too, in a thread that others need
             kept.changed.clear()
             record = self._env.view.containers.get(container_id)
             try:
@@ -217,6 +227,7 @@ class Replicas:
             replica = kept.replica = await self._open(record)
         if kept.is_damaged:
             await self._renew(record.container_id, kept.damage, replica)
+        await replica.set_durability(fsync=self._env.options(record.kind, record.volume).fsync)
         await _remember(record, replica)
         if record.primary == self._env.node_id:
             await self._lead(record, replica)
@@ -236,7 +247,8 @@ class Replicas:
         await replica.renew()
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
-        replica = await roles.open_replica(self._env, record)
+        async with self._making_of(record.container_id):
+            replica = await roles.open_replica(self._env, record)
         replica.on_damaged = lambda: self.damaged(record.container_id)
         for callback in self.on_opened:
             callback(replica)
@@ -260,7 +272,7 @@ class Replicas:
             record,
             replica,
             lost=lambda: self._trouble(record.primary),
-            install=self._install if record.kind == CATALOG else None,
+            install=self.install if record.kind == CATALOG else None,
         )
 
     def _unreadable(self, container_id: ContainerId) -> None:
@@ -272,10 +284,6 @@ class Replicas:
             for callback in self.on_trouble:
                 callback(node)
 
-    async def _install(self, snapshot: bytearray, position: Position) -> None:
-        assert self.install is not None, "a snapshot came, but there is no catalog"
-        await self.install(snapshot, position)
-
     # --- the timer
 
     async def _tick_always(self) -> None:
@@ -283,6 +291,7 @@ class Replicas:
             await asyncio.sleep(TICK_S)
             self._ticks += 1
             try:
+                self._look_at_disk()
                 for container in list(self.led.values()):
                     if self._ticks % BEAT_EVERY == 0:
                         for each in container.feeds:
@@ -290,6 +299,19 @@ class Replicas:
                     self._in_sync.look_at(container, self._env.view.containers.get(container.id))
             except Exception:
                 log.exception("looking after the followers went wrong")
+
+    def _look_at_disk(self) -> None:
+        stuck = []
+        for replica in self.all():
+            replica.cycle.tick(TICK_S)
+            if replica.cycle.is_stuck:
+                stuck.append(replica.id)
+        if stuck and self._disk_writes.is_set():
+            self._disk_writes.clear()
+            log.error("the disk hangs, no role is changed here", containers=stuck)
+        elif not stuck and not self._disk_writes.is_set():
+            self._disk_writes.set()
+            log.info("the disk writes again")
 
     # --- asked by others
 
@@ -337,7 +359,8 @@ class Replicas:
         Raises KafkaError (FENCED_LEADER_EPOCH) where it has been in use: then the container's record was lost.
         """
         folder = self._env.folder / str(container_id)
-        state = await self._loop.run_in_executor(self._env.executor, replica_folder.prepare, folder)
+        async with self._making_of(container_id):  # who asked may have given up, and ask again
+            state = await self._loop.run_in_executor(self._env.executor, replica_folder.prepare, folder)
         if state.seen and container_id not in self._env.view.containers:
             raise KafkaError(
                 Code.FENCED_LEADER_EPOCH,
@@ -345,6 +368,10 @@ class Replicas:
                 "the cluster store has lost its record; put it back, at a higher epoch",
             )
         return state.format
+
+    def _making_of(self, container_id: ContainerId) -> asyncio.Lock:
+        """Of two that make a folder at a time, each would have another format, in the same file."""
+        return self._making.setdefault(container_id, asyncio.Lock())
 
     async def unrecorded(
         self, recorded: Collection[ContainerId]
@@ -440,4 +467,5 @@ def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
         in_sync=[member.node for member in container.primary.in_sync] if container is not None else [],
         format=replica.format,
         damaged=damaged,
+        stuck=replica.cycle.is_stuck,
     )

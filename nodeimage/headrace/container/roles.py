@@ -9,6 +9,7 @@ asks for what this replica must not do is refused with a KafkaError that says wh
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -39,7 +40,7 @@ async def open_replica(env: Environment, record: ContainerRecord) -> LocalReplic
         kind=record.kind,
         node=env.node_id,
         folder=env.folder / str(record.container_id),
-        options=env.options(record.kind, record.volume),
+        options=replace(env.options(record.kind, record.volume), rests=record.state == "closed"),
         executor=env.executor,
         room=env.room(record.kind),
         fatal=env.fatal,

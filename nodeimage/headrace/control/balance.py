@@ -9,19 +9,21 @@ for two rounds, one thing is moved:
 
 A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for
 two rounds, a hot node hands a primary over to it; where none can, as it has no replica yet, all that carry more than
-the mean roll some of their partitionlets to it at once. Where it is still cold when that has had its effect, as their
-partitionlets are few and large, the hottest node rolls one that makes the two more alike. It comes before what hot
-nodes could do among each other, which would leave them alone for a while, and it with nothing.
+the mean roll some of their partitionlets to it at once, though they have just done so for another cold node. Where
+nothing came of that, as their partitionlets are few and large, or it is still cold when that has had its effect, one of
+them after the other rolls one that makes the two more alike. It comes before what hot nodes could do among each other,
+which would leave them alone for a while, and it with nothing.
 
 How much of its writes a container should lose is said here; which partitionlets those are its primary sees. Nodes are
-left alone after a move until that has had its effect, and all moves together keep to a budget a minute. The primaries
-of closed containers, which only serve reads, are spread evenly by number, within a budget of their own.
+left alone after a move until that has had its effect, and all moves together keep to a budget a minute; what cold nodes
+get from all has one of its own of as many nodes a minute, so that it need not wait for that. The primaries of closed
+containers, which only serve reads, are spread evenly by number, within a budget of their own.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.control.heirs import hand_over, heirs
@@ -34,8 +36,14 @@ EVERY_S: Final = 3.0
 UNDER_MEAN: Final = 0.5
 ROUNDS: Final = 2
 """In which a node must be hot or cold, one after the other."""
+WARMED: Final = 2
+"""Twice where only some of them could roll, once where all did."""
 SETTLE_S: Final = 15.0
 """After a move its nodes are left alone; rates are over seconds."""
+IN_VAIN_S: Final = 2 * EVERY_S
+"""A cold node that leads nothing that is written to so long after something was to roll to it does not rest longer."""
+NO_HELP_S: Final = 60.0
+"""A cold node for which nobody could do anything is left alone."""
 CLOSED_PER_ROUND: Final = 2
 CLOSED_PER_MINUTE: Final = 30
 BETTER: Final = 0.9
@@ -62,6 +70,18 @@ ON: Final = BalanceRecord()
 
 
 @dataclass(frozen=True, slots=True)
+class Warmth:
+    """What was done for a cold node."""
+
+    given: int = 0
+    """How much was rolled to it by all that have more than the mean: `WARMED`, enough."""
+    at: float = float("-inf")
+    """The last time."""
+    asked: Set[NodeId] = frozenset()
+    """Who was to roll a large partitionlet to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class BalanceState:
     """What a round leaves to the next."""
 
@@ -72,12 +92,29 @@ class BalanceState:
     """Rounds in a row."""
     cold: Mapping[NodeId, int] = field(default_factory=dict)
     """Rounds in a row."""
+    warmth: Mapping[NodeId, Warmth] = field(default_factory=dict)
+    """Of cold nodes."""
     moves: tuple[float, ...] = ()
     """When, in the last minute."""
+    warm_moves: tuple[float, ...] = ()
+    """When all that have more than the mean rolled to a cold node."""
     closed_moves: tuple[float, ...] = ()
     """The same for primaries of closed containers."""
     resting: Mapping[NodeId, float] = field(default_factory=dict)
     """Until when a node is left alone."""
+    warming: Set[NodeId] = frozenset()
+    """Of these, who rolls partitionlets to cold nodes."""
+
+
+class _Giver(NamedTuple):
+    """A node that may roll partitionlets from its busiest container."""
+
+    node: NodeId
+    record: ContainerRecord
+    target: ContainerRecord
+    carried: float
+    """Its container's part of what the node carries."""
+    why: str
 
 
 def balance(
@@ -95,6 +132,7 @@ class _Round:
         self._observed = observed
         self._state = state
         self._now = now
+        self._full = {key for key, node in observed.nodes.items() if node.full}
         self._loads = {node: load for node, load in observed.loads().items() if observed.takes_roles(node, now)}
         self._containers = [
             each for each in observed.containers.values() if each.kind == DATA and each.primary in self._loads
@@ -102,21 +140,25 @@ class _Round:
         self._ends = self._read_ends()
         self._rates = self._read_rates()
         self._moves = [at for at in state.moves if now - at < 60]
+        self._warm_moves = [at for at in state.warm_moves if now - at < 60]
         self._closed_moves = [at for at in state.closed_moves if now - at < 60]
         self._resting = {node: until for node, until in state.resting.items() if until > now}
         self._changes: list[Change] = []
+        self._warming = {node for node in state.warming if node in self._resting}
 
     def make(self) -> tuple[list[Change], BalanceState]:
         hot = {node: self._state.hot.get(node, 0) + 1 for node, _, _ in self._hot()}
         cold = {node: self._state.cold.get(node, 0) + 1 for node, _ in self._cold()}
-        cooled = [(node, measure) for node, measure, _ in self._hot() if hot[node] >= ROUNDS]
-        warmed = [(node, measure) for node, measure in self._cold() if cold[node] >= ROUNDS]
-        self._hand_over_from(cooled, to={node for node, _ in warmed})
-        for node, measure in warmed:
-            if self._may_move(node):
-                self._warm(node, measure, again=cold[node] > ROUNDS)
-        self._hand_over_from(cooled, to=self._loads.keys())
-        for node, measure in cooled:
+        warmth = {node: self._state.warmth.get(node, Warmth()) for node in cold}
+        to_cool = [(node, measure) for node, measure, _ in self._hot() if hot[node] >= ROUNDS]
+        to_warm = [(node, measure) for node, measure in self._cold() if cold[node] >= ROUNDS]
+        self._hand_over_from(to_cool, to={node for node, _ in to_warm})
+        for node, measure in to_warm:
+            if node not in self._resting or self._is_in_vain(node, warmth[node]):
+                warm = self._warm if warmth[node].given < WARMED else self._warm_again
+                warmth[node] = warm(node, measure, warmth[node])
+        self._hand_over_from(to_cool, to=self._loads.keys())
+        for node, measure in to_cool:
             if self._may_move(node):
                 self._roll_away(node, measure)
         closed = [each for each in self._containers if each.state == CLOSED]
@@ -129,9 +171,12 @@ class _Round:
             ends=self._ends,
             hot=hot,
             cold=cold,
+            warmth=warmth,
             moves=tuple(self._moves),
+            warm_moves=tuple(self._warm_moves),
             closed_moves=tuple(self._closed_moves),
             resting=self._resting,
+            warming=self._warming,
         )
 
     # --- loads
@@ -150,7 +195,8 @@ class _Round:
         return sorted(found.values(), key=lambda each: (-each[2], each[0]))
 
     def _cold(self) -> list[tuple[NodeId, Measure]]:
-        """(node, what it has little of), each node once; none that has more than the mean of something else."""
+        """(node, what it has little of), each node once; none that has more than the mean of something else, or whose
+        disk is full."""
         found: dict[NodeId, Measure] = {}
         busy: set[NodeId] = set()
         for measure in (TRAFFIC, REQUESTS):
@@ -159,9 +205,8 @@ class _Round:
             if mean >= measure.cold * self._floor(measure):
                 found |= {node: measure for node, value in values.items() if value < UNDER_MEAN * mean}
                 busy |= {node for node, value in values.items() if value > mean}
-        return [
-            (node, measure) for node, measure in sorted(found.items(), key=lambda each: each[0]) if node not in busy
-        ]
+        able = found.keys() - busy - self._full
+        return [(node, measure) for node, measure in sorted(found.items(), key=lambda each: each[0]) if node in able]
 
     def _floor(self, measure: Measure) -> float:
         """Below it a node is not hot."""
@@ -190,11 +235,6 @@ class _Round:
 
     def _may_move(self, *nodes: NodeId) -> bool:
         return len(self._moves) < self._policy.moves_per_minute and not any(node in self._resting for node in nodes)
-
-    def _move(self, change: Change, *nodes: NodeId) -> None:
-        self._changes.append(change)
-        self._moves.append(self._now)
-        self._resting.update(dict.fromkeys(nodes, self._now + SETTLE_S))
 
     def _values(self, node: NodeId, measure: Measure) -> tuple[dict[NodeId, float], float, str]:
         """(what each node carries, the mean, how this node stands out)."""
@@ -225,28 +265,76 @@ class _Round:
         if best is not None:
             _, record, heir = best
             reason = f"{why}; node {heir} leads now"
-            self._move(hand_over(self._observed, record, heir, reason, self._now), node, heir)
+            self._changes.append(hand_over(self._observed, record, heir, reason, self._now))
+            self._moves.append(self._now)
+            self._resting |= dict.fromkeys((node, heir), self._now + SETTLE_S)
 
-    def _warm(self, cold: NodeId, measure: Measure, *, again: bool) -> None:
-        """Roll partitionlets to a node that has little, from all that have more than the mean; `again`: from one."""
+    def _is_in_vain(self, cold: NodeId, warmth: Warmth) -> bool:
+        """Whether nothing has come of what was to roll to a cold node: it is idle as before."""
+        if not warmth.given or self._now - warmth.at < IN_VAIN_S:
+            return False
+        return not any(self._rates.get(each.container_id) for each in self._containers if each.primary == cold)
+
+    def _rests(self, giver: NodeId) -> bool:
+        """Whether it rests from more than what it gave to cold nodes."""
+        return giver in self._resting and giver not in self._warming
+
+    def _givers(self, cold: NodeId, measure: Measure) -> Iterator[tuple[_Giver, float]]:
+        """Who carries more than the mean and can roll to a cold node, the hottest first; and its share of that."""
         values, mean, why = self._values(cold, measure)
         over = sum(value - mean for value in values.values() if value > mean)
-        part = min(1.0, (mean - values[cold]) / over)
-        """Of what is over the mean anywhere, what the cold node should get."""
-        for node in sorted(values, key=lambda each: -values[each]):
-            busiest = self._busiest(node, values[node])
-            wanted = part * (values[node] - mean)
-            limit = BETTER * (values[node] - values[cold]) if again else ROUNDED * wanted
-            if busiest is None or wanted <= 0 or not self._may_move(node):
+        for node, value in sorted(values.items(), key=lambda each: (-each[1], each[0])):
+            busiest = self._busiest(node, value)
+            if value <= mean or busiest is None:
                 continue
             record, carried = busiest
-            targets = [each for each in self._open_of(record.volume) if each.primary == cold]
-            if targets:
-                self._roll(record, targets[0], wanted / carried, limit / carried, why)
-                if again:
-                    break
-        if any(isinstance(each, Roll) for each in self._changes):
-            self._resting[cold] = self._now + SETTLE_S
+            target = next((each for each in self._open_of(record.volume) if each.primary == cold), None)
+            if target is not None:
+                share = min(1.0, (mean - values[cold]) / over) * (value - mean)
+                yield _Giver(node, record, target, carried, why), max(share, LEAST_SHARE * carried)
+
+    def _warm(self, cold: NodeId, measure: Measure, warmth: Warmth) -> Warmth:
+        """Roll partitionlets to a node that has little, from all that have more than the mean.
+
+        What it lacks of the mean does not change with what they have just given to another, so they need not have
+        rested from that.
+        """
+        if len(self._warm_moves) >= self._policy.moves_per_minute:
+            return warmth
+        values, mean, _ = self._values(cold, measure)
+        lacks = mean - values[cold]
+        rolled = missed = False
+        for giver, share in self._givers(cold, measure):
+            if self._rests(giver.node):
+                missed = True
+            elif lacks > 0 and self._roll(giver, share, ROUNDED * share):
+                rolled = True
+                self._warming.add(giver.node)
+                lacks -= share
+        if not rolled:
+            return warmth
+        self._resting[cold] = self._now + SETTLE_S
+        self._warm_moves.append(self._now)
+        return replace(warmth, given=warmth.given + (1 if missed else WARMED), at=self._now)
+
+    def _warm_again(self, cold: NodeId, measure: Measure, warmth: Warmth) -> Warmth:
+        """Roll a partitionlet, a large one if need be, to a node that still has little, from one that was not asked."""
+        values, _, _ = self._values(cold, measure)
+        missed = False
+        for giver, share in self._givers(cold, measure):
+            if giver.node in warmth.asked:
+                continue
+            if self._rests(giver.node) or not self._may_move():
+                missed = True
+            elif self._roll(giver, share, BETTER * (values[giver.node] - values[cold])):
+                self._moves.append(self._now)
+                self._warming.discard(giver.node)
+                self._resting[cold] = self._now + SETTLE_S
+                return replace(warmth, at=self._now, asked=warmth.asked | {giver.node})
+        if missed:
+            return warmth
+        self._resting[cold] = self._now + NO_HELP_S
+        return replace(warmth, at=self._now + NO_HELP_S, asked=frozenset())
 
     def _roll_away(self, node: NodeId, measure: Measure) -> None:
         """Roll partitionlets of a hot node's busiest container to the coolest node."""
@@ -265,7 +353,8 @@ class _Round:
         target = min(targets, key=lambda each: (values[each.primary], each.container_id))
         # The larger of the two loads has to become smaller: else one hot partitionlet carries the heat around.
         most = BETTER * values[node] - values[target.primary]
-        if self._roll(record, target, (values[node] - mean) / 2 / carried, most / carried, why):
+        if self._roll(_Giver(node, record, target, carried, why), (values[node] - mean) / 2, most):
+            self._moves.append(self._now)
             self._resting[target.primary] = self._now + SETTLE_S
 
     def _busiest(self, node: NodeId, value: float) -> tuple[ContainerRecord, float] | None:
@@ -278,19 +367,22 @@ class _Round:
         return busiest, value * rates[busiest.container_id] / sum(rates.values())
 
     def _open_of(self, volume: str) -> list[ContainerRecord]:
-        return [each for each in self._containers if each.state == OPEN and each.volume == volume]
+        """Those to which partitions may roll: they would leave a full disk again."""
+        opened = [each for each in self._containers if each.state == OPEN and each.volume == volume]
+        return [each for each in opened if each.primary not in self._full]
 
-    def _roll(self, record: ContainerRecord, target: ContainerRecord, share: float, limit: float, why: str) -> bool:
-        """Have a share of what is written to a container go on in another one; whether it is worth it."""
-        share, limit = min(share, 1.0), min(limit, 1.0)
-        if share < LEAST_SHARE:
+    def _roll(self, giver: _Giver, wanted: float, most: float) -> bool:
+        """Have so much of what is written to a container go on in another one, and no more; whether it is worth it."""
+        share, limit = min(wanted / giver.carried, 1.0), min(most / giver.carried, 1.0)
+        if share < 0.99 * LEAST_SHARE:  # it may be just that, divided and multiplied
             return False
+        record, target = giver.record, giver.target
         reason = (
-            f"{why}; {share:.0%} of what is written to container {record.container_id} goes on in container"
+            f"{giver.why}; {share:.0%} of what is written to container {record.container_id} goes on in container"
             f" {target.container_id} of node {target.primary}"
         )
-        roll = Roll(record.primary, record.container_id, share, limit, target.container_id, reason)
-        self._move(roll, record.primary)
+        self._changes.append(Roll(giver.node, record.container_id, share, limit, target.container_id, reason))
+        self._resting[giver.node] = self._now + SETTLE_S
         return True
 
     def _spread_closed(self, closed: list[ContainerRecord], led: Counter[NodeId]) -> None:
@@ -319,7 +411,8 @@ class _Round:
         if record.container_id in taken:
             return []
         able = heirs(self._observed, record, lambda _: 0, self._now)
-        return [node for node in able if node != record.primary and node in self._loads]
+        others = self._loads.keys() - {record.primary} - (self._full if record.state == OPEN else set())
+        return [node for node in able if node in others]
 
 
 def _mean(values: Mapping[NodeId, float]) -> float:

@@ -110,6 +110,7 @@ class Controller:
             store_call=self._store_call,
             sight=lambda node: self._prober.sights().get(node),
             changed=self._office_changed,
+            reluctant=self._is_cut_off,
         )
         self._view.on_change(self._view_changed)
         self._spawn(self._office.keep(), "office")
@@ -265,6 +266,10 @@ class Controller:
         if not any(not isinstance(each, Wait) for each in changes):
             changes, self._balance = balance(observed, self._balance, now, self._view.balance)
         await self._apply(changes)
+
+    def _is_cut_off(self) -> bool:
+        now = self._loop.time()
+        return bool(cut_off(self._observe(now), now))
 
     def _observe(self, now: float) -> Observed:
         probes = self._prober.sights()

@@ -1,4 +1,4 @@
-"""Making a container: its id first, then an empty replica on each member, then its record.
+"""Making a container: its id first, then an empty replica on the first member, on the others, then its record.
 
 The record names the formats of the replicas' folders, so the folders come first. What a crash leaves in between is an
 id that is never used and an empty folder, which Prepare finds again or nobody ever asks for. Two that make the catalog
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import structlog
 
 from headrace.errors import Code, HeadraceError
-from headrace.ids import ContainerId, NodeId
+from headrace.ids import ContainerId
 from headrace.peer.messages import AnswerT, Prepare, Request
 from headrace.store import container_records
 from headrace.store.protocol import StoreCall
@@ -43,15 +43,15 @@ async def create(
     """
     if not members:
         raise HeadraceError("a container needs a node that is registered")
+    first, *others = members
     container = await store_call(lambda store: container_records.take_container_id(store, kind))
-    answers = await asyncio.gather(
-        *(_prepare(peers, node, container, kind) for node in members), return_exceptions=True
-    )
-    ready: list[tuple[NodeId, uuid.UUID]] = []
-    for node, answer in zip(members, answers, strict=True):
+    # Before the others: where it cannot, this is tried again with another id, and each try would leave them a folder.
+    ready = [(first.node_id, await _prepare(peers, first, container, kind))]
+    answers = await asyncio.gather(*(_prepare(peers, node, container, kind) for node in others), return_exceptions=True)
+    for node, answer in zip(others, answers, strict=True):
         if isinstance(answer, uuid.UUID):
             ready.append((node.node_id, answer))
-        elif not isinstance(answer, HeadraceError) or not ready or answer.code is Code.FENCED_LEADER_EPOCH:
+        elif not isinstance(answer, HeadraceError) or answer.code is Code.FENCED_LEADER_EPOCH:
             raise answer  # fenced: it exists already, and the store has lost its record
         else:
             log.warning("a replica was not made", container=container, node=node.node_id, reason=str(answer))

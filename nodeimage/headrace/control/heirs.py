@@ -32,12 +32,13 @@ def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bo
 
 
 def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
-    """The nodes that can lead, best first: those that reach the store, stay, serve and are settled, then who has most.
+    """The nodes that can lead, best first: those that reach the store and their disk, stay, serve, have room and are
+    settled, then who has most.
 
     Any of them has all that is committed; who has more spares clients to send it again.
     """
 
-    def rank(node: NodeId) -> tuple[bool, bool, bool, bool, bool, bool, int, int, int, int]:
+    def rank(node: NodeId) -> tuple[bool, bool, bool, bool, bool, bool, bool, bool, int, int, int, int]:
         replica = observed.replica(node, record.container_id)
         answer = observed.probes[node].answer
         assert replica is not None
@@ -45,10 +46,12 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
         registered = observed.nodes[node]
         return (
             observed.reaches_store(node),
+            not observed.is_stuck(node),
             not registered.stopping,
             not registered.draining,
             answer.ready,
             not replica.damaged,
+            not registered.full,
             observed.is_settled(node, now),
             replica.last_epoch,
             replica.end,

@@ -110,6 +110,7 @@ class Observed:
     _replicas: Mapping[tuple[NodeId, ContainerId], ReplicaState] = field(init=False, repr=False)
     _replaced: frozenset[NodeId] = field(init=False, repr=False)
     """Nodes whose disk is gone: a newer one runs where they ran."""
+    _stuck: frozenset[NodeId] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         told = {
@@ -119,6 +120,7 @@ class Observed:
             for each in sight.answer.replicas
         }
         object.__setattr__(self, "_replicas", told)
+        object.__setattr__(self, "_stuck", frozenset(node for (node, _), replica in told.items() if replica.stuck))
         newest = {node.slot: node.node_id for node in sorted(self.nodes.values(), key=lambda each: each.node_id)}
         older = {node.node_id for node in self.nodes.values() if node.slot and newest[node.slot] != node.node_id}
         object.__setattr__(self, "_replaced", frozenset(older))
@@ -156,7 +158,8 @@ class Observed:
         return self.life(node, now) is Life.ALIVE
 
     def takes_roles(self, node: NodeId, now: float) -> bool:
-        """Whether roles and replicas may be given to it: it lives, reaches the store, and is not about to leave."""
+        """Whether roles and replicas may be given to it: it lives, reaches the store, its disk writes, and it is not
+        about to leave."""
         record = self.nodes.get(node)
         return (
             record is not None
@@ -164,6 +167,7 @@ class Observed:
             and not record.stopping
             and self.is_alive(node, now)
             and self.reaches_store(node)
+            and not self.is_stuck(node)
         )
 
     def is_settled(self, node: NodeId, now: float) -> bool:
@@ -174,6 +178,10 @@ class Observed:
         """Whether it said so."""
         sight = self.probes.get(node)
         return sight is not None and sight.answer is not None and sight.answer.reaches_store
+
+    def is_stuck(self, node: NodeId) -> bool:
+        """Whether its disk hangs, as it told last: all its replicas are on it."""
+        return node in self._stuck
 
     def is_gone(self, node: NodeId, now: float) -> bool:
         """Whether its replicas are to be rebuilt elsewhere: removed, drained, or dead for long."""
@@ -219,12 +227,7 @@ def cut_off(observed: Observed, now: float) -> str:
         if node in observed.nodes and sight.silent_since is not None and not sight.refused_twice and node not in heard:
             began = sight.silent_since if sight.heard_at is None else sight.heard_at
             silent[node] = now - max(began, observed.counted_from)
-    # Looked at somewhat before the first of them counts as dead.
-    lost = [
-        node
-        for node, silence in silent.items()
-        if silence >= 0.75 * settings.silence_s and observed.probes[node].heard_at is not None
-    ]
+    lost = [node for node, silence in silent.items() if _is_nearly_dead(observed, node, silence, now)]
     if len(lost) > len(heard):
         return f"hears {len(heard)} nodes, and no longer {len(lost)} that it heard before"
     for node in sorted(heard - {observed.own}):
@@ -234,3 +237,12 @@ def cut_off(observed: Observed, now: float) -> str:
         if deaf_to and len(theirs) > len(heard) and observed.takes_roles(node, now):
             return f"hears {len(heard)} nodes, and node {node} hears {len(theirs)}"
     return ""
+
+
+def _is_nearly_dead(observed: Observed, node: NodeId, silence: float, now: float) -> bool:
+    """Somewhat before it counts as dead (`Observed.life`): as there, a probe that has just been sent proves nothing."""
+    sight, silence_s = observed.probes[node], observed.settings.silence_s
+    if sight.heard_at is None or sight.silent_since is None:
+        return False
+    waited = now - max(sight.silent_since, observed.counted_from)
+    return silence >= 0.75 * silence_s and waited >= 0.75 * silence_s / 2

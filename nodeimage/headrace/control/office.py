@@ -37,6 +37,8 @@ LOOKED_S: Final = 1.2
 STOOD_STILL_S: Final = 1.0
 HOLD_OFF_S: Final = 2.0
 """Who gave the lease back leaves it to others for so long."""
+RELUCTANT_S: Final = 1.0
+"""So does who hears too few nodes, from when it sees the lease free: whoever takes it then hears no more."""
 
 
 class Office:
@@ -51,13 +53,17 @@ class Office:
         store_call: StoreCall,
         sight: Callable[[NodeId], Sight | None],
         changed: Callable[[bool], None],
+        reluctant: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`reluctant` says whether this node would rather leave the office to others at present."""
         self._own = own
         self._run = run
         self._view = view
         self._store_call = store_call
         self._sight = sight
         self._changed = changed
+        self._reluctant = reluctant
+        self._free_since: float | None = None
         self._loop = asyncio.get_running_loop()
         self._held: LeaseRecord | None = None
         self._version: int | None = None
@@ -147,7 +153,12 @@ class Office:
             return
         if leaving or now < self._hold_off_until:
             return
-        if self._is_free(lease, now):
+        if not self._is_free(lease, now):
+            self._free_since = None
+            return
+        if self._free_since is None:
+            self._free_since = now
+        if now - self._free_since >= RELUCTANT_S or not self._reluctant():
             await self._take(lease, self._view.lease_version, now)
 
     def _is_leaving(self) -> bool:

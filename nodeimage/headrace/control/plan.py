@@ -2,9 +2,11 @@
 
 In this order, with at most one change for a container; the next plan sees what came of it:
 
-    primaries    of nodes that are dead, stop, are drained, stall or do not lead go to a member of the in-sync set
+    primaries    of nodes that are dead, stop, are drained, have a disk that hangs, stall or do not lead go to a member
+                 of the in-sync set
     replicas     there are as many as the volume wants, on nodes that stay (control.replicas)
-    containers   the catalog, and for every node an open container of each volume that it leads
+    containers   the catalog, and for every node an open container of each volume that it leads; full disks lead none
+                 where others have room
 
 Nothing here makes it safe to be wrong: a change is a compare and set, and a new primary is always in sync. Being wrong
 costs a change of role, no record.
@@ -19,7 +21,7 @@ from headrace.control.observed import CATALOG, DATA, DEFAULT_VOLUME, DELETED, OP
 from headrace.control.placement import choose_members
 from headrace.control.replicas import Replication, is_abandoned
 from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord, VolumeRecord
+from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord, Room, VolumeRecord
 
 
 def plan(observed: Observed, now: float) -> list[Change]:
@@ -41,7 +43,9 @@ def conditions(observed: Observed, now: float) -> set[Condition]:
     able = [node for node in observed.nodes if observed.takes_roles(node, now)]
     found.update(map(up, able))
     for volume in volumes_in_use(observed):
-        found.update(_openless(node, volume) for node in able if (node, volume.name) not in leads)
+        led = any(name == volume.name and observed.is_alive(node, now) for node, name in leads)
+        lacking = [node for node in able if (node, volume.name) not in leads]
+        found.update(_openless(node, volume) for node in lacking if not (led and observed.nodes[node].full))
     return found
 
 
@@ -62,6 +66,12 @@ class _Plan:
         self._records = {key: each for key, each in observed.containers.items() if each.state != DELETED}
         self._touched: set[int] = set()
         self._led: Counter[NodeId] = Counter(each.primary for each in self._records.values())
+        self._waiting: set[int] = set()
+        self._full = {node.node_id for node in observed.nodes.values() if node.full}
+        """Nodes that give no room: where disks are full, those that are dead or gone give none either."""
+        if self._full:
+            members = {node for record in self._records.values() for node in record.replicas}
+            self._full |= {node for node in members if observed.life(node, now) is Life.DEAD}
 
     def make(self) -> list[Change]:
         for record in self._by_weight():
@@ -93,6 +103,7 @@ class _Plan:
                 self._records[record.container_id] = record
             case Wait(container=container):
                 self._touched.add(container)
+                self._waiting.add(container)
 
     # --- primaries
 
@@ -121,6 +132,10 @@ class _Plan:
                 return self._hand_over(record, willing[0], f"node {primary} {what}")
             # A drained node's container needs another replica first; the replicas' turn sees to it.
             return None
+        if willing and observed.is_stuck(primary):
+            return self._hand_over(record, willing[0], f"the disk of node {primary} hangs")
+        if record.kind == CATALOG and (relieved := self._relieve_full(record, willing)):
+            return relieved
         replica = observed.replica(primary, record.container_id)
         if replica is not None and replica.stalled:
             return self._relieve(record, willing)
@@ -131,17 +146,38 @@ class _Plan:
 
     def _relieve(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over a container that cannot commit, to a member that sees more of its followers."""
-
-        def sees(node: NodeId) -> int:
-            return len(self._observed.heard_by(node) & set(record.replicas) - {node})
-
-        best = max(willing, key=sees, default=None)
-        if best is None or sees(best) <= sees(record.primary):
+        seen = self._followers_seen(record.primary, record)
+        best = max(willing, key=lambda node: self._followers_seen(node, record), default=None)
+        if best is None or self._followers_seen(best, record) <= seen:
             return None
         reason = (
-            f"node {record.primary} stalls: it hears {sees(record.primary)} followers, node {best} hears {sees(best)}"
+            f"node {record.primary} stalls: it hears {seen} followers,"
+            f" node {best} hears {self._followers_seen(best, record)}"
         )
         return self._hand_over(record, best, reason)
+
+    def _relieve_full(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
+        """Hand over a container that takes no records, as disks are full, to a member where it does."""
+        if record.room(self._full) > Room.NONE:
+            return None
+        for node in willing:
+            if record.room(self._full, primary=node) == Room.NONE or not self._hears_as_much(node, record):
+                continue
+            # The catalog lives on the reserve meanwhile: it need not follow a node that comes and goes.
+            if record.kind != CATALOG or self._observed.is_settled(node, self._now):
+                return self._hand_over(record, node, f"the disk of node {record.primary} is full")
+        return None
+
+    def _hears_as_much(self, node: NodeId, record: ContainerRecord) -> bool:
+        """As much as the primary, or the container would be given back for that."""
+        observed, primary, now = self._observed, record.primary, self._now
+        return len(observed.unheard_by(node, now)) <= len(observed.unheard_by(primary, now)) and self._followers_seen(
+            node, record
+        ) >= self._followers_seen(primary, record)
+
+    def _followers_seen(self, node: NodeId, record: ContainerRecord) -> int:
+        """How many of those that would follow it a node hears."""
+        return len(self._observed.heard_by(node) & set(record.replicas) - {node})
 
     def _reconcile(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over the catalog, whose primary does not hear some living node, to a member that hears more.
@@ -187,9 +223,10 @@ class _Plan:
                 own = next((node for node in able if node.node_id == observed.own), able[0])
                 self._create(CATALOG, own, volume, nodes, "the cluster has no catalog yet")
         for volume in volumes_in_use(observed):
-            for node in nodes:
-                if volume.admits(node):
-                    self._see_to_open_container(node, volume, nodes)
+            admitted = [node for node in nodes if volume.admits(node)]
+            self._see_to_room(volume, admitted)
+            for node in admitted:
+                self._see_to_open_container(node, volume, nodes)
 
     def _lost_catalog(self) -> Wait | None:
         """Why nothing is made: there is a catalog, and the store has no record of it. All else would be beside it."""
@@ -207,12 +244,55 @@ class _Plan:
         waited = self._now - self._observed.office_at
         return len(nodes) >= self._observed.first_nodes or waited >= self._settings.gather_s
 
+    def _see_to_room(self, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
+        """Where full disks keep every open container of the volume from taking records, let some take them again.
+
+        As long as one takes some, partitions go on there by themselves.
+        """
+        opened = [each for each in self._records.values() if _is_open_data(each) and each.volume == volume.name]
+        if not self._full or self._take_records(opened):
+            return
+        handed = [self._hand_to_room(each) for each in opened if each.container_id not in self._touched]
+        if any(handed):
+            return
+        leads = {each.primary for each in opened}
+        roomy = [node for node in nodes if not node.full]
+        if not opened or not roomy or not leads.issuperset(node.node_id for node in roomy):
+            return  # who leads none gets one anyway
+        changing = any(each.container_id in self._touched - self._waiting for each in opened)
+        if changing or any(name == volume.name for _, _, name in self._observed.creating):
+            return
+        first = min(roomy, key=lambda node: (self._led[node.node_id], node.node_id))
+        for candidates in (nodes, roomy):  # without regard to zones and hosts, if that is what it takes
+            members = self._members(first, volume, candidates)
+            if len(set(members) - self._full) >= volume.min_in_sync:
+                reason = f"disks are full, and no container of volume {volume.name} takes records"
+                self._add(CreateContainer(DATA, tuple(members), volume.name, reason))
+                return
+
+    def _take_records(self, opened: Iterable[ContainerRecord]) -> bool:
+        """Whether one of them does: full disks do not keep it from that, and it waits for nobody."""
+        return any(each.room(self._full) > Room.NONE for each in opened if each.container_id not in self._waiting)
+
+    def _hand_to_room(self, record: ContainerRecord) -> bool:
+        """Whether a member with room leads it from now on."""
+        if not self._observed.is_alive(record.primary, self._now):
+            return False
+        able = heirs(self._observed, record, self._led.__getitem__, self._now)
+        change = self._relieve_full(record, [node for node in able if self._observed.takes_roles(node, self._now)])
+        if change is None:
+            return False
+        self._add(change)
+        return True
+
     def _see_to_open_container(self, node: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
         observed, key = self._observed, node.node_id
         ours = [each for each in self._records.values() if each.kind == DATA and each.volume == volume.name]
         opened = [each for each in ours if each.state == OPEN]
         if any(each.primary == key for each in opened) or (DATA, key, volume.name) in observed.creating:
             return
+        if node.full and any(observed.is_alive(each.primary, self._now) for each in opened):
+            return  # it would take no records there
         leads = Counter(each.primary for each in opened)
         spare = [each for each in opened if leads[each.primary] > 1 and key in each.replicas]
         back = [each for each in spare if each.container_id not in self._touched and self._can_come_back(each, key)]
@@ -223,7 +303,9 @@ class _Plan:
             self._add(self._hand_over(chosen, key, reason))
             return
         patience = 0.0
-        if spare:
+        if self._full and not self._take_records(opened):
+            pass  # nothing is written before there is one
+        elif spare:
             patience = self._settings.return_s
         elif any(each.primary == key for each in ours):
             patience = self._settings.openless_s
@@ -236,7 +318,14 @@ class _Plan:
         return able and self._observed.is_alive(record.primary, self._now)
 
     def _create(self, kind: str, first: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord], reason: str) -> None:
-        members = choose_members(
+        members = self._members(first, volume, nodes)
+        # Where there is a catalog already, a container that could commit nothing helps nobody.
+        first_ones = not any(each.kind == CATALOG for each in self._records.values())
+        if first_ones or len(members) >= volume.min_in_sync:
+            self._add(CreateContainer(kind, tuple(members), volume.name, reason))
+
+    def _members(self, first: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord]) -> list[NodeId]:
+        return choose_members(
             nodes,
             self._planned(),
             first=first.node_id,
@@ -244,10 +333,6 @@ class _Plan:
             volume=volume,
             loads=self._observed.loads(),
         )
-        # Where there is a catalog already, a container that could commit nothing helps nobody.
-        first_ones = not any(each.kind == CATALOG for each in self._records.values())
-        if first_ones or len(members) >= volume.min_in_sync:
-            self._add(CreateContainer(kind, tuple(members), volume.name, reason))
 
     def _planned(self) -> Iterable[ContainerRecord]:
         """The containers as they will be, with those that this plan makes, so that those spread too."""

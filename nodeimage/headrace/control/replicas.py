@@ -72,6 +72,7 @@ class Replication:
             and is_in_sync(self._observed, record, node)
             and replica is not None
             and not replica.damaged
+            and not self._observed.is_stuck(node)
         )
 
     def _stand_in(self, record: ContainerRecord) -> PutContainer | None:

@@ -21,6 +21,7 @@ from headrace.broker.topic import Topic
 from headrace.errors import Code, InvalidBatch, KafkaError, StorageFull
 from headrace.ids import Home, Offset
 from headrace.links.source import TopicPartition
+from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.wire.batch import BATCH_HEADER_SIZE, CONTROL_BIT, MAGIC, BatchHeader, read_batch
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def _check(header: BatchHeader, end: Offset) -> None:
         raise InvalidBatch(f"the source sent a batch of {header.record_count} records at offsets {first} to {last}")
     if first < end <= last:
         raise InvalidBatch(f"the source sent a batch at offsets {first} to {last}, of which we have those below {end}")
+    if header.length > MOST_PAYLOAD_BYTES:
+        raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MOST_PAYLOAD_BYTES} are taken at most")
     if header.attributes & CONTROL_BIT:  # of transactions: sources leave markers out, and batches that were aborted
         raise InvalidBatch(f"the source sent a control batch at offset {first}, which says nothing here")
 

@@ -24,6 +24,15 @@ class Candidate(NamedTuple):
     """Since when its source cannot be reached; None: it can."""
 
 
+class Share(NamedTuple):
+    """What a link does of a partition. One that leads nowhere for it, or is paused, has none."""
+
+    patience_s: float = 0.0
+    """How long it leaves what is new to others; 0 for the one that pulls it."""
+    chosen: bool = True
+    """It is the one that pulls the topic, and goes on behind what its source lacks."""
+
+
 def choose(candidates: Sequence[Candidate], *, home: str, now: float) -> Candidate | None:
     """The link that pulls a topic whose home is the cluster `home`; None without candidates."""
     if not candidates:

@@ -10,6 +10,10 @@ it. Batches are cut in the same way each time.
 Histories may part elsewhere when the home moves again before this is through. Records that were kept by then are left
 out of their batches, which are cut as if they were in: of two attempts at a batch each has what the other may leave
 out only because it is kept.
+
+Of what clients packed only headers and CRCs were ever checked. A batch whose records cannot be read, or of which one
+would be too long alone, is kept raw, as it was stored: as the value of one record, or of several where it would be too
+long with the place, under a token of its own that no parting changes. All of it is kept, whatever parts within it.
 """
 
 import hashlib
@@ -18,23 +22,34 @@ from collections.abc import Iterator, Sequence, Set
 from typing import Final, NamedTuple
 
 from headrace.catalog.names import MAX_LENGTH
+from headrace.errors import CorruptBatch
 from headrace.ids import Home, Offset
 from headrace.links.comparing import home_at
 from headrace.links.keeping import DIVERGED
 from headrace.links.source import HomeStart
-from headrace.wire.batch import BatchHeader, Record, batch_records, build_batch
+from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.wire.batch import BATCH_HEADER_SIZE, BatchHeader, Header, Record, batch_records, build_batch
 
 __all__ = ["HOME", "OFFSET", "PARTITION", "TOPIC", "AsideBatch", "Kept", "aside_batches", "diverged_name", "place_of"]
 
 OFFSET, PARTITION, HOME, TOPIC = "headrace.offset", "headrace.partition", "headrace.home", "headrace.topic"
+RAW, PART = "headrace.raw", "headrace.part"
 MOST_BYTES = 4 << 20
-"""Of one batch's keys, values and headers, unpacked; a larger record goes alone."""
+"""Of one batch's records, unpacked, with their places; a larger record goes alone."""
+_PLACE_BYTES: Final = 512
+"""At most, of a record's place and its lengths; of a raw one's, and its batch's header."""
+RAW_BYTES = MOST_PAYLOAD_BYTES - _PLACE_BYTES
+"""Of a batch that is kept raw, in one record."""
+_LATEST: Final = 1 << 62
+"""Times beyond may be too far from each other for one batch."""
+_DIGITS: Final = 20
 _BLOCK: Final = 1 << 31
 """Sequences of one token."""
 
 
-Kept = tuple[bytes, bytes, int]
-"""A record by its topic's id and the home that wrote it, as in its headers, and its offset."""
+Kept = tuple[bytes, bytes, int, bytes]
+"""A record by its topic's id and the home that wrote it, as in its headers, its offset, and nothing; of a batch that is
+kept raw by its offset, and which part of it."""
 
 
 class AsideBatch(NamedTuple):
@@ -42,6 +57,7 @@ class AsideBatch(NamedTuple):
 
     batch: bytearray
     records: int
+    """As the topic had them: of a batch that is kept raw in parts they count with the first."""
 
 
 def diverged_name(stream: str, topic: str) -> str:
@@ -53,10 +69,13 @@ def diverged_name(stream: str, topic: str) -> str:
     return f"{topic[: max(1, room - 13)].rstrip('.')}-{digest}{DIVERGED}"
 
 
-def token(topic_id: bytes, partition: int, home: Home, parted: Offset, block: int) -> int:
-    """A producer id below -1 for what `home` wrote, and what parted there."""
+def token(topic_id: bytes, partition: int, home: Home, parted: Offset, block: int, *, raw: bool = False) -> int:
+    """A producer id below -1 for what `home` wrote, and what parted there.
+
+    `raw`: for part `block` of the batch that `home` wrote at `parted`.
+    """
     numbers = b"".join(part.to_bytes(8, "big") for part in (partition, home.counter, parted, block))
-    named = b"headrace diverged" + topic_id + numbers + home.cluster.encode()
+    named = (b"headrace diverged raw" if raw else b"headrace diverged") + topic_id + numbers + home.cluster.encode()
     return -2 - (int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 2)
 
 
@@ -71,19 +90,20 @@ def aside_batches(
     origin: str,
     kept: Set[Kept] = frozenset(),
 ) -> Iterator[AsideBatch]:
-    """What is to be kept of one batch: its records from `parted` on, but for those that are `kept` already.
-
-    Raises CorruptBatch, UnsupportedCompression.
-    """
+    """What is to be kept of one batch: its records from `parted` on, or it all raw; but for what is `kept` already."""
+    if header.base_offset + header.last_offset_delta < parted:
+        return
+    if not _comes_apart(header, batch):
+        writer = home_at(history, origin, Offset(header.base_offset))
+        yield from _raw(header, batch, topic_id, partition, parted, writer, kept)
+        return
     some: list[Record] = []
     size = 0
     writer = Home(0, origin)
     for record in batch_records(header, batch):
         if record.offset < parted:
             continue
-        weight = sum(len(part or b"") for part in (record.key, record.value)) + sum(
-            len(name) + len(value or b"") for name, value in record.headers
-        )
+        weight = _weight(record)
         # A token's sequences end with its block; and no batch is to be larger than one can hold.
         apart = some and (some[0].offset - parted) // _BLOCK != (record.offset - parted) // _BLOCK
         home = home_at(history, origin, Offset(record.offset))
@@ -97,24 +117,71 @@ def aside_batches(
         yield from _built(some, topic_id, partition, parted, writer, kept)
 
 
+def _comes_apart(header: BatchHeader, batch: memoryview) -> bool:
+    """Whether all its records can be read, are where its header says, and fit into batches of their own."""
+    before, last = header.base_offset - 1, header.base_offset + header.last_offset_delta
+    try:
+        for record in batch_records(header, batch):
+            if not before < record.offset <= last or abs(record.timestamp) >= _LATEST:
+                return False
+            if _weight(record) > MOST_PAYLOAD_BYTES - BATCH_HEADER_SIZE:
+                return False
+            before = record.offset
+    except CorruptBatch:
+        return False
+    return True
+
+
+def _weight(record: Record) -> int:
+    """At most what a record takes in a batch, with its place."""
+    headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + _PLACE_BYTES
+
+
+def _raw(
+    header: BatchHeader,
+    batch: memoryview,
+    topic_id: bytes,
+    partition: int,
+    parted: Offset,
+    writer: Home,
+    kept: Set[Kept],
+) -> Iterator[AsideBatch]:
+    """A batch as it is, in as many records as it takes."""
+    base = Offset(header.base_offset)
+    place = _place(topic_id, partition, writer, base)
+    diverged = min(header.record_count, base + header.last_offset_delta + 1 - parted)
+    starts = range(0, header.length, RAW_BYTES)
+    for index, start in enumerate(starts):
+        part = f"{index + 1}/{len(starts)}".encode()
+        headers = [*place, (RAW, str(header.record_count).encode()), (PART, part)]
+        if _kept(headers) in kept:
+            continue
+        row = (header.max_timestamp, None, bytes(batch[start : start + RAW_BYTES]), headers)
+        name = token(topic_id, partition, writer, base, index, raw=True)
+        built = build_batch([row], producer_id=name, producer_epoch=0, base_sequence=0)
+        yield AsideBatch(built, diverged if index == 0 else 0)
+
+
+def _place(topic_id: bytes, partition: int, writer: Home, offset: Offset) -> list[Header]:
+    return [
+        (OFFSET, str(offset).encode()),
+        (PARTITION, str(partition).encode()),
+        (HOME, f"{writer.counter}:{writer.cluster}".encode()),
+        (TOPIC, str(uuid.UUID(bytes=topic_id)).encode()),
+    ]
+
+
 def _built(
     cut: Sequence[Record], topic_id: bytes, partition: int, parted: Offset, writer: Home, kept: Set[Kept]
 ) -> Iterator[AsideBatch]:
     """Records of one home."""
-    topic, home = str(uuid.UUID(bytes=topic_id)).encode(), f"{writer.counter}:{writer.cluster}".encode()
-    records = [record for record in cut if (topic, home, record.offset) not in kept] if kept else cut
-    if not records:
+    placed = [(record, _place(topic_id, partition, writer, Offset(record.offset))) for record in cut]
+    left = [(record, place) for record, place in placed if not kept or _kept(place) not in kept]
+    if not left:
         return
-    block, sequence = divmod(records[0].offset - parted, _BLOCK)
-    rows = []
-    for record in records:
-        place = [
-            (OFFSET, str(record.offset).encode()),
-            (PARTITION, str(partition).encode()),
-            (HOME, home),
-            (TOPIC, topic),
-        ]
-        rows.append((record.timestamp, record.key, record.value, [*record.headers, *place]))
+    block, sequence = divmod(left[0][0].offset - parted, _BLOCK)
+    rows = [(record.timestamp, record.key, record.value, [*record.headers, *place]) for record, place in left]
     built = build_batch(
         rows,
         producer_id=token(topic_id, partition, writer, parted, block),
@@ -125,7 +192,15 @@ def _built(
 
 
 def place_of(record: Record) -> Kept | None:
-    """Which record one of the diverged topic was; None: it was put there by somebody else."""
-    headers = dict(record.headers)
-    topic, home, offset = headers.get(TOPIC), headers.get(HOME), headers.get(OFFSET)
-    return (topic, home, int(offset)) if topic and home and offset and offset.isdigit() else None
+    """Which record one of the diverged topic was, or which part of a batch; None: somebody else put it there."""
+    return _kept(record.headers)
+
+
+def _kept(headers: Sequence[Header]) -> Kept | None:
+    named = dict(headers)
+    topic, home, offset = named.get(TOPIC), named.get(HOME), named.get(OFFSET)
+    if not (topic and home and offset and offset.isdigit() and len(offset) < _DIGITS):
+        return None
+    # Last of all where it is ours: a record may bear the headers of one that was set aside before.
+    name, part = headers[-1]
+    return topic, home, int(offset), (part or b"") if name == PART else b""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from headrace.errors import Code
 from headrace.ids import LeaderEpoch, NodeId, Offset
+from headrace.links.choosing import Share
 from headrace.links.source import NO_EPOCH, NO_NODE, NO_OFFSET, FeedPlace, TopicPartition, Wanted
 
 
@@ -85,10 +86,8 @@ class Looked(NamedTuple):
     """Where to stop: the start of our own home, during a move. `NO_OFFSET`: nowhere."""
     reason: str = ""
     """Why it cannot be pulled for the moment; empty: it can."""
-    patience_s: float = 0.0
-    """How long another link is given to bring what we are behind."""
-    chosen: bool = True
-    """It is this link's to go on behind what its source lacks. Others may have it, else: for a while it is not."""
+    share: Share = Share()
+    """What of it is this link's."""
     lacks: bool = False
     """Of homes before the topic's: it is to be met, to know whether its source has that."""
 

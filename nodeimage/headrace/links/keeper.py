@@ -92,6 +92,8 @@ class Keeper:
         """By name, the source's topics that are refused."""
         self._unmatched: set[str] = set()
         """Patterns that no topic of the source matched."""
+        self._still_refused: set[str] = set()
+        """What was refused since all topics were last begun to be looked at."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
 
@@ -240,8 +242,8 @@ class Keeper:
         """Look at all topics of the source, and at the copies here that it does not have any more."""
         patterns = self.link.config.topics
         unmatched = {pattern for pattern in patterns if pattern != "*"}
-        self.refused.clear()
-        self._unmatched = set()
+        before = set(self.refused)
+        self._still_refused.clear()
         listed: set[bytes] = set()
         after: str | None = None
         while True:
@@ -257,6 +259,8 @@ class Keeper:
         for pattern in sorted(unmatched):
             self._refuse(pattern, "no topic of the source matches it now")
         await self._look_for_gone(listed)
+        for name in before - self._still_refused:
+            self._allow(name)
 
     async def _look_for_gone(self, listed: Collection[bytes]) -> None:
         after = ""
@@ -289,10 +293,9 @@ class Keeper:
         self._followed.update(row.topic_id for row in found.follow if row.topic_id not in done.later)
         for pattern in [each for each in self._unmatched if any(is_copied(topic.name, [each]) for topic in topics)]:
             self._unmatched.discard(pattern)
-            self.refused.pop(pattern, None)
+            self._allow(pattern)
         for name in found.fine:
-            self.refused.pop(name, None)
-            self._ids.pop(name, None)
+            self._allow(name)
         self._ids.update((topic.name, topic.topic_id) for topic in topics if topic.name in found.refused)
         for name, reason in (found.refused | done.refused).items():
             self._refuse(name, reason)
@@ -304,7 +307,7 @@ class Keeper:
                 self._tries.pop(topic_id, None)
                 continue
             tries = self._tries[topic_id] = self._tries.get(topic_id, -1) + 1
-            delay = RELAY_S if topic_id in relayed else min(AGAIN_S * 2**tries, LONGEST_AGAIN_S)
+            delay = RELAY_S if topic_id in relayed else min(AGAIN_S * 2 ** min(tries, 20), LONGEST_AGAIN_S)
             self._later[topic_id] = at + delay
 
     async def _plan(self, topics: Sequence[SourceTopic]) -> Plan:
@@ -321,10 +324,16 @@ class Keeper:
         )
 
     def _refuse(self, name: str, reason: str) -> None:
-        if name in self.refused or len(self.refused) < MOST_REFUSED:
+        if name in self._still_refused or len(self._still_refused) < MOST_REFUSED:
             if self.refused.get(name) != reason:
                 log.warning("a link cannot copy a topic", link=self.link.name, topic=name, reason=reason)
             self.refused[name] = reason
+            self._still_refused.add(name)
+
+    def _allow(self, name: str) -> None:
+        self.refused.pop(name, None)
+        self._still_refused.discard(name)
+        self._ids.pop(name, None)
 
 
 def _rows(

@@ -232,6 +232,8 @@ class LinkAdmin:
         if params.credentials is not None:
             given["credentials"] = seal(params.credentials, self._links.secret)
         config = checked(msgspec.structs.replace(link.config, **given), stream=link.stream)
+        if params.credentials is None:
+            _check_trusted(link.config, config)
         if params.source is not None or params.credentials is not None:
             await self._greet(config)
         if config.direction == BOTH:
@@ -402,6 +404,17 @@ class LinkAdmin:
             return await self._call(links[0].config, "home.move", asked, wait_ms=PASSED_ON_MS)
         except HeadraceError as error:
             raise KafkaError(error.code, f"cluster {params.to} was asked to take the home: {error}") from error
+
+
+def _check_trusted(before: LinkConfig, config: LinkConfig) -> None:
+    """Whoever may alter a link need not know its credentials, and is not to have them sent where they were never meant
+    to go. Raises KafkaError."""
+    new = [each for each in config.source if each not in before.source]
+    if before.credentials and new:
+        raise KafkaError(
+            Code.INVALID_REQUEST,
+            f"the link's credentials were not given for {', '.join(new)}: give them again, with --credentials",
+        )
 
 
 def _partitions(reader: Reader, *, paths: set[str]) -> dict[str, int]:

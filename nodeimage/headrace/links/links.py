@@ -202,8 +202,11 @@ class Links:
                 await self._keep_up()
             except CatalogFailed:
                 return  # this node ends
-            except HeadraceError as error:
-                log.warning("links are not kept yet", reason=str(error))
+            except Exception as error:  # whatever it is, no link must stand still for it
+                if isinstance(error, HeadraceError):
+                    log.warning("links are not kept yet", reason=str(error))
+                else:
+                    log.exception("following what links there are went wrong")
                 await asyncio.sleep(AGAIN_S)
                 self._changed.set()
 
@@ -250,9 +253,9 @@ class Links:
         except Exception:
             log.exception("a link's keeper failed", link=keeper.link.name)
             await asyncio.sleep(AGAIN_S)
-            self._changed.set()
         finally:
             await source.close()
+        self._changed.set()  # at the very end: this task is done by the time that anybody looks
 
     async def _end(self, name: str) -> None:
         _, _, task = self._keepers.pop(name)

@@ -26,7 +26,7 @@ from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Home, Millis, Offset
 from headrace.links.cursors import copied, is_newer, stored_here
 from headrace.links.keeping import DIVERGED, home_of
-from headrace.links.source import Ceded, Source, SourceCursor, TopicPartition
+from headrace.links.source import NOT_READY, Ceded, Source, SourceCursor, TopicPartition
 from headrace.links.topic_steps import adopt
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ SETTLED_S: Final = 60.0
 """How long is waited until homes are adopted and partitions settled."""
 CAUGHT_UP_S: Final = 120.0
 """And until they have what the former home had."""
+CURSORS_S: Final = 10.0
+"""And until the former home's coordinators of groups are ready to tell cursors."""
 LOOK_S: Final = 0.05
 
 
@@ -186,12 +188,13 @@ class Moving:
         refused: dict[bytes, str] = {}
         given: set[bytes] = set()
         cursors: list[tuple[SourceCursor, CursorRow | None]] = []
+        unheard: str | None = None
         for start in range(0, len(rows), CEDED_AT_ONCE):
             ids = [row.topic_id for row in rows[start : start + CEDED_AT_ONCE]]
             ceded, faults = await self._cede(source, ids)
             given |= ceded.keys()
             if start + CEDED_AT_ONCE >= len(rows):
-                cursors = await self._newer_cursors(source, given)
+                cursors, unheard = await self._newer_cursors(source, given)
             refused |= faults
             refused |= await self._adopt(source, ceded)
         moved = [row.topic_id for row in rows if row.topic_id not in refused]
@@ -206,7 +209,7 @@ class Moving:
                 home=home_of(present.get(row.topic_id, row), self._own),
                 moved=row.topic_id not in refused,
                 not_replicated=0 if row.topic_id not in refused else None,
-                error=refused.get(row.topic_id) or (_MOVES if row.full_name in late else None),
+                error=refused.get(row.topic_id) or (_MOVES if row.full_name in late else unheard),
             )
             for row in rows
         ]
@@ -291,23 +294,32 @@ class Moving:
                 await asyncio.sleep(LOOK_S)
         return {}
 
-    async def _newer_cursors(self, source: Source, topics: Set[bytes]) -> list[tuple[SourceCursor, CursorRow | None]]:
-        """What was committed at the former home until it ceded, and has not come here yet; and what stands here."""
+    async def _newer_cursors(
+        self, source: Source, topics: Set[bytes]
+    ) -> tuple[list[tuple[SourceCursor, CursorRow | None]], str | None]:
+        """What was committed at the former home until it ceded, and has not come here yet, with what stands here; and
+        why it may not be all."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CURSORS_S
         found: list[tuple[SourceCursor, CursorRow | None]] = []
         after = None
-        try:
-            while topics:
+        while topics:
+            try:
                 page = await source.cursors(after=after, limit=PAGE)
-                wanted = [each for each in page.cursors if each.key.topic_id in topics]
-                groups = {each.key.group for each in wanted}
-                here = await self._broker.catalog.query(partial(stored_here, groups=groups))
-                found += [(each, here.get(each.key)) for each in wanted if is_newer(each, here.get(each.key))]
-                after = page.after
-                if after is None:
-                    break
-        except HeadraceError as error:
-            log.warning("newest cursors may not come from the former home", source=source.name, reason=str(error))
-        return found
+            except HeadraceError as error:
+                if error.code in NOT_READY and loop.time() < deadline:
+                    await asyncio.sleep(LOOK_S)
+                    continue
+                log.warning("newest cursors may not come from the former home", source=source.name, reason=str(error))
+                return found, f"it is home here; what groups committed last at its former home may lack ({error})"
+            wanted = [each for each in page.cursors if each.key.topic_id in topics]
+            groups = {each.key.group for each in wanted}
+            here = await self._broker.catalog.query(partial(stored_here, groups=groups))
+            found += [(each, here.get(each.key)) for each in wanted if is_newer(each, here.get(each.key))]
+            after = page.after
+            if after is None:
+                break
+        return found, None
 
     async def _bring_cursors(
         self, cursors: Sequence[tuple[SourceCursor, CursorRow | None]], topics: Set[bytes]

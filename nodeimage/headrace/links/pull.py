@@ -3,6 +3,7 @@
 from enum import Enum, auto
 
 from headrace.ids import LeaderEpoch, Offset
+from headrace.links.choosing import Share
 from headrace.links.source import NO_EPOCH, NO_NODE, NO_OFFSET, TopicPartition
 
 
@@ -43,7 +44,6 @@ class Pull:
         "ask",
         "at",
         "behind_since",
-        "chosen",
         "committed",
         "epoch",
         "failures",
@@ -60,9 +60,9 @@ class Pull:
         "met",
         "must_meet",
         "next",
-        "patience_s",
         "reason",
         "retry_at",
+        "share",
         "stale",
         "status",
         "waited",
@@ -100,14 +100,13 @@ class Pull:
         """It may have gone on without our hearing of it."""
         self.stale = False
         """What is known of our side is old: look again when what is under way has ended."""
-        self.patience_s = 0.0
-        """How long another link is given to bring what the source has."""
+        self.share = Share()
+        """What of it is this link's."""
         self.waited = False
-        """That was not brought: it is fetched, until it is up to date, or another link brings something."""
+        """Other links had the time to bring what the source has, and did not: it is fetched, until it is up to date, or
+        another link brings something."""
         self.waits_at: Offset = NO_OFFSET
         """Where it was when it began to wait."""
-        self.chosen = True
-        """This link, of several, is the one to go on behind what its source lacks."""
         self.gap_at: Offset = NO_OFFSET
         self.gap_since = 0.0
         """Where, and since when, the source lacks what comes next."""

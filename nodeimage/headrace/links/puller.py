@@ -1,9 +1,9 @@
 """A link on one node: carries out what its state machine (link_state.py) decides, over a `Source`.
 
 Responsible for the tasks: each effect is one, ends with one event, and is cancelled when the state machine says that
-all is broken off, or the link is closed here. Appends are apart: they go on through a lost connection. Nothing runs
-while nothing happens: what wakes it is an answer of the source, a commit here, a change in the catalog or in who leads,
-or the node's one timer.
+all is broken off, or the link is closed here. Appends are apart: they go on through a lost connection, and a pause.
+Nothing runs while nothing happens: what wakes it is an answer of the source, a commit here, a change in the catalog or
+in who leads, or the node's one timer.
 
 What happens when it is cancelled at any await: records that were appended stay; what was fetched and not appended is
 dropped and its bytes are given back; whoever pulls next begins at the end of our log.
@@ -23,6 +23,7 @@ from headrace.broker.topic import Topic
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Millis, NodeId, Offset
 from headrace.links.appending import Came, Outdated, append
+from headrace.links.choosing import Share
 from headrace.links.effects import (
     Arrived,
     Connect,
@@ -81,8 +82,7 @@ class Puller:
         name: str,
         stream: str,
         source: Source,
-        patience: Callable[[Topic, int], float | None],
-        is_chosen: Callable[[Topic], bool] = lambda _topic: True,
+        share: Callable[[Topic, int], Share | None],
         expected_cluster: str = "",
         throttle: int = 0,
         paused: bool = False,
@@ -92,7 +92,7 @@ class Puller:
         on_trouble: Callable[["Puller"], None] = lambda _puller: None,
         on_lacking: Callable[[TopicPartition, bool], None] = lambda _at, _lacks: None,
     ) -> None:
-        """`patience`, `is_chosen`: see standing.py; ask `look_again` when these change. `expected_cluster`: the only
+        """`share`: see standing.py; ask `look_again` when it changes. `expected_cluster`: the only
         one that the source may be; empty: any other than this one.
 
         `on_trouble`: the source cannot be reached any more, or can be again.
@@ -112,8 +112,7 @@ class Puller:
         self._standings = Standings(
             broker,
             stream=stream,
-            patience=patience,
-            is_chosen=is_chosen,
+            share=share,
             on_higher=on_higher,
             on_lacking=on_lacking,
         )
@@ -130,9 +129,8 @@ class Puller:
     # --- for its owner
 
     def pause(self) -> None:
-        """Pull nothing until `resume`."""
+        """Fetch nothing until `resume`; what has come is appended."""
         self.state.pause(self._loop.time())
-        self._cancel(self._appends)
         self._wake()
 
     def resume(self) -> None:

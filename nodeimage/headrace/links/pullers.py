@@ -32,7 +32,7 @@ from headrace.catalog.service import CatalogFailed, Change
 from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError
 from headrace.ids import ContainerId, PartitionletId, StreamNumber, stream_of
-from headrace.links.choosing import PATIENCE_S, TROUBLE_S, Candidate, choose
+from headrace.links.choosing import PATIENCE_S, TROUBLE_S, Candidate, Share, choose
 from headrace.links.config import matches
 from headrace.links.figures import LinkFigures, figures
 from headrace.links.puller import Puller
@@ -138,6 +138,9 @@ class Pullers:
             except HeadraceError as error:
                 log.warning("links are not looked up yet", reason=str(error))
                 self._changed.set()
+            except Exception:
+                log.exception("links could not be kept up with")
+                self._changed.set()
             if self.failed or self._changed.is_set():
                 await asyncio.sleep(AGAIN_S)
                 self._changed.set()
@@ -165,8 +168,8 @@ class Pullers:
             if known is None:
                 self._begin(link, number)
             elif known.link.state != link.state:
-                self._put(known._replace(link=link))
                 (known.puller.pause if link.state == PAUSED else known.puller.resume)()
+                self._put(known._replace(link=link))
                 self._choose_again(number, beside=name)
 
     def _begin(self, link: LinkRow, number: StreamNumber) -> None:
@@ -180,8 +183,7 @@ class Pullers:
             name=link.name,
             stream=link.stream,
             source=source,
-            patience=partial(self._patience, link.name),
-            is_chosen=partial(self._is_chosen, link.name),
+            share=partial(self._share, link.name),
             expected_cluster=link.config.source_cluster,
             throttle=link.config.throttle,
             paused=link.state == PAUSED,
@@ -227,27 +229,19 @@ class Pullers:
 
     # --- which one pulls
 
-    def _patience(self, name: str, topic: Topic, partition: int) -> float | None:
-        """For how many seconds the link `name` leaves what is new of a partition to others; None: for ever."""
+    def _share(self, name: str, topic: Topic, partition: int) -> Share | None:
+        """What the link `name` does of a partition; None: nothing."""
         home, candidates = topic.home, self._candidates(topic)
         if home is None or all(each.name != name for each in candidates):
             return None
         chosen = choose(candidates, home=home.cluster, now=self._broker.loop.time())
         if chosen is None or chosen.name == name:
-            return 0.0
+            return Share()
         if home.cluster == self._broker.node.cluster_id or TopicPartition(topic.topic_id, partition) in self._lacking:
             # It moves here, or there, and lacks something yet: nobody but its former home may have that. Each asks; who
             # gets it first appends it, the others find that they are out of date.
-            return 0.0
-        return None if chosen.cluster == home.cluster else PATIENCE_S
-
-    def _is_chosen(self, name: str, topic: Topic) -> bool:
-        """Whether the link `name` is the one that pulls the topic."""
-        home = topic.home
-        chosen = None
-        if home is not None:
-            chosen = choose(self._candidates(topic), home=home.cluster, now=self._broker.loop.time())
-        return chosen is not None and chosen.name == name
+            return Share(chosen=False)
+        return None if chosen.cluster == home.cluster else Share(PATIENCE_S, chosen=False)
 
     def _candidates(self, topic: Topic) -> list[Candidate]:
         return [

@@ -124,8 +124,7 @@ class Pulls:
             else:
                 pull.next = answer.next
                 pull.limit = answer.limit
-                pull.patience_s = answer.patience_s
-                pull.chosen = answer.chosen
+                pull.share = answer.share
                 pull.must_meet = pull.must_meet or answer.lacks
                 if answer.next > pull.waits_at:
                     pull.waited = False
@@ -225,7 +224,7 @@ class Pulls:
         """The source has nothing before `log_start`: go on there, unless another link may have what lacks."""
         if pull.gap_at != pull.next:
             pull.gap_at, pull.gap_since = pull.next, now
-        if pull.chosen or now - pull.gap_since >= self._limits.gap_s:
+        if pull.share.chosen or now - pull.gap_since >= self._limits.gap_s:
             pull.log_start = log_start
             self.set(pull, Status.JUMP)
         else:
@@ -250,9 +249,9 @@ class Pulls:
             pull.ask = NO_NODE
             pull.waited = False
             self.set(pull, Status.IDLE)
-        elif pull.is_behind and pull.patience_s and not pull.waited:
+        elif pull.is_behind and pull.share.patience_s and not pull.waited:
             pull.waited, pull.waits_at = True, pull.next
-            self._wait(pull, Status.WAITS, until=now + pull.patience_s)
+            self._wait(pull, Status.WAITS, until=now + pull.share.patience_s)
         elif pull.leader not in self._feeds:
             self.set(pull, Status.LOCATE)
         elif pull.must_meet or not pull.met:
@@ -261,8 +260,17 @@ class Pulls:
             self.set(pull, Status.DUE)
 
     def set(self, pull: Pull, status: Status, *, first: bool = False) -> None:
-        """Let it wait there. Its nodes are known for MEET and DUE; `first`: at the head of those that are due."""
+        """Let it wait there; `first`: at the head of those that are due.
+
+        MEET and DUE may have been meant for another node: who leads it by now is met first, and located where it is
+        none that we know.
+        """
         at = pull.at
+        if status is Status.DUE and not pull.met:
+            status = Status.MEET
+        node = pull.ask if status is Status.DUE and pull.ask in self._feeds else pull.leader
+        if status in (Status.MEET, Status.DUE) and node not in self._feeds:
+            status = Status.LOCATE
         for queue in (self._look, self._locate, self._jump, self._idle):
             queue.pop(at, None)
         pull.status = status
@@ -275,9 +283,8 @@ class Pulls:
             case Status.LOCATE:
                 self._locate[at] = None
             case Status.MEET:
-                self._feeds[pull.leader].meet[at] = None
+                self._feeds[node].meet[at] = None
             case Status.DUE:
-                node = pull.ask if pull.ask in self._feeds else pull.leader
                 self._feeds[node].due.add(at, first=first)
             case Status.JUMP:
                 self._jump[at] = None

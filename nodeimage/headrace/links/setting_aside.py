@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from headrace.broker.admin_steps import now
+from headrace.broker.admin_steps import growth, now
 from headrace.broker.chains import ends
 from headrace.broker.commits import committed_to
-from headrace.catalog.commands import CreatePartitions, CreateTopics, NewTopic
+from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
-from headrace.errors import Code, KafkaError
+from headrace.errors import Code, CorruptBatch, KafkaError
 from headrace.ids import Offset
 from headrace.links.diverged import Kept, aside_batches, diverged_name, place_of
 from headrace.links.keeping import home_of
 from headrace.links.source import HomeStart
+from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.peer.messages import AppendOnce
 from headrace.wire.batch import BatchHeader, batch_records, iter_batches, read_batch
 
@@ -120,9 +121,17 @@ async def _kept_already(
     found: set[Kept] = set()
     async for header, batch in _batches(broker, chain, Offset(0), Offset(reached)):
         if header.producer_id < -1:  # it bears a token; clients may write anything, or send on what they read here
-            places = map(place_of, batch_records(header, batch))
-            found.update(place for place in places if place is not None and first <= place[2] < end)
+            found.update(
+                place for place in _places(header, batch) if place[2] < end and (place[3] or first <= place[2])
+            )
     return found
+
+
+def _places(header: BatchHeader, batch: memoryview) -> list[Kept]:
+    try:
+        return [place for place in map(place_of, batch_records(header, batch)) if place is not None]
+    except CorruptBatch:
+        return []  # none of ours
 
 
 async def _target(broker: "Broker", row: TopicRow, name: str, partition: int) -> TopicRow:
@@ -154,16 +163,7 @@ async def _target(broker: "Broker", row: TopicRow, name: str, partition: int) ->
             f"{found.full_name} is a copy, and would have to keep what diverged of {row.full_name}: delete it",
         )
     if partition >= found.partitions:
-        places = broker.place(row.partitions - found.partitions, volume)
-        grown = await broker.catalog.submit(
-            CreatePartitions(
-                topic_id=found.topic_id,
-                count=row.partitions,
-                container_ids=[container for container, _ in places],
-                container_epochs=[epoch for _, epoch in places],
-                now=now(),
-            )
-        )
+        grown = await broker.catalog.submit(growth(broker, found, count=row.partitions, volume=volume))
         if grown.topic is None or partition >= grown.topic.partitions:
             raise KafkaError(grown.code, grown.message or f"{found.full_name} has no partition {partition} yet")
         found = grown.topic
@@ -189,6 +189,10 @@ async def append_once(broker: "Broker", topic_id: bytes, partition: int, batch: 
     header = read_batch(batch)
     if header.producer_id >= -1 or header.length != len(batch):
         raise KafkaError(Code.INVALID_RECORD, "not one batch that bears a token")
+    if len(batch) > MOST_PAYLOAD_BYTES:
+        raise KafkaError(
+            Code.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; {MOST_PAYLOAD_BYTES} can be replicated"
+        )
     (topic,) = await broker.topics.resolve_ids([topic_id])
     if isinstance(topic, KafkaError):
         raise topic

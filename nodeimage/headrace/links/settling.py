@@ -24,7 +24,7 @@ from headrace.catalog.commands import CreatePartitions, CreateTopics, RollDone, 
 from headrace.catalog.homes import history_in
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, PartitionletRow, Replaced, TopicRow
-from headrace.catalog.service import Change
+from headrace.catalog.service import CatalogFailed, Change
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Home, Offset
 from headrace.links.comparing import divergence
@@ -123,9 +123,16 @@ class Settler:
                         del self._due[topic_id]
                     self._again.update(dict.fromkeys(ids))  # until they are done with
                     await self._settle_all(await self._broker.catalog.query(lambda reader: self._of(reader, ids)), ids)  # noqa: B023
-            except HeadraceError as error:
-                self.problem = str(error)
-                log.info("partitions are not settled yet", reason=str(error))
+            except CatalogFailed:
+                return  # this node ends
+            except Exception as error:  # whatever it is, partitions that are not settled take nothing
+                self._look_at_all = True
+                self.problem = str(error) or repr(error)
+                if isinstance(error, HeadraceError):
+                    log.info("partitions are not settled yet", reason=str(error))
+                else:
+                    log.exception("settling went wrong")
+                await asyncio.sleep(AGAIN_S)
             until = sweep_at
             if self._again:
                 until = loop.time() + AGAIN_S
@@ -193,7 +200,7 @@ class Settler:
             async with gate:
                 try:
                     await self._settle(each)
-                except (HeadraceError, OSError) as error:
+                except Exception as error:  # whatever it is, the others go on, and it is looked at again
                     if not _is_elsewhere(error):
                         failed.add(each.row.topic_id)
                         self.problem = f"{each.row.full_name}/{each.partition}: {error}"
@@ -202,6 +209,7 @@ class Settler:
                             topic=each.row.full_name,
                             partition=each.partition,
                             reason=str(error),
+                            exc_info=not isinstance(error, HeadraceError | OSError),
                         )
 
         await asyncio.gather(*map(one, wanted))

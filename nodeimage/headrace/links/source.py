@@ -18,6 +18,8 @@ from headrace.ids import Home, LeaderEpoch, Millis, NodeId, Offset
 
 LEAST_WAIT_MS, MOST_WAIT_MS = 5_000, 30_000
 """Of polls: the more have been answered with nothing, the longer the next one may wait."""
+NOT_READY = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
+"""Cursors cannot be had at the moment, and can be soon."""
 NO_NODE = NodeId(-1)
 NO_OFFSET = Offset(-1)
 NO_EPOCH = LeaderEpoch(-1)

@@ -20,6 +20,7 @@ from headrace.broker.topic import Topic
 from headrace.catalog.reader import Reader
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Offset
+from headrace.links.choosing import Share
 from headrace.links.comparing import ENDLESS, divergence
 from headrace.links.effects import Looked, Met
 from headrace.links.source import NO_OFFSET, HomeStart, Meeting, TopicPartition
@@ -55,21 +56,17 @@ class Standings:
         broker: "Broker",
         *,
         stream: str,
-        patience: Callable[[Topic, int], float | None],
-        is_chosen: Callable[[Topic], bool],
+        share: Callable[[Topic, int], Share | None],
         on_higher: Callable[[bytes], None],
         on_lacking: Callable[[TopicPartition, bool], None],
     ) -> None:
-        """`patience`: for how many seconds this link leaves what is new of a partition of a topic to others, 0 for the
-        one that pulls it; None: for ever. `is_chosen`: whether it is the one that pulls the topic, where others have
-        nothing that it lacks. `on_higher` is told of a topic of which a meeting says that the source knows a higher
-        home; `on_lacking` of a partition that lacks records of the homes before which this source lacks too (True), or
-        lacks none (False)."""
+        """`share`: what this link does of a partition of a topic; None: nothing. `on_higher` is told of a topic of
+        which a meeting says that the source knows a higher home; `on_lacking` of a partition that lacks records of the
+        homes before which this source lacks too (True), or lacks none (False)."""
         self._broker = broker
         self._own = broker.node.cluster_id
         self._stream = stream
-        self._patience = patience
-        self._is_chosen = is_chosen
+        self._share = share
         self._on_higher = on_higher
         self._on_lacking = on_lacking
         self._known: dict[TopicPartition, Standing] = {}
@@ -95,7 +92,7 @@ class Standings:
             for at in partitions
             if at.topic_id in ours
             and 0 <= at.partition < ours[at.topic_id].partition_count
-            and self._patience(ours[at.topic_id], at.partition) is not None
+            and self._share(ours[at.topic_id], at.partition) is not None
         ]
         leaders = await self._broker.partitions.leaders([(topic, at.partition) for at, topic in wanted])
         moved = {topic.row.number for _, topic in wanted if topic.row.home is not None and topic.row.home.counter}
@@ -130,11 +127,10 @@ class Standings:
             limit = Offset(leader.home_start)
             if end >= limit:
                 return Looked(at, False)
-        patience_s = self._patience(topic, at.partition)
-        if patience_s is None:
+        share = self._share(topic, at.partition)
+        if share is None:
             return Looked(at, False)
-        lacks = end < standing.lacks_up_to
-        return Looked(at, True, end, limit, patience_s=patience_s, chosen=self._is_chosen(topic), lacks=lacks)
+        return Looked(at, True, end, limit, share=share, lacks=end < standing.lacks_up_to)
 
     def judge(self, meeting: Meeting) -> Met:
         """What follows from how a partition stands at its leader at the source."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from headrace.broker.admin_steps import now
-from headrace.catalog.commands import AlterTopic, CreatePartitions, CreateTopics, HomeChange, NewTopic, SetHome
+from headrace.broker.admin_steps import growth, now
+from headrace.catalog.commands import AlterTopic, CreateTopics, HomeChange, NewTopic, SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import HomeStart as StoredStart
 from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, NodeId, Offset
+from headrace.ids import NodeId, Offset
 from headrace.links.keeping import Grow, Plan, Reconfigure, home_of, kept_configs
 from headrace.links.source import NO_NODE, Announcement, HomeStart, Meeting, Source, SourceTopic, TopicPartition
 
@@ -37,6 +37,9 @@ ANNOUNCED_AT_ONCE: Final = 500
 _CHANGED_MEANWHILE: Final = frozenset(
     {Code.LEADER_NOT_AVAILABLE, Code.OPERATION_NOT_ATTEMPTED, Code.INVALID_PARTITIONS, Code.UNKNOWN_TOPIC_ID}
 )
+_TOLD: Final = frozenset({Code.NONE, Code.FENCED_LEADER_EPOCH, Code.UNSUPPORTED_VERSION})
+"""What a source answers to whom there is nothing more to tell: of a higher home there we hear next, and an Apache Kafka
+cluster cannot follow."""
 
 
 class Done(NamedTuple):
@@ -121,7 +124,8 @@ async def _grow_first(
 ) -> set[bytes]:
     """Let copies have all partitions before their home changes: at home here, nobody would see that some lack.
 
-    Those that could not be grown. New partitions begin with what their history is under the home that is known here.
+    Those that could not be grown. New partitions begin with what their history is under the home that is known here:
+    with that home, if it is ours, which lacked them.
     """
     rows = await broker.catalog.query(lambda reader: reader.topics_by_id([topic.topic_id for topic in topics]))
     short: set[bytes] = set()
@@ -130,14 +134,20 @@ async def _grow_first(
         if row is None or topic.topic_id not in met or row.partitions >= topic.partitions:
             continue
         known = row.home if row.home is not None and row.home.counter else None
-        histories = [
-            each
-            for each in _histories(met[topic.topic_id], first=row.partitions)
-            if known is not None and (each[1], each[2]) <= known
-        ]
-        places = broker.place(topic.partitions - row.partitions, await _volume(broker, row.stream))
+        histories = None
+        if known is not None and known.cluster != broker.node.cluster_id:
+            theirs = _histories(met[topic.topic_id], first=row.partitions)
+            histories = [each for each in theirs if (each[1], each[2]) <= known]
+        command = growth(
+            broker,
+            row,
+            count=topic.partitions,
+            volume=await _volume(broker, row.stream),
+            histories=histories,
+            home=home_of(row, broker.node.cluster_id),
+        )
         try:
-            await broker.catalog.submit(_growth(broker, row, topic, places, histories))
+            await broker.catalog.submit(command)
         except KafkaError as error:
             log.info("a copy could not be grown", topic=row.full_name, reason=str(error))
             short.add(topic.topic_id)
@@ -149,7 +159,7 @@ async def announce(
 ) -> set[bytes]:
     """Tell the source of the higher homes of these topics, once all of their partitions here are settled for them.
 
-    Those still to be done. Raises KafkaError where the source refuses for good.
+    Those still to be done. A source that knows nothing of homes has nothing to take note of.
     """
     later: set[bytes] = set()
     refused: tuple[Code, str] | None = None
@@ -162,7 +172,7 @@ async def announce(
             continue
         answers = await source.announce(items, bootstrap=bootstrap, cluster=broker.node.cluster_id, stream=stream)
         for item, (code, message) in zip(items, answers, strict=True):
-            if code not in (Code.NONE, Code.FENCED_LEADER_EPOCH):  # of a higher home there we hear next
+            if code not in _TOLD:
                 later.add(item.topic_id)
                 refused = (code, message)
     if refused is not None:
@@ -243,33 +253,21 @@ async def _grow(broker: "Broker", source: Source, grown: Sequence[Grow], stream:
         if topic.home.counter > 0 and topic.topic_id not in met:
             done.later.add(topic.topic_id)
             continue
-        places = broker.place(topic.partitions - row.partitions, volume)
-        histories = _histories(met.get(topic.topic_id, ()), first=row.partitions)
+        command = growth(
+            broker,
+            row,
+            count=topic.partitions,
+            volume=volume,
+            histories=_histories(met.get(topic.topic_id, ()), first=row.partitions),
+            home=home_of(row, broker.node.cluster_id),
+        )
         try:
-            await broker.catalog.submit(_growth(broker, row, topic, places, histories))
+            await broker.catalog.submit(command)
         except KafkaError as error:  # of this topic alone
             if error.code in _CHANGED_MEANWHILE:
                 done.later.add(topic.topic_id)
             else:
                 done.refused[topic.name] = str(error)
-
-
-def _growth(
-    broker: "Broker",
-    row: TopicRow,
-    topic: SourceTopic,
-    places: Sequence[tuple[ContainerId, Epoch]],
-    histories: list[tuple[int, int, str, Offset]],
-) -> CreatePartitions:
-    return CreatePartitions(
-        topic_id=row.topic_id,
-        count=topic.partitions,
-        container_ids=[container for container, _ in places],
-        container_epochs=[epoch for _, epoch in places],
-        now=now(),
-        histories=histories,
-        home=home_of(row, broker.node.cluster_id),
-    )
 
 
 async def _configure(broker: "Broker", changes: Sequence[Reconfigure], done: Done) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import FolderRefused, HeadraceError
-from headrace.folder import DataFolder
+from headrace.folder import DataFolder, Identity
 from headrace.ids import NodeId
 from headrace.local.folder import keep_room, node_folders, node_name
 from headrace.store import container_records, records
@@ -108,13 +108,13 @@ def forget_if_new(folder: Path, node: NewNode) -> bool:
 
 def _new_node(store: SqliteStore, folder: Path, cluster_id: str) -> NewNode:
     format, run = uuid.uuid4(), uuid.uuid4()
-    record = records.register_node(store, node_id=None, format=format, run=run, host="127.0.0.1", port=0)
-    node = NewNode(record.node_id, run)
+    node = NewNode(records.take_node_id(store), run)
+    records.register_node(store, node_id=node.node_id, new=True, format=format, run=run, host="127.0.0.1", port=0)
     data = DataFolder.open(folder / node.name)
     try:
         if data.identity() is not None:
             raise FolderRefused(f"{data.path} holds another node's data: move it away")
-        data.claim(cluster_id=cluster_id, node_id=record.node_id, folder_id=str(format))
+        data.claim(Identity(cluster_id, node.node_id, str(format)))
     finally:
         data.close()
     return node

@@ -45,7 +45,8 @@ class LogOptions:
     """Sizes in bytes. `chunk_bytes`: of a chunk's file while open, at most, `open_file_bytes`: at least; a log that
     holds little makes smaller ones. `checkpoint_bytes`: what a start scans at most. `tail_bytes`: of the newest batches
     kept in memory. `fsync`: sync before a job counts as done. `mark_s`: seconds between two marks of what is
-    synced. `heed_mark`: a log that ends below its mark is not opened."""
+    synced. `heed_mark`: a log that ends below its mark is not opened. `rests`: little is still to be written, so new
+    chunks are as small as may be."""
 
     chunk_bytes: int = 256 << 20
     open_file_bytes: int = 16 << 20
@@ -54,10 +55,11 @@ class LogOptions:
     fsync: bool = True
     mark_s: float = 1.0
     heed_mark: bool = True
+    rests: bool = False
 
     def file_bytes(self, held: int) -> int:
         """The size of the next open chunk's file in a log that holds `held` bytes."""
-        return open_file_bytes(held, least=self.open_file_bytes, most=self.chunk_bytes)
+        return open_file_bytes(0 if self.rests else held, least=self.open_file_bytes, most=self.chunk_bytes)
 
 
 class Appender:
@@ -81,6 +83,7 @@ class Appender:
         "_written",
         "end",
         "folder",
+        "gaps_end",
         "options",
         "pending_bytes",
         "synced",
@@ -90,6 +93,8 @@ class Appender:
         self.options = options
         self.end = Position(end)
         self.synced = Position(end)
+        self.gaps_end = Position(end)
+        """Nothing behind here came as a gap: what others had given back lies below. At first all is taken for that."""
         self.pending_bytes = 0
         self.folder = folder
         self._chunks = chunks
@@ -160,6 +165,15 @@ class Appender:
                 return
             self._spare_serial += 1
             self._spares.append(make_spare_file(self.folder / f"spare-{self._spare_serial}.tmp", wanted))
+
+    def rest(self) -> list[Spare]:
+        """Little is still to be written: new chunks are small from now on. The spares that are not, for whoever drops
+        them."""
+        self.options = replace(self.options, rests=True)
+        large = [spare for spare in list(self._spares) if spare.capacity > self.spare_bytes]
+        for spare in large:
+            self._spares.remove(spare)
+        return large
 
     def append_batch(
         self, *, partitionlet: int, epoch: int, first: int, last: int, max_timestamp: int, batch: memoryview
@@ -273,6 +287,7 @@ class Appender:
                 portion.leave_out(length - HEADER_BYTES)
                 run = stop
                 table.add_gap(place=position - base, length=length)
+                self.gaps_end = Position(end)
             else:
                 stop = at + length
                 table.add_control(partitionlet=partitionlet, place=position - base, length=length, type=type)

@@ -22,6 +22,7 @@ from headrace.log.files import (
     read_exactly,
     read_head,
     sync_folder,
+    touch,
     write_all,
 )
 from headrace.log.segment import SEGMENT_MAGIC, Segment, encode_table
@@ -73,6 +74,7 @@ def load_checkpoints(path: Path) -> LoadedCheckpoints:
     except CorruptLog:
         synced = max((segment.end for segment in _intact(file.fd, path, FILE_HEAD_BYTES, file_size)), default=0)
         return LoadedCheckpoints([], 0, synced)
+    touch(file.fd, FILE_HEAD_BYTES, file_size)
     segments: list[Segment] = []
     size, end = FILE_HEAD_BYTES, 0
     while size < file_size:

@@ -39,6 +39,7 @@ from headrace.log.files import (
     read_exactly,
     read_head,
     sync_folder,
+    touch,
     write_all,
 )
 from headrace.log.index import Part
@@ -182,7 +183,10 @@ def load_body(path: Path) -> Body:
         skipped = trailer.footer_at % mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(file.fd, length + skipped, prot=mmap.PROT_READ, offset=trailer.footer_at - skipped)
         source = f"{path}, footer at byte {trailer.footer_at}"
-        segments = tuple(segments_in(memoryview(mapped)[skipped:], source=source))
+        footer = memoryview(mapped)[skipped:]
+        segments = tuple(
+            segments_in(footer, source=source, touch=lambda at, length: touch(file.fd, trailer.footer_at + at, length))
+        )
     if len(segments) != trailer.segments:
         raise CorruptLog(f"{path}: {len(segments)} index segments instead of {trailer.segments}. Refetch this chunk.")
     return Body(

@@ -132,6 +132,11 @@ class ContainerLog(Appender):
 
     # --- reading
 
+    @property
+    def written(self) -> Position:
+        """Frames below can be read from the files; the writer thread moves it as a job gets on."""
+        return Position(self._written)
+
     def read_tail(self, partitionlet: int, offset: int, *, limit: int, max_bytes: int) -> list[memoryview] | None:
         """The batches from the one that holds `offset` on that end below `limit`, up to `max_bytes`, at least one.
 
@@ -272,6 +277,10 @@ class ContainerLog(Appender):
                 raise ValueError(f"{chunk}: only closed chunks can be punched")
             return maintenance.punch(chunk, dead) if chunk in self._chunks else 0
 
+    def forget_tail(self) -> None:
+        """Keep no batches in memory, until more come: they are read from the files."""
+        self._tail.forget()
+
     def close(self) -> None:
         """[blocking] Writes what is pending, and lets go of the files. No read may be under way or follow.
 
@@ -281,7 +290,7 @@ class ContainerLog(Appender):
             self.write_job(job)
             self.job_done(job)
         while self._spares:
-            self._spares.pop().path.unlink(missing_ok=True)
+            self._spares.pop().drop()
         with self._maintenance:
             self._tail.forget()
             self._open = None

@@ -11,8 +11,8 @@
 
 The head's layout is the same in every version, so that an older Headrace can tell a newer format from damage.
 
-Knows nothing of what the files hold beyond that head. An `OSError` for a full disk becomes `StorageFull`; every
-other one propagates.
+Knows nothing of what the files hold beyond that head. An `OSError` for a full disk becomes `StorageFull`, one for bytes
+that the disk cannot read any more `CorruptLog`; every other one propagates.
 """
 
 import ctypes
@@ -35,6 +35,8 @@ MAGIC: Final = b"HEADRACE"
 VERSION: Final = 1
 REGROUPED: Final = 1
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LOST: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
+_TOUCHED: Final = 1 << 20
 _IOV_MAX: Final = os.sysconf("SC_IOV_MAX")
 _SMALL_BUFFER: Final = 4096
 _JOIN_BYTES: Final = 4 << 20
@@ -84,7 +86,7 @@ class FileHead(NamedTuple):
 
 def read_head(fd: int, path: Path, kind: bytes) -> FileHead:
     """The head of an open file. Raises `FolderRefused` for a newer format, `CorruptLog` for anything but ours."""
-    raw = os.pread(fd, FILE_HEAD_BYTES, 0)
+    raw = _pread(fd, FILE_HEAD_BYTES, 0)
     if len(raw) < FILE_HEAD_BYTES:
         raise CorruptLog(f"{path}: {len(raw)} bytes are too few for a file of the log. Restore it from a replica.")
     magic, found, version, start, flags = _HEAD.unpack_from(raw)
@@ -157,16 +159,36 @@ def _joined(buffers: Sequence[bytes | bytearray | memoryview]) -> Sequence[bytes
 
 
 def read_exactly(fd: int, offset: int, length: int) -> bytes:
-    """`length` bytes from `offset` on; fewer only where the file ends."""
-    piece = os.pread(fd, length, offset)
+    """`length` bytes from `offset` on; fewer only where the file ends. Raises `CorruptLog` where a disk lost some."""
+    piece = _pread(fd, length, offset)
     if len(piece) == length or not piece:
         return piece
     pieces = [piece]
     have = len(piece)
-    while have < length and (piece := os.pread(fd, length - have, offset + have)):
+    while have < length and (piece := _pread(fd, length - have, offset + have)):
         pieces.append(piece)
         have += len(piece)
     return b"".join(pieces)
+
+
+def touch(fd: int, offset: int, length: int) -> None:
+    """Have the disk read what is about to be used in a mapped file: what it cannot read would end the process there.
+
+    Raises `CorruptLog`.
+    """
+    end = offset + length
+    while offset < end and (piece := _pread(fd, min(end - offset, _TOUCHED), offset)):
+        offset += len(piece)
+
+
+def _pread(fd: int, length: int, offset: int) -> bytes:
+    try:
+        return os.pread(fd, length, offset)
+    except OSError as error:
+        if error.errno in _LOST:
+            where = os.readlink(f"/proc/self/fd/{fd}")
+            raise CorruptLog(f"{where}, byte {offset}: the disk cannot read it: {error.strerror}") from error
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -46,6 +46,10 @@ _RAW_FRAME: Final = struct.Struct("<IIB7xQ")
 _CRC: Final = struct.Struct("<I")
 HEADER_BYTES: Final = HEADER.size
 assert HEADER_BYTES == 56
+MOST_BYTES: Final = 80 << 20
+"""Of a frame: it goes to followers as a whole, in one message."""
+MOST_PAYLOAD_BYTES: Final = MOST_BYTES - HEADER_BYTES
+"""Of a batch or a command. Who appends has seen to it: a longer one could never be replicated."""
 
 BATCH_HEAD_BYTES: Final = 21
 """The part of a batch that its own CRC leaves out: base offset, length, leader epoch, magic, and the CRC itself."""

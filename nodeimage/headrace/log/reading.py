@@ -17,7 +17,7 @@ from headrace.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
 from headrace.log.files import FILE_HEAD_BYTES, read_exactly
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in, take_batches
-from headrace.log.index import REMEMBERED_BATCHES, ControlPlace, Place, ProducerBatch
+from headrace.log.index import REMEMBERED_BATCHES, ControlPlace, Part, Place, ProducerBatch
 from headrace.log.segment import BLOCK_BYTES
 
 _GAP_BYTES: Final = 16 << 10
@@ -41,7 +41,8 @@ class PartitionletState:
     """What the log holds of a partitionlet. `next_offset` is None where it holds no data frame.
 
     `epochs`: (container epoch, first offset), rising. `bytes`: of data frames, frame headers included, less what has
-    been given back. `first` is the first offset that is left.
+    been given back. `first` is the first offset that is left. `last_end` is the position behind the last data frame; of
+    a regrouped chunk, which has its frames elsewhere, that of the chunk's first frame.
     """
 
     next_offset: int | None = None
@@ -51,6 +52,7 @@ class PartitionletState:
     bytes: int = 0
     max_timestamp: int = -1
     sealed: bool = False
+    last_end: int = field(default=0, compare=False)
 
 
 def live_places(chunk: Chunk, body: Body, partitionlet: int, offset: int, written: int) -> Iterator[Place]:
@@ -164,6 +166,7 @@ def _joined(batches: list[memoryview]) -> list[bytes | memoryview]:
 def load_state(chunks: Sequence[Chunk], partitionlet: int) -> PartitionletState:
     """What `chunks` hold of a partitionlet, frames not written yet included."""
     state = PartitionletState()
+    newest: tuple[Chunk, Body, Part] | None = None
     for chunk in chunks:
         body = chunk.body
         kept = body.dead.first_kept(partitionlet)
@@ -175,6 +178,7 @@ def load_state(chunks: Sequence[Chunk], partitionlet: int) -> PartitionletState:
             if not summary.length or summary.last < kept:
                 continue
             state.next_offset = summary.last + 1
+            newest = (chunk, body, part)
             state.max_timestamp = max(state.max_timestamp, summary.max_timestamp)
             if kept > summary.first:
                 left = list(part.places(partitionlet, kept))
@@ -189,6 +193,10 @@ def load_state(chunks: Sequence[Chunk], partitionlet: int) -> PartitionletState:
                 if not state.epochs or epoch > state.epochs[-1][0]:
                     state.epochs.append((epoch, epoch_first))
             merge_producers(state.producers, part.producers(partitionlet))
+    if newest is not None and state.next_offset is not None:
+        chunk, body, part = newest
+        ends = (place.at + place.length for place in part.places(partitionlet, state.next_offset - 1))
+        state.last_end = chunk.start + (0 if body.regrouped else max(ends, default=0))
     return state
 
 

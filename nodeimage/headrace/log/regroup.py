@@ -14,7 +14,6 @@ Deterministic: the same frames give the same bytes on every replica.
 Exit status: 0 done; 1 not done, with a line on stderr.
 """
 
-import mmap
 import os
 import sys
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from headrace.log.files import (
     FileHead,
     OpenFile,
     full_disk_as_storage_full,
+    read_exactly,
     sync_folder,
     write_all,
 )
@@ -126,11 +126,9 @@ def _copy_frames(body: Body, output: _Output, *, source: Path, end: int) -> Segm
     """Copies all live frames in their new order; returns their index."""
     builder = SegmentBuilder()
     if body.frames_end:
-        mapped = mmap.mmap(body.file.fd, FILE_HEAD_BYTES + body.frames_end, prot=mmap.PROT_READ)
-        chunk = memoryview(mapped)[FILE_HEAD_BYTES:]
-        controls = _copy_controls(body, chunk, output, source)
+        controls = _copy_controls(body, output, source)
         for partitionlet in sorted({s.partitionlet for part in body.parts for s in part.summaries()}):
-            places = list(_copy_batches(body, chunk, output, partitionlet, source))
+            places = list(_copy_batches(body, output, partitionlet, source))
             if places:
                 summary = Summary(
                     partitionlet,
@@ -153,21 +151,25 @@ def _copy_frames(body: Body, output: _Output, *, source: Path, end: int) -> Segm
     return Segment(memoryview(b"".join(builder.encode(start=0, end=end))), source=str(source))
 
 
-def _copy_controls(body: Body, chunk: memoryview, output: _Output, source: Path) -> dict[int, list[ControlPlace]]:
+def _frames_at(body: Body, at: int, length: int) -> memoryview:
+    return memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + at, length))
+
+
+def _copy_controls(body: Body, output: _Output, source: Path) -> dict[int, list[ControlPlace]]:
     copied: dict[int, list[ControlPlace]] = {}
     places = [place for part in body.parts for place in part.all_controls()]
     for at, length in places:
-        view = chunk[at : at + length]
+        view = _frames_at(body, at, length)
         (frame,) = frames_in(view, source=f"{source}, place {at}")
         copied.setdefault(frame.partitionlet, []).append(ControlPlace(output.write(view), length, frame.type))
     return copied
 
 
-def _copy_batches(body: Body, chunk: memoryview, output: _Output, partitionlet: int, source: Path) -> Iterator[Place]:
+def _copy_batches(body: Body, output: _Output, partitionlet: int, source: Path) -> Iterator[Place]:
     kept = body.dead.first_kept(partitionlet)
     for part in body.parts:
         for place in part.places(partitionlet, kept):
-            view = chunk[place.at : place.at + place.length]
+            view = _frames_at(body, place.at, place.length)
             at = output.write(view)
             for frame in frames_in(view, source=f"{source}, place {place.at}", whole=True):
                 length = HEADER_BYTES + len(frame.payload)

@@ -20,7 +20,8 @@
 Column by column, so that a look-up is a `bisect` over the mapped file: no object per entry, nothing in memory per
 partitionlet. Neighbouring frames of a partitionlet share a place of at most BLOCK_BYTES.
 
-Knows nothing of files but that one can be mapped.
+Knows nothing of files but that one can be mapped, and that the disk may be unable to read a part of it: that is found
+out by other means before it is used (`Touch`), since in a mapped file it would end the process.
 """
 
 import mmap
@@ -28,7 +29,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -46,6 +47,8 @@ _HEAD: Final = struct.Struct("<8sII2Q5Q56x")
 BLOCK_BYTES: Final = 128 << 10
 """A place of several frames is at most this long: a read may fetch one place too much at either end."""
 _LOW: Final = 0xFFFFFFFF
+Touch = Callable[[int, int], None]
+"""Has the disk read so many bytes from a place of a segment on. Raises `CorruptLog` where it cannot."""
 _PACK_4: Final = struct.Struct("=4q").pack
 _PACK_10: Final = struct.Struct("=10q").pack
 
@@ -134,11 +137,14 @@ def encode_table(table: Table) -> list[bytes]:
 class Segment:
     """A segment in a mapped file. The body's checksum is checked at the first use."""
 
-    __slots__ = ("_body_crc", "_counts", "_verified", "_words", "end", "raw", "source", "start")
+    __slots__ = ("_body_crc", "_counts", "_touch", "_verified", "_words", "end", "raw", "source", "start")
 
-    def __init__(self, raw: memoryview, *, source: str) -> None:
+    def __init__(self, raw: memoryview, *, source: str, touch: Touch | None = None) -> None:
         """`raw` starts with the head, and may go on behind the segment; raises `CorruptLog` for a bad head."""
         self.source = source
+        self._touch = touch
+        if touch is not None:
+            touch(0, SEGMENT_HEAD_BYTES)
         if len(raw) < SEGMENT_HEAD_BYTES or bytes(raw[:8]) != SEGMENT_MAGIC:
             raise CorruptLog(f"{source}: no index segment where one must be. Refetch or restore this chunk.")
         _, head_crc, self._body_crc, self.start, self.end, *counts = _HEAD.unpack_from(raw)
@@ -154,7 +160,8 @@ class Segment:
 
     @classmethod
     def map(cls, fd: int, offset: int, *, length: int, source: str) -> "Segment":
-        """Maps the segment that starts at `offset` of the file; `length` bytes are there at most."""
+        """Maps the segment that starts at `offset` of the file, which was just written or touched; `length` bytes are
+        there at most."""
         skipped = offset % mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(fd, length + skipped, prot=mmap.PROT_READ, offset=offset - skipped)
         return cls(memoryview(mapped)[skipped:], source=f"{source}, byte {offset}")
@@ -162,9 +169,13 @@ class Segment:
     def verify(self) -> None:
         """Raises `CorruptLog` if the body's checksum does not match."""
         if not self._verified:
+            touch = self._touch  # threads may verify at once
+            if touch is not None:
+                touch(SEGMENT_HEAD_BYTES, len(self.raw) - SEGMENT_HEAD_BYTES)
             if crc32c(self.raw[SEGMENT_HEAD_BYTES:]) != self._body_crc:
                 raise CorruptLog(f"{self.source}: an index segment is damaged. Refetch or restore this chunk.")
             self._verified = True
+            self._touch = None
 
     @property
     def entries(self) -> int:
@@ -272,10 +283,14 @@ class Segment:
         return sum(1 for summary in self.summaries() if summary.length) <= 1
 
 
-def segments_in(raw: memoryview, *, source: str) -> Iterator[Segment]:
+def segments_in(raw: memoryview, *, source: str, touch: Touch) -> Iterator[Segment]:
     """The segments that fill `raw`, one behind the other. Raises `CorruptLog` at the first bad head."""
     at = 0
     while at < len(raw):
-        segment = Segment(raw[at:], source=f"{source}, {at} bytes on")
+        segment = Segment(
+            raw[at:],
+            source=f"{source}, {at} bytes on",
+            touch=lambda offset, length, at=at: touch(at + offset, length),  # type: ignore[misc]
+        )
         yield segment
         at += len(segment.raw)

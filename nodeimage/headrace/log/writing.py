@@ -11,6 +11,7 @@ A checkpoint for which the disk has no room is put off, not an error: frames hav
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +38,12 @@ class Spare:
     file: OpenFile
     path: Path
     capacity: int
+
+    def drop(self) -> None:
+        """[blocking] It is not needed any more."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self.path.stat(), os.fstat(self.file.fd)):  # another log may have this name by now
+                self.path.unlink()
 
 
 @dataclass(slots=True)

@@ -30,6 +30,8 @@ from headrace.store.view import ClusterView
 T = TypeVar("T")
 
 SUBMIT_S: Final = 5.0
+_RECEIVED: Final = "received-"
+"""Snapshots on their way into the tables."""
 
 
 class NodeCatalog:
@@ -77,12 +79,14 @@ class NodeCatalog:
 
     async def open(self, replica: LocalReplica) -> Catalog:
         """Open the tables as they were left. They are behind until `caught_up`."""
+        for left in self._data.glob(f"{_RECEIVED}*"):  # by a process that was killed
+            left.unlink()
         tables = self.tables = await Catalog.open(
             self._data / "catalog", CatalogLog(replica, self._executor), route=self._route
         )
         # What is applied was committed; a follower learns the rest from its primary.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
-        replica.applied = lambda: tables.applied
+        replica.has_tables(lambda: tables.reach)
         self._opened.set()
         return tables
 
@@ -162,10 +166,15 @@ class NodeCatalog:
 
     def _keep(self, snapshot: bytearray) -> Path:
         """[blocking]"""
-        descriptor, name = tempfile.mkstemp(dir=self._data, prefix="received-", suffix=".tmp")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(snapshot)
-        return Path(name)
+        descriptor, name = tempfile.mkstemp(dir=self._data, prefix=_RECEIVED, suffix=".tmp")
+        path = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(snapshot)
+        except OSError:
+            path.unlink()
+            raise
+        return path
 
     async def _take(self) -> tuple[memoryview, Position]:
         await self._opened.wait()

@@ -39,7 +39,8 @@ class NodeDisk:
         self._chunk_bytes = chunk_bytes
         self._executor = executor
         self._tell = tell
-        self._told = False
+        self._told: bool | None = False
+        """What the store was told last; None: that failed, and may have landed."""
         self._due = 0.0
         self._looking: asyncio.Task[None] | None = None
 
@@ -72,6 +73,7 @@ class NodeDisk:
         try:
             await self._tell(self.full)
         except HeadraceError as error:
+            self._told = None
             log.warning("the cluster store was not told about the disk", full=self.full, reason=str(error))
             return
         self._told = self.full

@@ -28,7 +28,7 @@ from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
 from headrace.errors import Code, FolderRefused, KafkaError
-from headrace.folder import DataFolder
+from headrace.folder import DataFolder, Identity
 from headrace.ids import ContainerId, Millis, NodeId
 from headrace.links.link_admin import LinkAdmin
 from headrace.links.links import Links
@@ -323,14 +323,15 @@ class Node:
         replicas = cluster.replicas or min(3, cluster.first_nodes)
         minimum = cluster.min_in_sync or (2 if replicas == 3 else 1)
         records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
-        identity = self._folder.identity()
-        if identity is not None:
-            self._folder.check_cluster(identity, cluster.cluster_id)
-        folder_id = uuid.UUID(identity.folder_id) if identity is not None else uuid.uuid4()
+        present = self._folder.identity()
+        if present is not None:
+            self._folder.check_cluster(present, cluster.cluster_id)
+        identity = present or self._reserved(store, cluster.cluster_id)
         record = records.register_node(
             store,
-            node_id=NodeId(identity.node_id) if identity is not None else None,
-            format=folder_id,
+            node_id=NodeId(identity.node_id),
+            new=present is None,
+            format=uuid.UUID(identity.folder_id),
             run=uuid.uuid4(),
             host=options.host,
             port=port,
@@ -341,13 +342,23 @@ class Node:
             zone=options.zone,
             labels=options.labels,
         )
-        if identity is None:
-            self._folder.claim(cluster_id=cluster.cluster_id, node_id=record.node_id, folder_id=str(folder_id))
+        if present is None:
+            self._folder.claim(identity)
         return cluster, record
+
+    def _reserved(self, store: ClusterStore, cluster_id: str) -> Identity:
+        """[blocking] What a new folder is going to be. A store that was set back may give an id again that is taken."""
+        while True:
+            reserved = self._folder.reserved(cluster_id, lambda: records.take_node_id(store))
+            known = records.get_node(store, NodeId(reserved.node_id))
+            if known is None or str(known.format) == reserved.folder_id:
+                return reserved
+            self._folder.drop_reserved()
 
     def _view_changed(self, changed: Changed) -> None:
         self._changes.wake()
         self.replicas.records_changed(changed.containers)
+        self.replicas.volumes_changed(changed.volumes)
         if hasattr(self, "broker") and (changed.containers or changed.nodes):
             self.broker.records_changed(changed.containers)
         if changed.nodes and self.view.nodes.get(self._record.node_id) is None:

@@ -18,13 +18,14 @@ from typing import Final
 import msgspec
 
 from headrace.errors import Code, KafkaError, MalformedRequest
+from headrace.log.frames import MOST_BYTES
 from headrace.peer.messages import AnyMessage, Message
 
 Buffer = bytes | bytearray | memoryview
 """Items are bytes: `len` is the length in bytes."""
 
 MAX_HEADER: Final = 1 << 20
-MAX_PAYLOAD: Final = 80 << 20
+MAX_PAYLOAD: Final = MOST_BYTES
 MAX_FRAME: Final = 4 + MAX_HEADER + MAX_PAYLOAD
 """Of the length that a frame claims."""
 NO_PAYLOAD: Final = memoryview(b"")

@@ -253,6 +253,18 @@ class HeldBytes(Request[Held], frozen=True):
     answer = Held
 
 
+class CoordinationTold(Message, frozen=True):
+    """The node that coordinates groups, or is about to, as far as the one that is asked knows; 0: none."""
+
+    node: NodeId = NodeId(0)
+
+
+class CoordinationAsked(Request[CoordinationTold], frozen=True):
+    """Ask a node who coordinates groups."""
+
+    answer = CoordinationTold
+
+
 class AppendedOnce(Message, frozen=True):
     """The batch is committed, now or since long."""
 
@@ -410,6 +422,8 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     Rolled,
     HeldBytes,
     Held,
+    CoordinationAsked,
+    CoordinationTold,
     AppendOnce,
     AppendedOnce,
     LinksAsked,

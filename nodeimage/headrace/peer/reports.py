@@ -29,6 +29,8 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the replica's folder (invariant 5)."""
     damaged: bool = False
     """What it holds cannot all be read: another is to lead."""
+    stuck: bool = False
+    """Its disk hangs: what is to be written has not got on for some seconds. It concerns the whole node."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):

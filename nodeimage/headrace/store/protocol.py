@@ -82,7 +82,10 @@ class ClusterStore(Protocol):
         """Remove the record if it is at `expected_version`. Raises VersionConflict, StoreUnavailable."""
 
     def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
-        """What changed after revision `since` (0: everything); waits up to `timeout_s` for a first change."""
+        """What changed after revision `since` (0: everything); waits up to `timeout_s` for a first change.
+
+        Raises StoreUnavailable.
+        """
 
 
 class StoreCall(Protocol):

@@ -14,7 +14,8 @@ Values are JSON, to be read by people too; fields that this version does not kno
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -113,6 +114,15 @@ class NodeRecord(Record, frozen=True):
         return self.failure_host or f"node {self.node_id}"
 
 
+class Room(IntEnum):
+    """Which of a container's nodes have room for more."""
+
+    NONE = 0
+    """Not its leader, or too few to commit."""
+    ENOUGH = 1
+    ALL = 2
+
+
 class ContainerRecord(Record, frozen=True):
     """(primary, epoch, in_sync) change only here (invariant 3); the in-sync set names (node, format) (invariant 5).
 
@@ -137,6 +147,15 @@ class ContainerRecord(Record, frozen=True):
     """Times that an operator chose a primary from outside the in-sync set (invariant 15)."""
     recovered_epoch: Epoch = Epoch(0)
     """The epoch in which that happened last: of what was written in those before, the end may be gone."""
+
+    def room(self, full: Collection[NodeId], *, primary: NodeId | None = None) -> Room:
+        """Which of its nodes have room, where the disks of `full` have none; with `primary`: if that one led."""
+        without = sum(node in full for node in self.replicas)
+        if not without:
+            return Room.ALL
+        if (primary or self.primary) in full or len(self.replicas) - without < self.min_in_sync:
+            return Room.NONE
+        return Room.ENOUGH
 
 
 class VolumeRecord(Record, frozen=True):
@@ -184,6 +203,7 @@ class BalanceRecord(Record, frozen=True):
     disk_floor: int = 8 * 2**30
     """or bytes on its disk."""
     moves_per_minute: int = 6
+    """Of hot nodes; and so many nodes that carry little may get something from all others."""
 
 
 class ProducerIdBlock(Record, frozen=True):

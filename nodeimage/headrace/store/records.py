@@ -38,6 +38,7 @@ from headrace.store.record_types import (
     NodeRecord,
     ProducerIdBlock,
     R,
+    Room,
     VolumeRecord,
     check_volume,
     decode,
@@ -65,6 +66,7 @@ __all__ = [
     "NodeRecord",
     "ProducerIdBlock",
     "R",
+    "Room",
     "VolumeRecord",
     "change_volume",
     "check_volume",
@@ -84,6 +86,7 @@ __all__ = [
     "set_draining",
     "set_full",
     "set_stopping",
+    "take_node_id",
     "volumes",
 ]
 
@@ -108,10 +111,16 @@ def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecor
     return record
 
 
+def take_node_id(store: ClusterStore) -> NodeId:
+    """For a new node: one that nobody has had."""
+    return NodeId(take_id(store, "node"))
+
+
 def register_node(
     store: ClusterStore,
     *,
-    node_id: NodeId | None,
+    node_id: NodeId,
+    new: bool = False,
     format: uuid.UUID,
     run: uuid.UUID,
     host: str,
@@ -123,29 +132,25 @@ def register_node(
     labels: dict[str, str] | None = None,
     slot: str = "",
 ) -> NodeRecord:
-    """Say that a node has started; it stops no longer, but drains on. `node_id` is what its folder holds; None: a new
-    folder, which gets a new id.
+    """Say that a node has started; it stops no longer, but drains on. `node_id` is what its folder holds; `new`: the
+    store may not have it yet.
 
-    A caller that crashed before it kept its new id finds it again by its format. Raises FolderRefused where the store
-    has that id with another format, or not at all: the node was removed, or the folder belongs to another cluster.
+    Raises FolderRefused where the store has that id with another format, or, unless `new`, not at all: the node was
+    removed, or the folder belongs to another cluster.
     """
-    new = False
-    if node_id is None:
-        known = [node.node_id for node in nodes(store) if node.format == format]
-        new = not known
-        node_id = known[0] if known else NodeId(take_id(store, "node"))
-    own_id = node_id
 
     def decide(present: NodeRecord | None) -> NodeRecord:
         if present is None and not new:
             raise FolderRefused(
-                f"the folder says node {own_id}, which this cluster does not have: the node was removed, or the folder "
-                "is another cluster's; start it with an empty folder"
+                f"the folder says node {node_id}, which this cluster does not have: the node was removed, or the"
+                " folder is another cluster's; start it with an empty folder"
             )
         if present is not None and present.format != format:
-            raise FolderRefused(f"node {own_id} has another folder, of format {present.format}; start it with that one")
+            raise FolderRefused(
+                f"node {node_id} has another folder, of format {present.format}; start it with that one"
+            )
         return NodeRecord(
-            own_id,
+            node_id,
             format,
             run,
             host,
@@ -160,7 +165,7 @@ def register_node(
             advertised={} if present is None else present.advertised,
         )
 
-    return change(store, f"{NODE_PREFIX}{own_id}", NodeRecord, decide)
+    return change(store, f"{NODE_PREFIX}{node_id}", NodeRecord, decide)
 
 
 def set_draining(store: ClusterStore, node_id: NodeId, draining: bool) -> NodeRecord:

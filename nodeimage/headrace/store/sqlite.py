@@ -26,6 +26,8 @@ _BUSY_S = 5.0
 _POLL_S = 0.05
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
 """A full disk, also where SQLite extends the WAL or its shared-memory index."""
+_DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
+"""The file does not hold what it should."""
 _REMOVED_KEPT = 10_000
 """Revisions for which a removal is remembered; who watches from further back gets everything."""
 
@@ -39,16 +41,16 @@ INSERT INTO revision VALUES (1, 0, 0);
 class SqliteStore:
     """A ClusterStore in the file at `path`, made if missing. Threads may share it; each call is one transaction.
 
-    Raises FolderRefused for a file of a newer format or of something else, StoreUnavailable.
+    Raises FolderRefused for a file of a newer format or of something else, StoreUnavailable; the calls only the latter.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        with _reported(path):
+        with _reported(path, opening=True):
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S)
         try:
-            with _reported(path):
+            with _reported(path, opening=True):
                 self._prepare()
         except BaseException:
             self._connection.close()
@@ -61,7 +63,7 @@ class SqliteStore:
 
     def get(self, key: str) -> Versioned | None:
         """See ClusterStore."""
-        with self._lock, _reported(self._path):
+        with self._one_call():
             row = self._connection.execute(
                 "SELECT key, value, version FROM records WHERE key = ? AND value IS NOT NULL", (key,)
             ).fetchone()
@@ -69,7 +71,7 @@ class SqliteStore:
 
     def list(self, prefix: str) -> list[Versioned]:
         """See ClusterStore."""
-        with self._lock, _reported(self._path):
+        with self._one_call():
             return _records(self._connection, prefix, since=0)
 
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
@@ -107,7 +109,7 @@ class SqliteStore:
             time.sleep(min(_POLL_S, left))
 
     def _changes(self, prefix: str, since: int) -> Changes:
-        with self._lock, _reported(self._path):
+        with self._one_call():
             self._connection.execute("BEGIN")
             try:
                 revision, forgotten = self._connection.execute("SELECT value, forgotten FROM revision").fetchone()
@@ -133,8 +135,19 @@ class SqliteStore:
         return int(self._connection.execute("SELECT value FROM revision").fetchone()[0])
 
     @contextlib.contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
+    def _one_call(self) -> Iterator[None]:
         with self._lock, _reported(self._path):
+            try:
+                yield
+            except sqlite3.Error as error:
+                if getattr(error, "sqlite_errorname", "").startswith(_DAMAGED):
+                    # What was read would stay in memory until somebody writes; the file may be put back before.
+                    self._connection.execute("PRAGMA shrink_memory")
+                raise
+
+    @contextlib.contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._one_call():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
@@ -202,12 +215,13 @@ def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> dict
 
 
 @contextlib.contextmanager
-def _reported(path: Path) -> Iterator[None]:
+def _reported(path: Path, *, opening: bool = False) -> Iterator[None]:
+    """`opening`: a file of something else is refused for good; later an operator may be about to put ours back."""
     try:
         yield
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "")
-        if name == "SQLITE_NOTADB":
+        if opening and name == "SQLITE_NOTADB":
             raise FolderRefused(f"{path} is not a cluster store; choose another folder") from error
         if name.startswith(_FULL):
             raise StoreFull(f"no room on the disk for the cluster store {path}: {error}; free some") from error

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import Code, HeadraceError
+from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.wire import cold, fetch, metadata, produce
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.batch import build_batch, iter_records
@@ -121,6 +122,18 @@ def test_batches_that_are_refused_change_nothing(client: Client, topic: str, wha
     assert result.message
     assert client.send(topic, bytes(batch(b"after"))).base_offset == 1
     assert client.values(topic) == [b"before", b"after"]
+
+
+def test_no_batch_is_longer_than_what_can_be_replicated(client: Client, topic: str) -> None:
+    """Whatever the topic's own limit; a batch with a token has none."""
+    room = (
+        MOST_PAYLOAD_BYTES - len(batch(bytes(64 * MIB), producer_id=-2, producer_epoch=0, base_sequence=0)) + 64 * MIB
+    )
+    for value, code in ((room + 1, Code.MESSAGE_TOO_LARGE), (room, Code.NONE)):
+        longest = batch(bytes(value), producer_id=-2, producer_epoch=0, base_sequence=0)
+        assert len(longest) == MOST_PAYLOAD_BYTES + value - room
+        assert client.send(topic, bytes(longest)).error == code
+    assert client.send(topic, bytes(batch(b"next"))).base_offset == 1
 
 
 @pytest.mark.parametrize("version", range(12))

@@ -1,6 +1,7 @@
 """Fetch sessions while their partitions are looked up, and while other requests come in behind a waiting fetch."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ from headrace.broker import fetch
 from headrace.broker.broker import Broker
 from headrace.broker.listener import Connection
 from headrace.broker.topics import Topic
+from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.errors import Code, KafkaError
+from headrace.ids import Millis
 from headrace.wire import fetch as wire
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import read_request_header, request_header
@@ -71,6 +74,22 @@ async def test_records_that_come_while_a_session_looks_up_another_topic_are_give
     assert held["quiet"].records
     assert held["new"].error == 0
     assert not connection.closed
+
+
+async def test_a_session_finds_a_topic_that_is_made_after_it_was_asked_for(broker: Broker, append: Append) -> None:
+    """A client does not name a partition again whose offset has not moved."""
+    connection = Connection(broker)
+    begun = await ask(broker, connection, (0, 0), {"late": 0}).response()
+    assert begun.topics[0].partitions[0].error == Code.UNKNOWN_TOPIC_OR_PARTITION
+    ((container, epoch),) = broker.place(1, "default")
+    item = NewTopic("/default", "late", uuid.uuid4().bytes, 1, {}, [container], [epoch])  # as another node makes it
+    (outcome,) = await broker.catalog.submit(CreateTopics([item], Millis(1)))
+    assert outcome.code is Code.NONE
+    found = await ask(broker, connection, (begun.session_id, 1), {}).response()
+    assert [(topic.topic, part.error) for topic in found.topics for part in topic.partitions] == [("late", 0)]
+    assert await append("late", b"a") == 1
+    found = await ask(broker, connection, (begun.session_id, 2), {}).response()
+    assert found.topics[0].partitions[0].records
 
 
 async def test_a_partition_that_is_forgotten_while_another_request_loads_one_is_not_given_out(

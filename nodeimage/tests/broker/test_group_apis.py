@@ -13,7 +13,7 @@ from nodeimage.tests.broker.conftest import options
 from headrace.broker.broker import Broker
 from headrace.broker.group_apis import HANDLERS, make_service
 from headrace.broker.groups.limits import GroupLimits
-from headrace.errors import Code, StorageFull
+from headrace.errors import Code, KafkaError, StorageFull
 from headrace.node import Node
 from headrace.wire import cold
 from headrace.wire.api_keys import SUPPORTED, ApiKey
@@ -346,6 +346,29 @@ async def test_commit_that_cannot_be_stored_is_to_be_repeated(
 
     monkeypatch.setattr(broker.catalog, "submit", full)
     assert codes(await commit(ask, cursors(orders, 1))) == [Code.COORDINATOR_NOT_AVAILABLE]
+
+
+async def test_a_commit_that_is_too_large_is_refused_and_stops_nobody(ask: Ask, orders: str) -> None:
+    """It would be one frame of the catalog's log, and too long for any follower."""
+    many = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": "x" * 4096}] * 8_300
+    assert set(codes(await commit(ask, [{"name": orders, "partitions": many}]))) == {Code.INVALID_COMMIT_OFFSET_SIZE}
+    assert codes(await commit(ask, cursors(orders, 2))) == [0]
+    assert await fetched(ask, None) == {(orders, 0): 2}
+
+
+async def test_while_the_coordinator_loads_members_live_and_join_again(
+    broker: Broker, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients do not know the error for it here: aiokafka ends its heartbeats at it, Java's consumer ends."""
+
+    async def loads() -> None:
+        raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+    monkeypatch.setattr(broker.coordination, "service", loads)
+    beat = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
+    assert (await ask(ApiKey.HEARTBEAT, **beat)).error_code == Code.NONE
+    sync = {"protocol_type": "consumer", "protocol_name": "range", "assignments": []}
+    assert (await ask(ApiKey.SYNC_GROUP, **beat, **sync)).error_code == Code.REBALANCE_IN_PROGRESS
 
 
 async def test_all_forms_of_a_name_are_one_cursor(ask: Ask, orders: str) -> None:

@@ -302,6 +302,17 @@ class TestAnnounce:
         assert (await topic_row(topic)).partitions == 2, "not by what it says of some alone"
         assert len(await links()) == 1
 
+    async def test_partitions_that_a_home_here_lacked_began_with_it(
+        self, announce, stream, create, set_home, broker, topic_row
+    ):
+        topic, own = await create("/plant:t"), broker.node.cluster_id
+        await set_home(topic, 1, own)
+        lists = {0: [[1, own, 0], [2, THERE, 4]], 1: [[2, THERE, 3]]}
+        assert await announce([topic, [2, THERE], own, lists]) == [{"error": 0, "message": None}]
+        row = await topic_row(topic)
+        histories = await broker.catalog.query(lambda reader: reader.histories([row.number]))
+        assert histories[row.number, 1] == [(1, own, 0)], "as copies have it that had them when they heard of it"
+
     async def test_a_home_here_that_was_not_known_is_followed_until_it_is_whole(
         self, announce, stream, create, set_home, broker, links
     ):

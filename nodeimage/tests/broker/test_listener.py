@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import socket
 import struct
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from headrace.broker import metadata as broker_metadata
+from headrace.broker.answer_budget import COUNTED_S, LEAST_BYTES, SHARED_BYTES
 from headrace.broker.broker import Broker
-from headrace.broker.listener import MAX_REQUEST_BYTES, MAX_UNDER_WAY
+from headrace.broker.listener import MAX_REQUEST_BYTES, MAX_UNDER_WAY, Connection
 from headrace.errors import Code
 from headrace.wire import cold, fetch, metadata, produce
 from headrace.wire.api_keys import ApiKey
@@ -152,6 +155,80 @@ async def test_of_two_waiting_fetches_none_holds_up_the_next_request(connect: An
     client.send(versions(client))
     assert await client.ids(3) == [5, 6, 7]
     assert time.monotonic() - began < 10
+
+
+async def test_a_long_listing_of_topics_is_put_together_beside_the_loop(
+    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_metadata, "MANY", 1)
+    monkeypatch.setattr(broker_metadata, "_PAGE", 2)
+    encode, threads = broker_metadata.encode_response, []
+
+    def encoded(*args: Any, **fields: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return encode(*args, **fields)
+
+    monkeypatch.setattr(broker_metadata, "encode_response", encoded)
+    names = [f"t-{number}" for number in range(5)]
+    await broker.topics.resolve(names, create=True)
+    client = await connect()
+    for version in (1, 9, 12):
+        asked = metadata.encode_request(version, metadata.MetadataRequest(None, False))
+        client.send(client.request(ApiKey.METADATA, version, asked))
+        answer = memoryview(await client.answer())
+        start = read_response_header(answer, ApiKey.METADATA, version)[1]
+        found = metadata.decode_response(answer, start, version)
+        assert [(topic.name, len(topic.partitions)) for topic in found.topics] == [(name, 1) for name in names]
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
+
+
+async def test_a_client_that_asks_for_much_and_reads_nothing_has_one_answer_in_memory(
+    broker: Broker, connect: Any
+) -> None:
+    client = await connect()
+    client.send(made(client))
+    await client.answer()
+    size, count = 900_000, 10
+    for _ in range(count):
+        client.send(sends(client, batch(bytes(size))))
+        await client.answer()
+    (topic,) = await broker.topics.resolve([TOPIC])
+    topic.partitions[0].container.log._tail.forget()  # type: ignore[union-attr]
+    (connection,) = broker.connections
+    part = fetch.FetchPartition(0, -1, 0, -1, -1, 64 << 20)
+    topics = [fetch.FetchTopic(name, None, [part]) for name in (TOPIC, "/default:none")]  # one has to be looked up
+    asked = fetch.encode_request(12, fetch.FetchRequest(0, 1, 64 << 20, 0, 0, -1, topics, [], ""))
+    client.reader._transport.pause_reading()
+    fetched = 30
+    for _ in range(fetched):
+        client.send(client.request(ApiKey.FETCH, 12, asked))
+    async with asyncio.timeout(20):
+        while not connection.is_behind:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    unread = 0
+    for _ in range(50):
+        await asyncio.sleep(0.02)
+        assert connection._transport is not None
+        unread = max(unread, connection.answered + connection._transport.get_write_buffer_size())
+    assert size * count // 2 < unread < 3 * size * count
+    client.reader._transport.resume_reading()
+    for _ in range(fetched):
+        answer = memoryview(await client.answer())
+        assert len(answer) > size * count
+
+
+async def test_the_more_clients_are_behind_the_less_each_is_answered(broker: Broker) -> None:
+    assert broker.answer_budget.bytes() == SHARED_BYTES
+    for number in range(1_000):
+        connection = Connection(broker)
+        connection.pause_writing()
+        broker.connected(connection)
+        if number == 6:
+            broker.answer_budget._counted_at -= COUNTED_S
+            assert broker.answer_budget.bytes() == SHARED_BYTES // 8
+    broker.answer_budget._counted_at -= COUNTED_S
+    assert broker.answer_budget.bytes() == LEAST_BYTES
 
 
 async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from headrace.broker import metadata, partitions, produce
 from headrace.broker.broker import Broker, NodeSettings
+from headrace.broker.groups import takeover
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
 from headrace.broker.placing import Placing
@@ -191,14 +192,15 @@ async def test_every_node_names_all_nodes_and_the_same_leaders(brokers: list[Bro
     known = sorted((broker.node_id, "127.0.0.1", broker.port, broker.node.rack) for broker in brokers)
 
     async def agreed() -> list[wire_metadata.PartitionMeta]:
-        """The partitions as all nodes show them, once they show the same."""
+        """The partitions as all nodes show them, once they show the same, and each leads some: one that stood still as
+        they started is given back what it led."""
         answers = [await described(broker, topic) for broker in brokers]
         assert [[tuple(each) for each in answer.brokers] for answer in answers] == [known] * 3
         first, *others = [list(answer.topics[0].partitions) for answer in answers]
-        return first if all(other == first for other in others) else []
+        each_leads = {each.leader for each in first} == {broker.node_id for broker in brokers}
+        return first if each_leads and all(other == first for other in others) else []
 
     partitions = await until(agreed)
-    assert {each.leader for each in partitions} == {broker.node_id for broker in brokers}
     for each in partitions:
         assert (each.error, sorted(each.replicas), each.offline) == (0, [1, 2, 3], [])
         assert each.leader in each.isr
@@ -408,6 +410,33 @@ async def cursor(broker: Broker) -> int:
     )
     assert answer.error_code == 0
     return int(answer.topics[0].partitions[0].committed_offset)
+
+
+async def find(broker: Broker) -> tuple[int, int]:
+    found = await ask(broker, ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
+    return found.coordinators[0].error_code, found.coordinators[0].node_id
+
+
+async def test_who_knows_an_old_coordinator_names_the_one_that_this_knows_or_waits(
+    nodes: list[Node], brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await coordinator(brokers)
+    behind, former = (broker for broker in brokers if broker is not leader)
+    names = {behind.node_id: former.node_id}
+    monkeypatch.setattr(Broker, "coordinator", property(lambda self: names.get(self.node_id, leader.node_id)))
+    assert await find(behind) == (Code.NONE, leader.node_id)
+    names[former.node_id] = behind.node_id
+    monkeypatch.setattr(takeover, "FIND_S", 0.3)
+    assert await find(behind) == (Code.COORDINATOR_NOT_AVAILABLE, -1)
+    monkeypatch.setattr(takeover, "FIND_S", 20.0)
+    looking = [asyncio.create_task(find(behind)) for _ in range(3)]
+    await asyncio.sleep(0.2)
+    assert not any(each.done() for each in looking)
+    names.clear()
+    assert await asyncio.gather(*looking) == [(Code.NONE, leader.node_id)] * 3
+    names[behind.node_id] = former.node_id
+    await nodes[brokers.index(former)].stop()
+    assert await find(behind) == (Code.NONE, former.node_id), "who says nothing is named as before"
 
 
 async def test_groups_live_where_the_catalog_is_led(brokers: list[Broker], topic: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from catalog_kit import NOW, Tables, stream
 
 from headrace.catalog.commands import (
+    CommitCursors,
     CopyCursors,
     CreatePartitions,
     CreateTopics,
@@ -180,6 +181,29 @@ def test_a_settling_roll_takes_the_pending_list_and_cuts_the_chain(tables: Table
     assert tables.reader.pending([number]) == {}
     beginning = [(2, THERE, 0)]  # the home lacks partition 1, and would begin it there
     assert tables.reader.histories([number]) == {(number, 0): lists[0], (number, 1): beginning}
+
+
+def test_cursors_behind_the_cut_go_on_where_the_homes_records_follow(tables: Tables) -> None:
+    number = make(tables, partitions=2)
+    for group, offset in (("before", 79), ("at", 80), ("behind", 100)):
+        items = [Cursor(ID, index, Offset(offset), LeaderEpoch(3), "m", Millis(500)) for index in range(2)]
+        tables.apply(CommitCursors(group, -1, "", items, NOW))
+    set_home(tables, 1, THERE, {0: [(1, THERE, Offset(80))]})
+    roll(tables, end=100, home=(1, THERE), resume=Offset(80))
+
+    def stored(group: str) -> list[tuple[int, int, str, int]]:
+        rows = tables.reader.cursors(group, [number])
+        return [(row.offset, row.leader_epoch, row.metadata, row.committed_at) for row in rows]
+
+    assert stored("before") == [(79, 3, "m", 500)] * 2
+    assert stored("at") == [(80, 3, "m", 500)] * 2
+    assert stored("behind") == [(80, -1, "m", 500), (100, 3, "m", 500)], "the other partition is not cut"
+    older = CopyCursors("behind", [Cursor(ID, 0, Offset(75), LeaderEpoch(-1), "", Millis(400))], NOW, HERE)
+    tables.apply(msgspec.structs.replace(older, only_newer=True))
+    assert stored("behind")[0][0] == 80, "what is below was read"
+    tables.apply(CommitCursors("behind", -1, "", [Cursor(ID, 0, Offset(95), LeaderEpoch(9))], NOW))
+    roll(tables, end=120)
+    assert stored("behind")[0][:2] == (95, 9), "a roll that cuts nothing leaves them, and so does a repeat"
 
 
 def test_a_roll_that_jumps_keeps_what_there_is_and_raises_the_log_start_where_there_is_nothing(tables: Tables) -> None:

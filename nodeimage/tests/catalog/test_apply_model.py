@@ -111,7 +111,7 @@ class Topic:
             if home == self.home and self.pending is not None:
                 self.histories[partition] = sorted(self.pending.get(partition, [(*home, 0)]))
             elif home == self.home and home[0]:
-                kept = [start for start in self.histories.get(partition, []) if start[2] <= first]
+                kept = [start for start in self.histories.get(partition, []) if start[2] <= first and start[:2] != home]
                 self.histories[partition] = [*kept, (*home, first)]
         if all(self.settled.get(each) == self.home for each in range(len(self.chains))):
             self.pending = None
@@ -221,6 +221,12 @@ class Model:
             piece.end = min(piece.end, first)
         chain[:] = [piece for piece in chain if piece is last or piece.first < piece.end]
         self.drop_below(topic, item.partition)
+        if first < item.end or item.home is not None:
+            key = item.topic_id, item.partition
+            for group in self.groups.values():
+                if key in group.cursors:
+                    offset, at = group.cursors[key]
+                    group.cursors[key] = min(offset, first), at
         if first > item.end and chain == [last]:
             topic.starts[item.partition] = max(first, topic.starts.get(item.partition, 0))
         if item.home is not None:

@@ -223,6 +223,27 @@ async def test_a_snapshot_older_than_what_the_log_has_committed_is_refused(pair:
     assert len(await paths(pair.follower)) == 3
 
 
+@pytest.mark.parametrize("another_is_whole", [True, False])
+@pytest.mark.parametrize("damaged_at", [0, 60, 4096])  # what it is; its format; a page
+async def test_a_snapshot_that_was_damaged_on_the_disk_is_not_handed_out(
+    pair: Pair, another_is_whole: bool, damaged_at: int
+) -> None:
+    newest = await pair.primary.snapshot()
+    folder = pair.folder / "primary"
+    if not another_is_whole:
+        pair.snapshot.unlink()
+    with snapshots.path_of(folder, newest).open("r+b") as file:
+        file.seek(damaged_at)
+        file.write(b"\x7f" * 40)
+    before = pair.position
+    pair.snapshot, pair.position = await pair.primary.newest_snapshot()
+    assert pair.position == (before if another_is_whole else newest)
+    await pair.replace()
+    pair.follow()
+    await pair.follower.wait_applied(pair.primary_log.end)
+    assert await paths(pair.follower) == ["/later", "/old", "/s"]
+
+
 async def test_a_full_disk_refuses_a_snapshot_and_changes_nothing(pair: Pair) -> None:
     pair.follower._connection.execute("PRAGMA max_page_count=20")
     await refused(pair, pair.snapshot, pair.position, StorageFull, "no room")

@@ -23,7 +23,7 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -156,10 +156,12 @@ class History:
             self.times.append(now)
             self.acknowledged.notify_all()
 
-    def longest_pause(self, since: float, until: float) -> float:
-        """The longest time without an acknowledged write, in seconds."""
+    def longest_pause(
+        self, since: float, until: float, *, apart: Callable[[float, float], float] = lambda _since, _until: 0.0
+    ) -> float:
+        """The longest time without an acknowledged write, in seconds; `apart` says how many of them do not count."""
         times = [since, *(each for each in list(self.times) if since < each < until), until]
-        return max(after - before for before, after in itertools.pairwise(times))
+        return max(after - before - apart(before, after) for before, after in itertools.pairwise(times))
 
 
 Log = Sequence[tuple[int, bytes]]

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from cluster_ways import Ways
+from forked import Forked, fork_server
 
 from headrace.ids import NodeId
 from headrace.local.founding import STORE_FILE
@@ -80,7 +81,7 @@ class Node:
         self.host = HOST
         self.port = own_port()
         self.peer_port = own_port()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | None = None
         self.stopped = False
         """By SIGSTOP."""
         self.node_id = 0
@@ -202,15 +203,12 @@ class Cluster:
             node.ready_file.unlink(missing_ok=True)
             self._write_routes()
             self.ways.up(number)
-            command = [sys.executable, str(SCRIPT), str(node.faults), f"--data={node.data}"]
+            command = [str(SCRIPT), str(node.faults), f"--data={node.data}"]
             command += self.store_options(node)
             command += [f"--port={node.port}", f"--peer-port={node.peer_port}"]
             command += [f"--ready-file={node.ready_file}", f"--first-nodes={self._first}"]
             command += [f"--failure-host=host-{number}", *self.options]
-            with (node.folder / "log").open("ab") as output:
-                node.process = subprocess.Popen(
-                    command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-                )
+            node.process = fork_server().start(command, node.folder / "log")
 
     def await_ready(self, *numbers: int, timeout_s: float = READY_S) -> None:
         """Until they say that they serve."""

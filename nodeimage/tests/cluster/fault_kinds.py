@@ -266,7 +266,8 @@ class Faults:
 
     @contextmanager
     def resized(self) -> Iterator[str]:
-        """A node joins, or one is drained and leaves."""
+        """A node joins, or one is drained and leaves: not the last of those that clients were told to begin with, or
+        they find nobody once all nodes have been away (librdkafka begins again with them, as KIP-899 says)."""
         nodes = self._cluster.nodes
         if len(nodes) == FIRST or (len(nodes) < MOST and self._chance.random() < 0.5):
             node = self._cluster.add()
@@ -274,7 +275,9 @@ class Faults:
             self._again(node)
             yield f"node {node.number} has joined"
             return
-        node = self._node()
+        known = [number for number in nodes if number <= FIRST]
+        leaving = sorted(nodes.keys() - set(known)) if len(known) == 1 else sorted(nodes)
+        node = nodes[self._chance.choice(leaving)]
         self._cluster.admin("node.drain", {"node": node.node_id})
         yield f"node {node.number} is drained"
         until("it has no replica", lambda: not self._holds(node), timeout_s=MOVED_S)

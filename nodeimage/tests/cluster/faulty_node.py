@@ -5,7 +5,9 @@ FAULTS is a folder; a file of one of these names in it switches a fault on while
 - `full`: the disk has no room: whatever of the log needs new blocks fails with ENOSPC, be it a new file or bytes
   behind the end of one; what is preallocated can be written;
 - `over-quota`: the same with EDQUOT, and the filesystem's figures say that there is room;
+- `nearly-full`: the filesystem's figures say that 384 KiB are left, all the time;
 - `sync-fails`: fdatasync, and writing through, fail with EIO;
+- `sync-hangs`: they, and fsync, do not return while it is there;
 - `store-away`: the cluster store does not answer (each call takes a moment, then StoreUnavailable);
 - `store-deaf`: what is written there takes place, but the answers are lost (StoreUnavailable after the fact).
 
@@ -118,6 +120,8 @@ class FailingOs:
     def statvfs(self, path: Any) -> SimpleNamespace:
         found = os.statvfs(path)
         free = 0 if (FAULTS / "full").exists() else found.f_bavail
+        if (FAULTS / "nearly-full").exists():
+            free = 384 * 1024 // found.f_frsize
         return SimpleNamespace(f_bavail=free, f_frsize=found.f_frsize)
 
     def posix_fallocate(self, fd: int, offset: int, length: int) -> None:
@@ -135,6 +139,7 @@ class FailingOs:
         return os.pwrite(fd, content, offset)
 
     def fsync(self, fd: int) -> None:
+        self._hang()
         with self._unsynced.sync(fd):
             os.fsync(fd)
 
@@ -162,8 +167,13 @@ class FailingOs:
             raise OSError(errno.EDQUOT, "disk quota exceeded")
 
     def _sync(self) -> None:
+        self._hang()
         if (FAULTS / "sync-fails").exists():
             raise OSError(errno.EIO, "input/output error")
+
+    def _hang(self) -> None:
+        while (FAULTS / "sync-hangs").exists():
+            time.sleep(AWAY_S)
 
 
 class FaultyStore(SqliteStore):

@@ -277,3 +277,4 @@ def test_a_pause_is_measured_to_its_ends() -> None:
     history = History(times=[1.0, 2.0, 7.0, 7.5])
     assert history.longest_pause(0.0, 8.0) == 5.0
     assert history.longest_pause(7.1, 10.0) == 2.5
+    assert history.longest_pause(7.1, 10.0, apart=lambda since, until: 2.0 * (since < 9.0 < until)) == 0.5

@@ -1,5 +1,6 @@
 """Disks that are full, fail, lose everything, or return what was never written, each on one node of three."""
 
+import itertools
 import random
 import sys
 import time
@@ -8,11 +9,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load
+from cluster_clients import CALL_S, GO_ON_S, Load, at, make_topics
 from cluster_nodes import Cluster, until
 from cluster_targets import Target, busiest_primary, catalog_follower, catalog_primary
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
 from conftest import MakeCluster
 
+from headrace.container.cycle import HANGS_S
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import HEADER_BYTES
 from headrace.log.synced_mark import read_mark
@@ -23,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 EXIT_DISK_FAILED = 70
 FULL_S = 30.0
 """A chunk fills, and the node looks at its disk, within it."""
+PARTITIONS = 8
 PICKED: tuple[Target, ...] = (busiest_primary, catalog_follower)
 
 
@@ -54,6 +59,52 @@ def test_a_full_disk_of_one_node_stops_nobody(make_cluster: MakeCluster, fault: 
     load.finish()
 
 
+def test_where_full_disks_leave_no_container_partitions_go_on_where_there_is_room(make_cluster: MakeCluster) -> None:
+    """Of a volume of two replicas, both needed: the other two of four nodes have no container in common."""
+    four = make_cluster("--chunk-bytes=262144", count=4)
+    four.admin("volume.create", {"name": "pairs", "replicas": 2, "min_in_sync": 2})
+    four.admin("stream.create", {"path": "/pairs", "policy": {"volume": "pairs"}})
+    make_topics(four, ["/pairs:t"], PARTITIONS)
+    write_to_all(four, "/pairs:t")
+    until("each node leads a container of the volume", lambda: len({each.primary for each in _pairs(four)}) == 4)
+    four.await_whole()
+    common = {frozenset(each.replicas) for each in _pairs(four)}
+    numbers = {node.node_id: number for number, node in four.nodes.items()}
+    roomy = next(set(pair) for pair in itertools.combinations(numbers, 2) if frozenset(pair) not in common)
+    full = [numbers[each] for each in numbers.keys() - roomy]
+    with four.nodes[full[0]].fault("nearly-full"), four.nodes[full[1]].fault("nearly-full"):
+        until("both say that they are full", lambda: all(map(four.is_full, full)), timeout_s=FULL_S)
+
+        def moved() -> bool:
+            write_to_all(four, "/pairs:t")
+            return leaders(four, "/pairs:t") <= roomy
+
+        until("all is written where there is room", moved, timeout_s=FULL_S)
+        assert len([each for each in _pairs(four) if set(each.replicas) == roomy]) == 1
+    until("they have room again", lambda: not any(map(four.is_full, full)), timeout_s=FULL_S)
+    write_to_all(four, "/pairs:t")
+
+
+def _pairs(cluster: Cluster) -> list[ContainerRecord]:
+    return [each for each in cluster.containers() if each.volume == "pairs" and each.state == "open"]
+
+
+def write_to_all(cluster: Cluster, topic: str) -> None:
+    """A record to each partition; fails unless all are acknowledged."""
+    refused: list[KafkaError] = []
+    producer = Producer(at(cluster.bootstrap))
+    for index in range(PARTITIONS):
+        producer.produce(topic, b"v", partition=index, on_delivery=lambda error, _: error and refused.append(error))
+    assert producer.flush(30) == 0, cluster.events()
+    assert not refused, (refused[0], cluster.events())
+
+
+def leaders(cluster: Cluster, topic: str) -> set[int]:
+    """The nodes that lead a topic's partitions, as clients are told."""
+    told = AdminClient(at(cluster.bootstrap)).list_topics(topic, timeout=CALL_S).topics[topic]
+    return {part.leader for part in told.partitions.values()}
+
+
 @pytest.mark.parametrize("target", PICKED, ids=lambda each: each.__name__)
 def test_a_sync_that_fails_ends_that_node_alone(three: Cluster, target: Target) -> None:
     load = Load(three)
@@ -64,6 +115,22 @@ def test_a_sync_that_fails_ends_that_node_alone(three: Cluster, target: Target) 
         load.await_writes(since)
     three.start(victim)
     three.await_ready(victim)
+    three.await_whole()
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
+@pytest.mark.parametrize("target", [busiest_primary, catalog_primary], ids=lambda each: each.__name__)
+def test_a_primary_whose_disk_hangs_is_replaced_and_follows_when_it_writes_again(
+    three: Cluster, target: Target
+) -> None:
+    load = Load(three)
+    victim = target(three, load)
+    hangs = three.nodes[victim].node_id
+    with three.nodes[victim].fault("sync-hangs"):
+        load.await_writes(time.monotonic(), within_s=HANGS_S + GO_ON_S)
+        assert all(each.primary != hangs for each in three.containers())
+        load.await_writes(time.monotonic())
     three.await_whole()
     load.await_writes(time.monotonic())
     load.finish()

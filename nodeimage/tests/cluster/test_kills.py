@@ -37,6 +37,7 @@ def test_a_node_that_is_killed_takes_nothing_with_it(three: Cluster, target: Tar
 
 def test_all_nodes_killed_at_once_come_back_with_everything(three: Cluster) -> None:
     load = Load(three)
+    load.forgive_coordinators_lost_twice()
     three.kill(1, 2, 3)
     three.start()
     three.await_ready()

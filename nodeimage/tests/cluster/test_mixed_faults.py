@@ -54,6 +54,7 @@ def run(cluster: Cluster, chance: random.Random, told: list[str]) -> None:
     kinds = [kind for kind in KINDS if not NAMES or kind.name in NAMES.split(",")]
     assert kinds, f"HEADRACE_FAULT_KINDS={NAMES} names none of {sorted({kind.name for kind in KINDS})}"
     load = Load(cluster, topics=2, partitions=6)
+    load.forgive_coordinators_lost_twice()
     faults = Faults(cluster, chance)
     began = time.monotonic()
     count = 0

@@ -43,6 +43,7 @@ def fall_behind(three: Cluster, load: Load) -> tuple[Path, int]:
 
 def test_a_store_built_anew_after_it_was_put_back_to_an_old_copy_has_everything(three: Cluster) -> None:
     load = Load(three)
+    load.forgive_coordinators_lost_twice()
     copy, _ = fall_behind(three, load)
     three.put_store(copy)
     three.recover_store()

@@ -12,10 +12,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from cluster_clients import Load
 from cluster_nodes import HOST, until
-from cluster_on_kubernetes import CONTAINERS, KubernetesCluster
+from cluster_on_kubernetes import CONTAINERS, NODES, KubernetesCluster
 from cluster_targets import busiest_primary
 from confluent_kafka.admin import AdminClient
 from toy_api import ToyApi, toy_api
+
+STORE = "/api/v1/namespaces/ns/configmaps/c-store"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -107,6 +109,32 @@ def test_all_nodes_start_at_once_while_the_api_server_is_away(new: KubernetesClu
     new.start()
     new.await_ready()
     until("all are ready", are_ready(new))
+
+
+@pytest.mark.parametrize("lost", ["swallow", "late"])
+def test_a_node_that_hears_no_answer_to_its_registration_registers_once(
+    lost: str, new: KubernetesCluster, api: ToyApi
+) -> None:
+    """What it asked for took place, or does later: it left nodes behind that nobody ever met."""
+    setattr(api, lost, 6)
+    api.loses = "storagenodes"
+    new.start()
+    until("answers are lost", lambda: getattr(api, lost) == 0)
+    new.await_ready()
+    api.land()
+    new.await_whole()
+    assert sum(path.startswith(NODES) for path in api.objects) == len(new.nodes)
+
+
+def test_a_new_node_passes_over_ids_that_a_store_which_was_set_back_gives_again(
+    new: KubernetesCluster, api: ToyApi
+) -> None:
+    new.start(1, 2)
+    new.await_ready(1, 2)
+    del api.objects[STORE]["data"]["next.node"]
+    new.start(3)
+    new.await_ready(3)
+    assert {new.nodes[number].node_id for number in new.nodes} == {1, 2, 3}
 
 
 def test_clients_from_outside_are_told_what_the_operator_advertises(three: KubernetesCluster, api: ToyApi) -> None:

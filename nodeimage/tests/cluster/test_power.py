@@ -21,6 +21,7 @@ BETWEEN_S = 1.0
 def test_a_power_cut_of_all_nodes_takes_nothing_that_was_acknowledged(make_cluster: MakeCluster) -> None:
     three = make_cluster("--chunk-bytes=262144", watch_power=True)
     load = Load(three)
+    load.forgive_coordinators_lost_twice()
     gone: list[int] = []
     while len(gone) < CUTS or (not any(gone) and len(gone) < MOST_CUTS):
         load.write_on_for(BETWEEN_S)

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 sys.path.insert(0, str(Path(__file__).parent))
 from cluster_clients import at, make_topics
 from cluster_nodes import Cluster, until
+from last_disk import go_on_from, in_sync, lose_others, recover
 
 from headrace.store.records import ContainerRecord
 
@@ -26,23 +27,14 @@ def test_clients_go_on_from_the_one_disk_that_is_left(three: Cluster) -> None:
     three.await_whole()
     with three.paused(LEFT):
         behind = three.nodes[LEFT].node_id
-        until("it is let go", lambda: all(behind not in _in_sync(each) for each in three.containers()))
+        until("it is let go", lambda: all(behind not in in_sync(each) for each in three.containers()))
         for _ in range(2):  # as long as it stands still, what it led goes on elsewhere
             _send(producer, "kept", "lost")
             for partition in range(PARTITIONS):
                 _roll(three, partition)
         make_topics(three, ["lost"], 1)
-        lost = [three.nodes[number].node_id for number in (1, 2)]
-        three.kill(1, 2)
-        three.wipe(1)
-        three.wipe(2)
-    for each in three.containers():
-        if behind in each.replicas or each.kind == "catalog":
-            _recover(three, each.container_id)
-    for node_id in lost:  # else their replicas are waited for, ten minutes
-        three.admin("node.remove", {"node": node_id, "force": True}, node=LEFT)
-    three.start(1, 2)
-    three.await_ready(1, 2)
+        lose_others(three, LEFT)
+    go_on_from(three, LEFT)
     try:
         _send(producer, "kept", "late")
     except AssertionError:
@@ -69,7 +61,7 @@ def test_what_a_removed_node_alone_had_can_be_given_up(three: Cluster) -> None:
     three.kill(1)
     three.admin("node.remove", {"node": gone, "force": True}, node=LEFT)
     del three.nodes[1]
-    _recover(three, lost.container_id)
+    recover(three, lost.container_id, by=LEFT)
     _send(producer, topic, "late")
     found = [_read(three, topic, partition, b"late") for partition in range(PARTITIONS)]
     assert sorted(map(len, found)) != [2] * PARTITIONS, "what it had is gone"
@@ -79,10 +71,6 @@ def test_what_a_removed_node_alone_had_can_be_given_up(three: Cluster) -> None:
 
 def _of_plain(cluster: Cluster) -> list[ContainerRecord]:
     return [each for each in cluster.containers() if each.volume == "plain"]
-
-
-def _in_sync(record: object) -> set[int]:
-    return {node for node, _ in record.in_sync}  # type: ignore[attr-defined]
 
 
 def _send(producer: Producer, topic: str, value: str, *, partitions: int = PARTITIONS) -> None:
@@ -109,17 +97,6 @@ def _roll(cluster: Cluster, partition: int) -> None:
         return False
 
     until(f"partition {partition} rolls", rolled)
-
-
-def _recover(cluster: Cluster, container: int) -> None:
-    def shown() -> object:
-        try:
-            return cluster.admin("container.recover", {"container": container}, node=LEFT)
-        except AssertionError:  # the others are not known to be gone yet
-            return None
-
-    epoch = until(f"container {container} can be recovered", shown)["epoch"]
-    cluster.admin("container.recover", {"container": container, "epoch": epoch}, node=LEFT)
 
 
 def _read(cluster: Cluster, topic: str, partition: int, last: bytes) -> list[bytes | None]:

@@ -45,6 +45,9 @@ class OneNode:
         self.formats = uuid.uuid5(uuid.NAMESPACE_OID, str(folder))
         self.node_format = str(self.formats)
         self.running = False
+        self.chunk_bytes = 1 << 20
+        self.on_made: Callable[[], None] = lambda: None
+        """There are replicas, which are not started yet."""
 
     async def start(self) -> "OneNode":
         self.executor = ThreadPoolExecutor(3)
@@ -56,7 +59,8 @@ class OneNode:
         self.record: NodeRecord = await self.store(
             lambda store: records.register_node(
                 store,
-                node_id=self._known_id(store),
+                node_id=self._known_id(store) or records.take_node_id(store),
+                new=True,
                 format=self.formats,
                 run=uuid.uuid4(),
                 host="127.0.0.1",
@@ -71,6 +75,7 @@ class OneNode:
             cluster_id=cluster.cluster_id, secret=cluster.secret, node=self.node_id, run=self.record.run
         )
         self.replicas = Replicas(self)
+        self.on_made()
         self.server = PeerServer(
             listening,
             cluster_id=cluster.cluster_id,
@@ -102,7 +107,7 @@ class OneNode:
     # --- Environment
 
     def options(self, kind: str, volume: str) -> LogOptions:
-        return LogOptions(chunk_bytes=1 << 20)
+        return LogOptions(chunk_bytes=self.chunk_bytes)
 
     def room(self, kind: str) -> PlentyOfRoom:
         return PlentyOfRoom()

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 
 from headrace.container.catalog_log import commands_in
 from headrace.container.container import Container
+from headrace.container.cycle import HANGS_S
 from headrace.container.replica import Member
-from headrace.errors import StorageFull
-from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.errors import StorageFull, TrimmedLog
+from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.frames import FrameType
 
 
@@ -57,6 +59,25 @@ async def test_what_is_committed_is_there_after_a_new_start(tmp_path: Path, exec
     assert failures == []
 
 
+async def test_a_log_that_is_closed_while_it_is_read_does_not_seem_to_hold_no_more_commands(
+    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower's log is replaced when it is cut, while what came before is applied from it."""
+    container = lead(tmp_path, executor, fatal=lambda _: None)
+    end = await container.append_command(b"one")
+    read, start = container.log, container.log.start
+
+    def closed(_: ContainerLog) -> Position:
+        monkeypatch.undo()
+        read.close()
+        return start
+
+    monkeypatch.setattr(ContainerLog, "start", property(closed))
+    assert [payload for _, payload in commands_in(read, start, end)] == [b"one"]
+    with pytest.raises(TrimmedLog):
+        list(commands_in(read, Position(start), end))
+
+
 async def test_a_disk_that_gives_no_bytes_is_told_to_who_keeps_the_room(
     tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +114,45 @@ async def test_on_a_full_disk_records_leave_a_place_for_what_lets_partitions_lea
         await container.append_command(b"." * 5_000)
     end = await container.append_control(FrameType.SEAL, b"." * 5_000, from_reserve=True)
     assert container.committed == end
+    await container.close()
+
+
+async def test_a_disk_that_hangs_shows_once_the_loop_has_seen_a_job_get_on_with_nothing_for_long(
+    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the process stands still meanwhile."""
+    container = lead(tmp_path, executor, fatal=pytest.fail)
+    cycle = container.cycle
+    await container.append_command(b"before")
+    hanging, goes_on, written = threading.Event(), threading.Event(), threading.Event()
+    write_job = ContainerLog.write_job
+
+    def hangs(log: ContainerLog, job: WriteJob) -> None:
+        hanging.set()
+        assert goes_on.wait(10)
+        write_job(log, job)
+        written.set()
+        assert may_end.wait(10)
+
+    may_end = threading.Event()
+    monkeypatch.setattr(ContainerLog, "write_job", hangs)
+    cycle.tick(2 * HANGS_S)
+    assert not cycle.is_stuck, "nothing is to be written"
+    later = container.append_command(b"later")
+    assert await asyncio.to_thread(hanging.wait, 10)
+    cycle.tick(HANGS_S - 0.1)
+    assert not cycle.is_stuck
+    cycle.tick(0.2)
+    assert cycle.is_stuck
+    goes_on.set()
+    assert await asyncio.to_thread(written.wait, 10)
+    cycle.tick(0.1)
+    assert not cycle.is_stuck, "a large job that gets on is none that hangs"
+    cycle.tick(HANGS_S)
+    assert cycle.is_stuck
+    may_end.set()
+    await later
+    assert not cycle.is_stuck
     await container.close()
 
 

@@ -1,6 +1,8 @@
 """A replica's files are what is known of them, whoever is cancelled and whatever happens at a time."""
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +12,13 @@ from typing import NoReturn
 import pytest
 
 from headrace.container import replica_folder
+from headrace.container.container import Container
 from headrace.container.history import History
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import CorruptLog, StorageFull
+from headrace.container.replica import Member
+from headrace.errors import CorruptLog, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
-from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.synced_mark import read_mark
 
 
@@ -229,9 +233,134 @@ async def test_a_change_whose_caller_is_cancelled_comes_before_those_after_it(
     assert (state.record, state.seen) == ("the record", 9)
 
 
+async def test_what_was_said_to_be_committed_behind_its_end_counts_no_more_once_it_leads(replica: LocalReplica) -> None:
+    """Invariant 2: an unclean recovery let it lead without that, and what it then appends there is nobody else's."""
+    end = replica.log.end
+    replica.learn_committed(Position(10 * end))
+    container = await replica.lead(
+        epoch=Epoch(2),
+        in_sync=frozenset({replica.member, Member(NodeId(2), "another")}),
+        replicas=(NodeId(1), NodeId(2)),
+        min_in_sync=2,
+    )
+    alone = container.append_command(b"alone")
+    await replica.stop()
+    with pytest.raises(KafkaError):
+        await alone
+    assert replica.log.synced > end
+    assert replica.committed == end
+
+
 async def test_a_damaged_replica_goes_on_empty_as_another_format(replica: LocalReplica) -> None:
     before = replica.format
     await replica.renew()
     assert replica.format != before
     assert replica_folder.read(replica.folder) == replica_folder.ReplicaFile(format=replica.format)
     assert (replica.log.end, replica.committed, replica.history, replica.led) == (0, 0, (), 0)
+
+
+def boot_of(replica: LocalReplica) -> str:
+    """As the file says."""
+    state = replica_folder.read(replica.folder)
+    assert state is not None
+    return state.boot
+
+
+async def lead_unsynced(replica: LocalReplica) -> Container:
+    await replica.set_durability(fsync=False)
+    container = await replica.lead(
+        epoch=Epoch(2), in_sync=frozenset({replica.member}), replicas=(NodeId(1),), min_in_sync=1
+    )
+    await container.append_command(b"in the page cache")
+    return container
+
+
+async def test_a_replica_is_synced_from_now_on_and_says_so_once_all_of_it_is(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariants 5, 13: durability: memory became fsync while the container was led."""
+    container = await lead_unsynced(replica)
+    assert boot_of(replica)
+    (chunk,) = replica.folder.glob("*.chunk")
+    synced: set[int] = set()
+    sync, write = os.fsync, replica_folder.write
+
+    def noted(fd: int) -> None:
+        sync(fd)
+        synced.add(os.fstat(fd).st_ino)
+
+    def written(folder: Path, state: replica_folder.ReplicaFile) -> None:
+        assert state.boot or chunk.stat().st_ino in synced, "it says so before it is"
+        write(folder, state)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(replica_folder, "write", written)
+    await replica.set_durability(fsync=True)
+    assert boot_of(replica) == ""
+    assert replica.log.options.fsync
+    assert replica.container is container, "it is led all the while"
+    await replica.set_durability(fsync=False)
+    assert boot_of(replica)
+    assert not replica.log.options.fsync
+
+
+async def test_what_was_being_written_without_a_sync_is_synced_too(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await lead_unsynced(replica)
+    write_job, sync_files = ContainerLog.write_job, replica_folder.sync_files
+    writing, syncing = threading.Event(), threading.Event()
+    too_early = []
+
+    def slowly(log: ContainerLog, job: WriteJob) -> None:
+        writing.set()
+        too_early.append(syncing.wait(0.3))
+        write_job(log, job)
+
+    def noted(folder: Path) -> None:
+        syncing.set()
+        sync_files(folder)
+
+    monkeypatch.setattr(ContainerLog, "write_job", slowly)
+    monkeypatch.setattr(replica_folder, "sync_files", noted)
+    appended = container.append_command(b"under way")
+    assert await asyncio.to_thread(writing.wait, 10)
+    await replica.set_durability(fsync=True)
+    await appended
+    assert too_early == [False]
+    assert syncing.is_set()
+
+
+async def test_what_another_run_had_not_synced_is_before_it_counts_as_synced(tmp_path: Path) -> None:
+    """A node that ran with --no-fsync, was killed, and starts without it."""
+    with ThreadPoolExecutor(3) as executor:
+        for fsync in (False, True):
+            replica = await LocalReplica.open(
+                container_id=ContainerId(7),
+                kind="data",
+                node=NodeId(1),
+                folder=tmp_path / "7",
+                options=LogOptions(chunk_bytes=1 << 20, fsync=fsync),
+                executor=executor,
+                room=PlentyOfRoom(),
+                fatal=fatal,
+                replaceable=False,
+            )
+            assert boot_of(replica)
+            await replica.set_durability(fsync=fsync)
+            assert bool(boot_of(replica)) is not fsync
+            await replica.cycle.close()  # as a kill leaves it
+
+
+async def test_what_cannot_be_synced_ends_the_process(replica: LocalReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 13: asked again, the kernel would say that it is synced."""
+    await lead_unsynced(replica)
+
+    def fails(folder: Path) -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replica_folder, "sync_files", fails)
+        with pytest.raises(AssertionError, match="could not be"):
+            await replica.set_durability(fsync=True)
+    assert boot_of(replica)

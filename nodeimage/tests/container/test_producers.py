@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.container.producers import BATCHES_KEPT, Producers
+from headrace.container.producers import BATCHES_KEPT, EXPIRE_EVERY, KnownBatch, Producer, Producers
 from headrace.errors import Code, KafkaError
 
 
@@ -128,6 +128,21 @@ def test_idle_producers_expire() -> None:
     assert len(producers) == 1
     producers.expire(1001)
     assert len(producers) == 0
+
+
+def test_of_too_many_producers_those_that_wrote_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.container.producers.MOST_KNOWN", 400)
+    producers = Producers()
+    add(producers, 7, pid=-12345)
+    for number in range(1000):
+        add(producers, number, offset=2 * number, pid=0)
+        add(producers, 0, offset=2 * number + 1, pid=1 + number)
+    known = {pid for pid, _ in producers.items()}
+    assert len(known) <= 400 + EXPIRE_EVERY
+    assert known >= {-12345, 0, *range(701, 1001)}
+    assert check(producers, 999, pid=0) == 1998
+    found = {pid: Producer(0, [KnownBatch(0, 0, 10_000 - pid, 0)], seen=0) for pid in range(1000)}
+    assert {pid for pid, _ in Producers(found).items()} == set(range(360)), "as it is loaded, too"
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.data())

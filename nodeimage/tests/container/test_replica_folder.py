@@ -1,5 +1,7 @@
 """What a replica's folder says of itself, also over crashes."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from headrace.container import replica_folder
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, StorageFull
 
 
 def test_a_folder_that_is_made_anew_is_another_format(tmp_path: Path) -> None:
@@ -16,6 +18,16 @@ def test_a_folder_that_is_made_anew_is_another_format(tmp_path: Path) -> None:
     assert replica_folder.prepare(tmp_path / "7") == first
     replica_folder.remove(tmp_path / "7")
     assert replica_folder.prepare(tmp_path / "7").format != first.format
+
+
+def test_a_folder_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_fd: int, _buffers: object, _offset: int) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(StorageFull):
+        replica_folder.prepare(tmp_path / "7")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_from_before_replicas_had_formats_keeps_its_nodes(tmp_path: Path) -> None:

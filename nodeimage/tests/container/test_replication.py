@@ -11,15 +11,17 @@ import pytest
 from msgspec import structs
 from several import OneNode, Several, until
 
-from headrace.container import replica_folder
+from headrace.container import cycle, replica_folder
 from headrace.container.container import Container
 from headrace.container.replica import Member
-from headrace.errors import KafkaError
+from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, Position
+from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.store import records
 from headrace.store.protocol import ClusterStore
-from headrace.store.records import ContainerRecord
+from headrace.store.records import CATALOG_ID, ContainerRecord
 
 
 @pytest.fixture
@@ -84,6 +86,36 @@ async def test_a_silent_follower_is_let_go_and_comes_back(three: Several) -> Non
     await until(lambda: len(container.primary.in_sync) == 3 or None)
     await container.append_command(b"with three again")
     assert three.payloads(2, container_id) == [b"with three", b"with two", b"with three again"]
+
+
+async def test_the_longest_frame_reaches_all_replicas(three: Several) -> None:
+    """One that is longer could be sent to no follower: nobody may append it."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    for payload in (bytes(MOST_PAYLOAD_BYTES), b"next"):
+        await asyncio.wait_for(container.append_command(payload), 30)
+    await three.same(container_id, [0, 1, 2], end=container.end)
+
+
+async def test_a_follower_that_cannot_be_sent_to_keeps_nobody_waiting(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"before")
+    failing = container.feeds[0]
+    tried = []
+
+    def fails(buffers: object, end: int) -> None:
+        tried.append(end)
+        raise KafkaError(Code.MESSAGE_TOO_LARGE)
+
+    monkeypatch.setattr(failing, "_send", fails)
+    await until(lambda: getattr(failing, "_live", None) or None)
+    await asyncio.wait_for(container.append_command(b"meanwhile"), 10)
+    assert tried
+    assert failing not in container.feeds
+    await three.same(container_id, [0, 1, 2], end=container.end)  # it asked again
 
 
 async def test_an_epoch_that_was_another_nodes_is_refused_by_all(three: Several) -> None:
@@ -159,6 +191,25 @@ async def test_what_an_old_primary_alone_had_is_cut(three: Several) -> None:
     await until(lambda: len(second.primary.in_sync) == 3 or None)
     for number in range(3):
         assert three.payloads(number, container_id) == [b"committed", b"after"]
+
+
+async def test_what_a_lost_primary_had_committed_behind_a_followers_end_says_nothing_of_the_next_ones_frames(
+    three: Several,
+) -> None:
+    """Invariant 2: after an unclean recovery others may come there, which the new primary alone may have."""
+    container_id = await three.create(replicas=3, min_in_sync=3)
+    end = await (await three.led(container_id)).append_command(b"on all")
+    behind = three.replica(2, container_id)
+    await three.same(container_id, [2], end=end)
+    behind.learn_committed(Position(end + (1 << 20)))
+    await three.nodes[0].stop()  # it stays in the in-sync set, so nothing is committed any more
+    await three.change(container_id, handed_to(1, three))  # type: ignore[arg-type]
+    second = await until(lambda: three.nodes[1].replicas.led.get(container_id))
+    waiting = second.append_command(b"on two")
+    await three.same(container_id, [2], end=second.end)
+    assert not waiting.done()
+    assert behind.committed == end
+    waiting.cancel()
 
 
 async def test_an_old_primary_begins_anew_where_the_others_dropped_what_parts_them(three: Several) -> None:
@@ -300,6 +351,59 @@ async def last_word(nodes: Several, container_id: ContainerId) -> Position:
             return await (await nodes.led(container_id)).append_command(b"end")
         except KafkaError:
             continue
+
+
+async def test_a_primary_whose_disk_hangs_says_so_and_another_leads_while_it_does(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits is told at once, and what the node does besides its disk goes on; once it writes, it follows."""
+    monkeypatch.setattr(cycle, "HANGS_S", 0.3)
+    first, threads = three.nodes[0], 3
+    containers = [await three.create(replicas=3, min_in_sync=2) for _ in range(threads + 1)]
+    led = [await three.led(container_id) for container_id in containers]
+    for container in led:
+        await container.append_command(b"before")
+        await until(lambda container=container: len(container.primary.in_sync) == 3 or None)  # type: ignore[misc]
+    goes_on = threading.Event()
+
+    def hang_if_first(path: Path) -> None:
+        if path.is_relative_to(first.folder):
+            assert goes_on.wait(30)
+
+    write_job, write = ContainerLog.write_job, replica_folder.write
+
+    def writes_job(log: ContainerLog, job: WriteJob) -> None:
+        hang_if_first(log.folder)
+        write_job(log, job)
+
+    def writes(folder: Path, state: replica_folder.ReplicaFile) -> None:
+        hang_if_first(folder)
+        write(folder, state)
+
+    monkeypatch.setattr(ContainerLog, "write_job", writes_job)
+    monkeypatch.setattr(replica_folder, "write", writes)
+    try:
+        waiting = led[0].append_command(b"under way")
+        stuck = await until(lambda: [each.container for each in first.replicas.states() if each.stuck] or None)
+        assert stuck == containers[:1]
+        for container_id in containers:
+            await three.change(container_id, handed_to(1, three))  # type: ignore[arg-type]
+        with pytest.raises(KafkaError):
+            await asyncio.wait_for(waiting, 10)
+        for container_id in containers:
+            second = await three.led(container_id, by=three.nodes[1])
+            await asyncio.wait_for(second.append_command(b"after"), 10)
+        assert not first.replicas.led
+        async with asyncio.timeout(5):
+            assert await asyncio.get_running_loop().run_in_executor(first.executor, lambda: "a thread")
+    finally:
+        goes_on.set()
+    for container_id in containers:
+        second = await three.led(container_id, by=three.nodes[1])
+        await until(lambda second=second: len(second.primary.in_sync) == 3 or None)  # type: ignore[misc]
+        await three.same(container_id, [0, 1, 2], end=second.end)
+        assert three.payloads(0, container_id)[-1] == b"after"
+    assert not any(each.stuck for each in first.replicas.states())
 
 
 async def test_a_replica_that_is_given_back_while_it_is_removed_is_made_again(
@@ -462,3 +566,45 @@ async def test_appends_go_on_while_primaries_change(three: Several) -> None:
     assert logs[0] == logs[1] == logs[2]
     kept = [payload for payload in logs[0] if payload in set(acknowledged)]
     assert kept == acknowledged
+
+
+def write_slowly(slow: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once somebody writes what the folder says. That hangs until somebody else does, or for a moment."""
+    write = replica_folder.write
+    writing, another = threading.Event(), threading.Event()
+
+    def slowly(folder: Path, state: replica_folder.ReplicaFile) -> None:
+        if folder == slow and writing.is_set():
+            another.set()
+        elif folder == slow:
+            writing.set()
+            another.wait(1)
+        write(folder, state)
+
+    monkeypatch.setattr(replica_folder, "write", slowly)
+    return writing
+
+
+async def test_a_folder_that_is_asked_for_again_while_it_is_made_is_made_once(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 5: who asks gives up after a while and asks again, and the record names what it is told last."""
+    node = three.nodes[0]
+    write_slowly(node.folder / "7", monkeypatch)
+    one, other = await asyncio.gather(*(node.replicas.prepare(ContainerId(7)) for _ in range(2)))
+    state = replica_folder.read(node.folder / "7")
+    assert state is not None
+    assert one == other == state.format
+
+
+async def test_a_folder_that_is_made_while_its_container_is_opened_is_made_once(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two make the catalog at a time, and one of them is through."""
+    node = three.nodes[2]
+    writing = write_slowly(node.folder / str(CATALOG_ID), monkeypatch)
+    preparing = asyncio.create_task(node.replicas.prepare(CATALOG_ID))
+    assert await asyncio.to_thread(writing.wait, 10)
+    await three.create(replicas=1, min_in_sync=1, kind="catalog", container_id=CATALOG_ID)
+    replica = await until(lambda: node.replicas.replica(CATALOG_ID))
+    assert await preparing == replica.format

@@ -28,6 +28,7 @@ def clusters(draw: st.DrawFn) -> World:
             zone=draw(st.sampled_from(["", "x", "y"])),
             draining=draw(st.integers(0, 4)) == 0,
             stopping=draw(st.integers(0, 6)) == 0,
+            full=draw(st.integers(0, 3)) == 0,
         )
         world.loads[NodeId(number)] = NodeLoad(
             bytes_in_per_s=draw(st.sampled_from([0.0, 1e6, 1e8])),
@@ -59,6 +60,7 @@ def clusters(draw: st.DrawFn) -> World:
                 last_epoch=draw(st.integers(1, 6)),
                 epoch=draw(st.integers(1, 9)),
                 stalled=draw(st.booleans()),
+                stuck=draw(st.integers(0, 4)) == 0,
                 role=draw(st.sampled_from(["primary", "follower", "none"])),
                 **({"format": str(uuid.UUID(int=7))} if draw(st.integers(0, 3)) == 0 else {}),
             )
@@ -114,8 +116,10 @@ def check_record(observed: Observed, before, record, now: float) -> None:  # typ
         assert (record.primary, replica.format) in [(node, str(format)) for node, format in before.in_sync]
         assert observed.life(record.primary, now) is Life.ALIVE
         assert observed.life(before.primary, now) is not Life.DOUBT
-        if not observed.reaches_store(record.primary):
-            others = [node for node, _ in before.in_sync if observed.reaches_store(node)]
+        if not observed.reaches_store(record.primary) or observed.is_stuck(record.primary):
+            others = [
+                node for node, _ in before.in_sync if observed.reaches_store(node) and not observed.is_stuck(node)
+            ]
             assert not any(
                 observed.is_alive(node, now)
                 and (found := observed.replica(node, record.container_id)) is not None

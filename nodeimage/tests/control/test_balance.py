@@ -1,6 +1,7 @@
 """What moves when one node carries more than others: little, slowly, and only what helps."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from nodeimage.tests.control.conftest import World
@@ -30,6 +31,19 @@ class Balanced:
             disk_used=disk * 1024 * MIB,
             disk_total=1 << 40,
         )
+
+    def load_three(self) -> None:
+        """The first three nodes lead one container each, and carry the same."""
+        for node in (1, 2, 3):
+            self.load(node, 40)
+            self.rates[node + 1] = 40
+
+    def join(self, *nodes: int) -> None:
+        """New ones, which carry nothing; each leads a container of the next number."""
+        for node in nodes:
+            self.world.node(node)
+            self.world.container(node + 1, (node, 1, 2))
+            self.load(node, 0)
 
     def round(self) -> list[Change]:
         self.world.pass_time(EVERY_S)
@@ -91,12 +105,8 @@ def test_partitionlets_of_a_hot_node_roll_to_the_coolest(balanced: Balanced) -> 
 
 
 def test_a_new_node_gets_its_share_from_all_that_have_more_than_the_mean(balanced: Balanced) -> None:
-    balanced.world.node(4)
-    balanced.world.container(5, (4, 1, 2))
-    for node in (1, 2, 3):
-        balanced.load(node, 40)
-        balanced.rates[node + 1] = 40
-    balanced.load(4, 0)
+    balanced.load_three()
+    balanced.join(4)
     assert balanced.round() == []
     changes = balanced.round()
     assert {(each.node, each.container, each.to) for each in changes if isinstance(each, Roll)} == {
@@ -106,10 +116,122 @@ def test_a_new_node_gets_its_share_from_all_that_have_more_than_the_mean(balance
     }
     assert all(each.share == pytest.approx(0.25) and each.limit == pytest.approx(0.325) for each in changes)
     assert "node 4 carries 0.00 times the mean traffic" in changes[0].reason
+    balanced.rates[5] = 5
     assert balanced.rounds(4) == [], "it is left alone until that has had its effect"
     (again,) = balanced.rounds(2)
     assert isinstance(again, Roll)
     assert (again.to, again.share, again.limit) == (5, pytest.approx(0.25), pytest.approx(0.9)), "now a large one too"
+
+
+def test_a_new_node_to_which_nothing_came_is_given_a_large_one_soon(balanced: Balanced) -> None:
+    balanced.load_three()
+    balanced.join(4, 5)
+    assert len(balanced.rounds(2)) == 6
+    assert balanced.round() == [], "partitionlets take a moment to roll"
+    changes = balanced.round()
+    assert [(each.node, each.to) for each in changes if isinstance(each, Roll)] == [(1, 5), (2, 6)]
+    assert all(each.limit == pytest.approx(0.9) for each in changes if isinstance(each, Roll))
+    balanced.rates[5] = 20
+    balanced.load(1, 20)
+    balanced.load(4, 20)
+    changes = balanced.rounds(2)
+    assert [(each.node, each.to) for each in changes if isinstance(each, Roll)] == [(3, 6)], (
+        "not again who gave nothing"
+    )
+
+
+def test_where_nobody_can_give_anything_all_are_left_alone_for_a_while(balanced: Balanced) -> None:
+    balanced.load_three()
+    balanced.join(4)
+    orders = [each for each in balanced.rounds(2 + 8) if isinstance(each, Roll)]
+    assert [each.node for each in orders if each.limit > 0.5] == [1, 2, 3], "each leads one that carries all of it"
+    assert balanced.rounds(19) == []
+    assert rolls_of(balanced.round()) == {(1, 5)}
+
+
+def test_many_nodes_give_some_of_them_something_worth_a_move(balanced: Balanced) -> None:
+    for node in range(4, 101):
+        balanced.world.node(node)
+        balanced.world.container(node + 1, (node, 1, 2))
+    for node in range(1, 101):
+        balanced.load(node, 40)
+        balanced.rates[node + 1] = 40
+    balanced.join(101)
+    shares = [each.share for each in balanced.rounds(2) if isinstance(each, Roll)]
+    assert min(shares) == pytest.approx(0.02)
+    assert sum(shares) * 40 == pytest.approx(40 * 100 / 101, abs=1)
+
+
+def rolls_of(changes: list[Change]) -> set[tuple[int, int]]:
+    """(node, container that it rolls to)."""
+    return {(each.node, each.to) for each in changes if isinstance(each, Roll)}
+
+
+def test_several_new_nodes_get_their_share_at_once(balanced: Balanced) -> None:
+    balanced.load_three()
+    balanced.join(4, 5)
+    assert balanced.round() == []
+    changes = balanced.round()
+    assert rolls_of(changes) == {(1, 5), (2, 5), (3, 5), (1, 6), (2, 6), (3, 6)}
+    assert all(each.share == pytest.approx(0.2) for each in changes if isinstance(each, Roll))
+
+
+def test_a_new_node_need_not_wait_until_the_others_have_rested_from_another(balanced: Balanced) -> None:
+    balanced.load_three()
+    balanced.join(4)
+    assert rolls_of(balanced.rounds(2)) == {(1, 5), (2, 5), (3, 5)}
+    balanced.rates[5] = 5
+    balanced.join(5)
+    changes = balanced.rounds(2)
+    assert rolls_of(changes) == {(1, 6), (2, 6), (3, 6)}
+    assert all(each.share == pytest.approx(0.2) for each in changes if isinstance(each, Roll)), "as if both were new"
+
+
+def test_a_new_node_that_had_to_wait_gets_its_share_from_all_then(balanced: Balanced) -> None:
+    balanced.policy = BalanceRecord(moves_per_minute=1)
+    balanced.load_three()
+    balanced.join(4, 5)
+    assert rolls_of(balanced.rounds(2)) == {(1, 5), (2, 5), (3, 5)}
+    for node, mib in ((1, 32), (2, 32), (3, 32), (4, 24)):
+        balanced.load(node, mib)
+    assert rolls_of(balanced.rounds(21)) == {(1, 6), (2, 6), (3, 6)}
+
+
+def test_a_new_node_does_not_wait_for_what_was_moved_before_it_came(balanced: Balanced) -> None:
+    balanced.load_three()
+    balanced.state = replace(balanced.state, moves=(balanced.world.now,) * balanced.policy.moves_per_minute)
+    balanced.join(4)
+    assert rolls_of(balanced.rounds(2)) == {(1, 5), (2, 5), (3, 5)}
+
+
+def test_a_node_whose_disk_is_full_is_given_nothing(balanced: Balanced) -> None:
+    balanced.load_three()
+    balanced.join(4)
+    balanced.world.mark(4, full=True)
+    assert balanced.rounds(20) == []
+    balanced.load(1, 100)
+    balanced.rates[2] = 100
+    assert {target for _, target in rolls_of(balanced.rounds(6))} <= {3, 4}, "what node 4 leads is container 5"
+    balanced.world.mark(4, full=False)
+    assert (1, 5) in rolls_of(balanced.rounds(20))
+
+
+def test_a_new_node_that_got_something_from_some_gets_its_share_from_all_later(balanced: Balanced) -> None:
+    balanced.load_three()
+    balanced.state = replace(balanced.state, resting={NodeId(1): balanced.world.now + 3 * EVERY_S})
+    balanced.join(4)
+    assert rolls_of(balanced.rounds(2)) == {(2, 5), (3, 5)}, "node 1 has just been given something"
+    for node, mib in ((1, 40), (2, 35), (3, 35), (4, 10)):
+        balanced.load(node, mib)
+    assert rolls_of(balanced.rounds(6)) == {(1, 5), (2, 5), (3, 5)}
+
+
+def test_a_small_budget_keeps_no_node_cold(balanced: Balanced) -> None:
+    balanced.policy = BalanceRecord(moves_per_minute=1)
+    balanced.load_three()
+    balanced.join(4)
+    orders = [each for each in balanced.rounds(100) if isinstance(each, Roll)]
+    assert {each.node for each in orders if each.limit > 0.5} == {1, 2, 3}, "each may give a large one, in the end"
 
 
 def test_a_new_node_comes_before_what_hot_nodes_could_do_among_each_other(balanced: Balanced) -> None:
@@ -148,7 +270,7 @@ def test_idle_clusters_and_busy_readers_make_no_node_cold(balanced: Balanced) ->
 
 def test_nodes_of_a_move_are_left_alone_until_it_has_its_effect(balanced: Balanced) -> None:
     balanced.load(1, 100)
-    balanced.rates[2] = 100
+    balanced.rates |= {2: 100, 3: 1, 4: 1}
     moved_at = [balanced.world.now for _ in range(20) if balanced.round()]
     assert len(moved_at) >= 2
     assert all(later - earlier >= SETTLE_S for earlier, later in itertools.pairwise(moved_at))
@@ -182,9 +304,9 @@ def test_requests_and_disk_are_loads_too(balanced: Balanced, kind: str) -> None:
         balanced.load(node, 1)
     balanced.load(1, 1, **{"requests": {"requests": 50_000}, "disk": {"disk": 500}}[kind])
     balanced.rates[2] = 1
-    (change,) = balanced.rounds(2)
-    assert isinstance(change, Roll)
-    assert f"times the mean {kind}" in change.reason
+    changes = balanced.rounds(2)
+    assert rolls_of(changes) == {"requests": {(1, 3), (1, 4)}, "disk": {(1, 3)}}[kind]
+    assert all(f"times the mean {kind}" in each.reason for each in changes)
 
 
 def test_a_node_that_leaves_or_is_silent_gets_nothing(balanced: Balanced) -> None:

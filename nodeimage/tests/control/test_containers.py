@@ -5,7 +5,7 @@ from nodeimage.tests.control.conftest import World
 
 from headrace.control.observed import Sight
 from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.store.records import CATALOG_ID, VolumeRecord
+from headrace.store.records import CATALOG_ID, Room, VolumeRecord
 
 
 def test_a_node_alone_makes_the_catalog_and_its_container_at_once(world: World) -> None:
@@ -149,3 +149,140 @@ def test_a_node_has_some_seconds_to_make_its_next_container_itself(three: World)
     assert three.created() == []
     three.pass_time(0.2)
     assert [members[0] for _, members in three.created()] == [2]
+
+
+def takes_records(world: World) -> list[int]:
+    """The open containers of data whose nodes have room, by id."""
+    full = [key for key, node in world.nodes.items() if node.full]
+    opened = [each for each in world.containers.values() if each.kind == "data" and each.state == "open"]
+    return sorted(each.container_id for each in opened if each.room(full) > Room.NONE)
+
+
+def test_where_no_container_takes_records_full_nodes_hand_over_to_those_with_room(world: World) -> None:
+    """Nodes 1 and 2 lead all that nodes 3 and 4 can commit, and these lead what they can not."""
+    world.volume(3, 2)
+    world.node(1, 2, 3, 4)
+    world.container(1, (3, 1, 4), kind="catalog")
+    world.container(2, (1, 3, 4))
+    world.container(3, (2, 3, 4))
+    world.container(4, (3, 1, 2))
+    world.container(5, (4, 1, 2))
+    world.mark(1, full=True)
+    assert not world.plan(), "partitions go on in what has room"
+    world.mark(2, full=True)
+    assert not takes_records(world)
+    assert {number: each.primary for number, each in world.put().items()} == {2: 4, 3: 3}
+    world.settle()
+    assert takes_records(world) == [2, 3]
+    world.pass_time(60)
+    assert not world.plan(), "a full node gets no container while others have room"
+    for number in (3, 4):
+        world.mark(number, full=True)
+    world.pass_time(60)
+    assert not world.plan(), "nor when no other has any more"
+    for number in (3, 4):
+        world.mark(number, full=False)
+    for number in (1, 2):
+        world.mark(number, full=False)
+    world.pass_time(60)
+    world.settle()
+    assert {each.primary for each in world.containers.values() if each.kind == "data"} == {1, 2, 3, 4}
+    assert len(world.containers) == 5
+
+
+def test_where_none_could_take_records_under_another_leader_one_is_made_that_takes_some(world: World) -> None:
+    world.volume(3, 2)
+    world.node(1, 2, 3, 4)
+    world.container(1, (3, 1, 2), kind="catalog")
+    for number, members in enumerate(((1, 2, 3), (2, 1, 4), (3, 1, 2), (4, 1, 2)), start=2):
+        world.container(number, members)
+    for number in (1, 2):
+        world.mark(number, full=True)
+    ((kind, members),) = world.created()
+    assert (kind, set(members[:2])) == ("data", {3, 4})
+    world.creating = frozenset({("data", NodeId(members[0]), "default")})
+    assert not world.created()
+    world.creating = frozenset()
+    world.settle()
+    assert takes_records(world) == [6]
+    world.mark(3, full=True)
+    world.pass_time(60)
+    assert not world.plan(), "one node with room commits nothing"
+
+
+def test_zones_do_not_keep_a_container_from_being_made_where_there_is_room(world: World) -> None:
+    world.volume(3, 2)
+    for number, zone in ((1, "a"), (2, "a"), (3, "b"), (4, "c")):
+        world.node(number, zone=zone, full=number > 2)
+    world.container(1, (1, 2, 3), kind="catalog")
+    for number, members in enumerate(((1, 3, 4), (2, 3, 4), (3, 4, 1), (4, 3, 2)), start=2):
+        world.container(number, members)
+    ((_, members),) = world.created()
+    assert set(members) == {1, 2}
+
+
+def test_who_is_dead_gives_no_room_either_and_what_waits_for_it_keeps_nothing_from_being_made(world: World) -> None:
+    world.volume(3, 2)
+    world.node(1, 2, 3, 4)
+    world.container(1, (3, 4, 1), kind="catalog")
+    for number, members in enumerate(((1, 2, 3), (2, 1, 4), (3, 1, 2), (4, 1, 2)), start=2):
+        world.container(number, members, in_sync=members[:1] if number == 3 else members)
+    world.mark(1, full=True)
+    assert takes_records(world) == [3, 4, 5]
+    assert not world.created()
+    world.refused(2)
+    assert 3 in world.waits()
+    ((_, members),) = world.created()
+    assert set(members[:2]) == {3, 4}
+
+
+def test_how_long_a_full_node_leads_nothing_does_not_count(three: World) -> None:
+    three.node(4, full=True)
+    three.pass_time(60)
+    assert not three.plan()
+    assert not [each for each in three.since if each[:2] == ("openless", 4)]
+    three.mark(4, full=False)
+    three.plan()
+    assert [each for each in three.since if each[:2] == ("openless", 4)]
+
+
+def test_where_all_disks_are_full_everything_stays(three: World) -> None:
+    for number in (1, 2, 3):
+        three.mark(number, full=True)
+    three.pass_time(60)
+    assert not three.plan()
+
+
+def test_a_full_node_hands_the_catalog_over_to_one_that_is_settled(three: World) -> None:
+    three.mark(1, full=True)
+    assert not three.put(), "node 2 may just have come back"
+    three.pass_time(12)
+    assert {number: each.primary for number, each in three.put().items()} == {1: 2}
+    three.says(1, heard=[NodeId(2), NodeId(3)])
+    three.says(2, heard=[NodeId(1)])
+    three.says(3, heard=[NodeId(1)])
+    assert not three.put(), "it would be given back to who hears more"
+    three.says(3, heard=[NodeId(1), NodeId(2)])
+    assert {number: each.primary for number, each in three.put().items()} == {1: 3}
+    three.mark(2, full=True)
+    assert not three.put(), "it could commit nothing there either"
+
+
+def test_full_nodes_lead_where_the_only_open_container_waits_for_a_dead_one(world: World) -> None:
+    world.node(1, 2, 3)
+    world.container(1, (1,), kind="catalog")
+    world.container(2, (3,))
+    for number in (1, 2):
+        world.mark(number, full=True)
+    assert not world.created()
+    world.refused(3)
+    assert {members for _, members in world.created()} == {(1,), (2,)}
+
+
+def test_a_volume_whose_containers_all_wait_gets_none_for_that_where_no_disk_is_full(world: World) -> None:
+    world.node(1)
+    world.container(1, (1,), kind="catalog")
+    world.container(2, (1,))
+    world.replica(1, 2, format="another")
+    assert 2 in world.waits()
+    assert not world.created()

@@ -66,7 +66,8 @@ class Member:
         port = listening.getsockname()[1]
         node = records.register_node(
             self.store,
-            node_id=self.node_id,
+            node_id=self.node_id or records.take_node_id(self.store),
+            new=self.node_id is None,
             format=self.format,
             run=self.run,
             host="127.0.0.1",
@@ -288,6 +289,25 @@ async def test_a_controller_that_is_cut_off_leaves_the_office_and_takes_nothing(
     await cluster.until(lambda: cluster.controllers() and deaf not in cluster.controllers())
     assert all(each.epoch == 1 for each in cluster.containers())
     assert any("leaves the office" in each.reason for each in deaf.controller.events)
+
+
+async def test_who_is_cut_off_leaves_a_free_office_to_others(cluster: Cluster) -> None:
+    """Also to those who have just left it, and take it a moment later."""
+    await cluster.start(3, replicas=3, least=2)
+    await cluster.until_complete()
+    await cluster.until(lambda: all(len(each.controller.heard()) == 2 for each in cluster.members))
+    deaf, *others = sorted(cluster.members, key=lambda each: each.controller.in_office)
+    deaf.wires.cut = True
+    await cluster.until(deaf.controller._is_cut_off)
+    deaf.controller._yielded = True  # it has left it once, and does not do so again
+    for each in others:
+        await each.controller._office.give_back(hold_off_s=0.6)
+    assert not cluster.controllers()
+    await cluster.until(cluster.controllers)
+    assert deaf not in cluster.controllers()
+    for each in others:
+        await each.controller._office.give_back(hold_off_s=60)
+    await cluster.until(lambda: deaf.controller.in_office)  # where nobody else takes it
 
 
 async def test_a_process_that_stood_still_takes_nothing_from_others(cluster: Cluster) -> None:

@@ -80,6 +80,7 @@ async def test_without_its_first_member_there_is_no_container(folders: Folders) 
     with pytest.raises(PeerUnreachable):
         await folders.make(3, 1, 2)
     assert container_records.containers(folders.store) == []
+    assert not folders.formats, "it is tried again and again, each time under another id"
 
 
 async def test_a_refusal_of_the_first_member_is_passed_on(folders: Folders) -> None:

@@ -24,6 +24,20 @@ def test_who_hears_nobody_any_more_is_cut_off_before_it_takes_anything(three: Wo
     assert three.put() == {}
 
 
+def test_probes_that_are_late_by_little_are_no_cut(three: World) -> None:
+    """They are sent once a second, so the last answers are older than that by then."""
+    for number in (2, 3):
+        answer = three.probes[NodeId(number)].answer
+        three.probes[NodeId(number)] = Sight(answer, three.now - 1.6, three.now - 0.6)
+        assert not three.observed().is_alive(NodeId(number), three.now)
+    assert why(three) == ""
+    for number in (2, 3):
+        answer = three.probes[NodeId(number)].answer
+        three.probes[NodeId(number)] = Sight(answer, three.now - 1.8, three.now - 0.8)
+        assert three.observed().life(NodeId(number), three.now) is Life.DOUBT
+    assert "hears 1 nodes" in why(three)
+
+
 def test_who_stood_still_is_not_cut_off(three: World) -> None:
     three.silent(2, 3, for_s=3)
     three.counted_from = three.now - 0.5

@@ -184,6 +184,64 @@ def test_a_stalled_primary_is_relieved_by_a_member_that_sees_more(three: World) 
     assert three.put()[3].primary == 3
 
 
+def test_a_primary_whose_disk_hangs_is_replaced_by_a_member_whose_disk_does_not(three: World) -> None:
+    """One log that hangs is enough: all are on the same disk. It stays in sync until the next primary lets it go."""
+    three.container(5, (2, 3, 1), state="closed")
+    three.replica(2, 5)
+    three.replica(2, 4, stuck=True)
+    three.replica(3, 3, end=Position(9000))
+    three.replica(3, 5, end=Position(9000))
+    put = three.put()
+    assert {container: record.primary for container, record in put.items()} == {3: 3, 5: 3}
+    assert {node for node, _ in put[3].in_sync} == {1, 2, 3}
+    assert "the disk of node 2 hangs; node 3 leads now" in {each.reason for each in three.plan()}
+    three.replica(3, 4, stuck=True)
+    assert {container: record.primary for container, record in three.put().items()} == {3: 1, 4: 1, 5: 1}
+    three.replica(1, 4, stuck=True)
+    assert three.plan() == [], "nobody would do better"
+
+
+def test_a_primary_whose_disk_hangs_is_replaced_though_it_also_stalls(three: World) -> None:
+    """Whoever hears more of the followers: it is the disk that cannot."""
+    three.replica(2, 3, stalled=True, stuck=True)
+    three.says(2, heard=[NodeId(1), NodeId(3)])
+    assert three.put().keys() == {3}
+
+
+def test_a_member_whose_disk_hangs_leads_only_where_no_other_can(three: World) -> None:
+    three.refused(2)
+    three.replica(3, 3, end=Position(9000), stuck=True)
+    assert three.put()[3].primary == 1
+    three.container(3, (2, 3, 1), in_sync=(2, 3))
+    three.refused(2)
+    three.replica(3, 3, stuck=True)
+    assert three.put()[3].primary == 3
+
+
+def test_a_member_whose_disk_is_full_leads_only_where_no_other_can(three: World) -> None:
+    three.refused(1)
+    three.mark(2, full=True)
+    assert {each.primary for each in three.put().values()} == {3}
+    three.mark(3, full=True)
+    assert {each.primary for each in three.put().values()} == {2, 3}
+
+
+def test_a_node_whose_disk_hung_gets_nothing_before_it_has_written_for_a_while(three: World) -> None:
+    three.plan()
+    three.replica(2, 3, stuck=True)
+    three.apply(three.plan())
+    assert 2 not in {each.primary for each in three.containers.values()}
+    three.replica(2, 4, stuck=True)
+    for _ in range(60):
+        assert three.plan() == [], "neither its container, nor a new one"
+        three.pass_time(1)
+    three.replica(2, 4)
+    for _ in range(12):
+        assert three.plan() == []
+        three.pass_time(1)
+    assert [record.primary for record in three.put().values()] == [2]
+
+
 def hear(world: World, cut: tuple[int, int] | None) -> None:
     """All nodes hear each other, but for two."""
     for number in world.nodes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from headrace.wire import metadata
 from headrace.wire.api_keys import ADVERTISED, ApiKey
 from headrace.wire.header import RequestHeader, read_request_header, response_header
-from headrace.wire.metadata import Broker
+from headrace.wire.metadata import Broker, TopicMeta
 
 _LENGTH = struct.Struct(">i")
 
@@ -53,6 +53,7 @@ class FakeKafka:
 
     answer: Answer = lambda header, body: SILENCE
     nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
+    topics: list[TopicMeta] = field(default_factory=list)
     cluster_id: str = "fake"
     context: ssl.SSLContext | None = None
     versions: dict[int, tuple[int, int]] = field(
@@ -119,7 +120,7 @@ class FakeKafka:
                 brokers=[Broker(node, host, port, None) for node, (host, port) in self.nodes.items()],
                 cluster_id=self.cluster_id,
                 controller_id=-1,
-                topics=[],
+                topics=self.topics,
             )
         said = self.answer(header, body)
         return said if isinstance(said, bytes | Act) else await said

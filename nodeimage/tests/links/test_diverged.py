@@ -4,14 +4,25 @@ import uuid
 from collections.abc import Iterator, Set
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.ids import Home, Offset
 from headrace.links import diverged
-from headrace.links.diverged import Kept, aside_batches, diverged_name, place_of, token
+from headrace.links.diverged import AsideBatch, Kept, aside_batches, diverged_name, place_of, token
 from headrace.links.source import HomeStart
-from headrace.wire.batch import BatchHeader, Header, Record, build_batch, iter_batches, iter_records, read_batch
+from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.wire.batch import (
+    BatchHeader,
+    Header,
+    Record,
+    RecordIn,
+    build_batch,
+    iter_batches,
+    iter_records,
+    read_batch,
+)
 
 ID = b"i" * 16
 
@@ -40,8 +51,11 @@ def test_records_keep_all_that_they_are_and_their_old_place() -> None:
     place: list[Header] = [("headrace.offset", b"9"), ("headrace.partition", b"3"), ("headrace.home", b"0:a")]
     assert first.headers == [("h", b"1"), *place, ("headrace.topic", str(uuid.UUID(bytes=ID)).encode())]
     assert second.headers[-2] == ("headrace.home", b"1:b")
-    assert place_of(second) == (str(uuid.UUID(bytes=ID)).encode(), b"1:b", 10)
-    for other in ([("headrace.offset", b"nine")], [("headrace.topic", b"t"), ("headrace.home", b"0:a")], []):
+    assert place_of(second) == (str(uuid.UUID(bytes=ID)).encode(), b"1:b", 10, b"")
+    many: list[Header] = [*first.headers, ("headrace.offset", b"9" * 5_000)]
+    no_number: list[Header] = [("headrace.offset", b"nine")]
+    no_offset: list[Header] = [("headrace.topic", b"t"), ("headrace.home", b"0:a")]
+    for other in (no_number, no_offset, [], many):
         assert place_of(first._replace(headers=other)) is None
 
 
@@ -54,7 +68,7 @@ def test_records_below_where_histories_part_are_not_kept() -> None:
 def test_what_is_kept_already_is_left_out_of_batches_that_are_cut_as_ever(sizes: list[int], known: set[int]) -> None:
     topic = str(uuid.UUID(bytes=ID)).encode()
     batch = built([b"v" * size for size in sizes], 2)
-    whole, rest = kept(batch, 2), kept(batch, 2, {(topic, b"0:a", offset) for offset in known})
+    whole, rest = kept(batch, 2), kept(batch, 2, {(topic, b"0:a", offset, b"") for offset in known})
     places = [place for record in records(rest) if (place := place_of(record)) is not None]
     assert [place[2] for place in places] == [2 + at for at in range(len(sizes)) if 2 + at not in known]
     of_block = [(read_batch(each).base_sequence, len(list(iter_records(each)))) for each in whole]
@@ -63,14 +77,14 @@ def test_what_is_kept_already_is_left_out_of_batches_that_are_cut_as_ever(sizes:
         assert any(
             start <= first and first + len(list(iter_records(each))) <= start + count for start, count in of_block
         )
-    other = kept(batch, 2, {(b"another", b"0:a", offset) for offset in known})
+    other = kept(batch, 2, {(b"another", b"0:a", offset, b"") for offset in known})
     assert other == whole, "of the topic that had the name before"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_batches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diverged, "MOST_BYTES", 40)
+        patch.setattr(diverged, "MOST_BYTES", 40 + 2 * diverged._PLACE_BYTES)
         yield
 
 
@@ -122,3 +136,92 @@ def test_the_name_fits_however_long_the_topics_is() -> None:
     long = [diverged_name("/s", "t" * 240 + last) for last in "ab"]
     assert len(set(long)) == 2
     assert all(len(f"/s:{name}") <= 249 and name.endswith(".diverged") for name in long)
+
+
+def unreadable(kind: str, base: int) -> tuple[BatchHeader, memoryview]:
+    """Three records as Produce takes them: sound in all that it checks."""
+    time, codec = (1 << 63) - 2 if kind == "time" else 1_000, 4 if kind == "unpacks to much" else 0
+    value = bytes(129 << 20) if kind == "unpacks to much" else b"x"
+    rows = [(time, b"k", value if index == 1 else b"x", [("name", b"1")]) for index in range(3)]
+    batch = build_batch(rows, base_offset=base, compression=codec)
+    match kind:
+        case "header's name":
+            at = batch.rindex(b"name")
+            batch[at] = 0xFF
+        case "codec":
+            batch[22] = 4
+        case "time":  # the record's is behind the batch's, which is as late as can be
+            batch[63] = 2 << 1
+        case "offsets":  # two of the same
+            batch[64] = 1 << 1
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    header = read_batch(batch)
+    return header, memoryview(batch)
+
+
+@pytest.mark.parametrize("kind", ["header's name", "codec", "unpacks to much", "time", "offsets"])
+def test_a_batch_whose_records_cannot_be_read_is_kept_raw_once_whatever_parts_within_it(kind: str) -> None:
+    header, batch = unreadable(kind, 9)
+    (aside,) = asides(header, batch, 10)
+    assert aside.records == 2, "those that diverged"
+    (record,) = iter_records(aside.batch)
+    assert record.value == bytes(batch)
+    assert (record.key, record.timestamp) == (None, header.max_timestamp)
+    place: list[Header] = [("headrace.offset", b"9"), ("headrace.partition", b"3"), ("headrace.home", b"0:a")]
+    topic: Header = ("headrace.topic", str(uuid.UUID(bytes=ID)).encode())
+    assert record.headers == [*place, topic, ("headrace.raw", b"3"), ("headrace.part", b"1/1")]
+    (other,) = asides(header, batch, 9)
+    assert other == (aside.batch, 3), "under the same token"
+    known = place_of(record)
+    assert known is not None
+    assert asides(header, batch, 9, {known}) == asides(header, batch, 12) == []
+    (sound,) = kept(built([b"x"], 9), 9, {known})
+    assert read_batch(sound).producer_id != read_batch(aside.batch).producer_id
+
+
+def asides(header: BatchHeader, batch: memoryview, parted: int, already: Set[Kept] = frozenset()) -> list[AsideBatch]:
+    at = Offset(parted)
+    history = [HomeStart(1, "b", Offset(10))]
+    return list(
+        aside_batches(header, batch, topic_id=ID, partition=3, parted=at, history=history, origin="a", kept=already)
+    )
+
+
+def test_a_record_that_would_be_too_long_unpacked_leaves_its_batch_raw() -> None:
+    rows: list[RecordIn] = [(1_000, None, value, []) for value in (b"a", bytes(MOST_PAYLOAD_BYTES - 61), b"b")]
+    batch = build_batch(rows, base_offset=9, compression=4)
+    (aside,) = asides(read_batch(batch), memoryview(batch), 9)
+    assert aside.records == 3
+    (record,) = iter_records(aside.batch)
+    assert record.value == bytes(batch)
+
+
+def test_a_raw_batch_that_would_be_too_long_with_its_place_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert diverged.RAW_BYTES + diverged._PLACE_BYTES <= MOST_PAYLOAD_BYTES
+    header, batch = unreadable("header's name", 9)
+    monkeypatch.setattr(diverged, "RAW_BYTES", len(batch) - 1)
+    first, second = asides(header, batch, 9)
+    assert (first.records, second.records) == (3, 0)
+    whole = records([first.batch, second.batch])
+    assert b"".join(record.value or b"" for record in whole) == bytes(batch)
+    assert [dict(record.headers)["headrace.part"] for record in whole] == [b"1/2", b"2/2"]
+    assert read_batch(first.batch).producer_id != read_batch(second.batch).producer_id
+    place = place_of(whole[0])
+    assert place is not None
+    assert asides(header, batch, 9, {place}) == [second]
+
+
+def test_many_small_records_make_no_batch_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diverged, "MOST_BYTES", 4_000)
+    tiny = [aside.batch for aside in asides(*built([b""] * 100, 10), 10)]
+    assert len(records(tiny)) == 100
+    assert max(map(len, tiny)) <= 4_000 + diverged._PLACE_BYTES
+
+
+def test_what_was_kept_raw_and_diverges_again_is_no_raw_batch_itself() -> None:
+    (record,) = records([aside.batch for aside in asides(*unreadable("codec", 9), 9)])
+    rows = [(record.timestamp, record.key, record.value, record.headers)]
+    again = build_batch(rows, base_offset=5)
+    ((header, view),) = iter_batches(memoryview(again))
+    (other,) = records(kept((header, view), 5))
+    assert place_of(other) == (str(uuid.UUID(bytes=ID)).encode(), b"0:a", 5, b"")

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.errors import Code
 from headrace.ids import Home, LeaderEpoch, NodeId, Offset
 from headrace.links import fetching
+from headrace.links.choosing import Share
 from headrace.links.effects import (
     Arrived,
     Connect,
@@ -80,6 +81,15 @@ class ModelSource:
             self.note(at)
         else:
             self.begin_run(node)
+
+    def join(self) -> NodeId:
+        """A new node, which leads nothing yet."""
+        node = NodeId(len(self.nodes))
+        self.nodes.append(node)
+        self.runs[node] = 0
+        self.serials[node] = 0
+        self.feeds[node] = {}
+        return node
 
     def begin_run(self, node: NodeId) -> None:
         self.runs[node] += 1
@@ -166,8 +176,7 @@ class Driver:
                             at,
                             at not in self.not_ours,
                             Offset(self.own[at]),
-                            patience_s=self.patience[at],
-                            chosen=self.chosen,
+                            share=Share(self.patience[at], self.chosen),
                             lacks=at in self.lacking,
                         )
                         for at in partitions
@@ -301,12 +310,19 @@ class LinkMachine(RuleBasedStateMachine):
     def records_are_produced(self, which: int, count: int) -> None:
         self.driver.source.produce(self.partitions[which], count)
 
-    @rule(which=st.integers(0, 5), node=st.integers(0, 2), by_roll=st.booleans())
+    @precondition(lambda self: len(self.driver.source.nodes) < 5)
+    @rule(takes=st.lists(st.integers(0, 5)))
+    def a_node_joins_the_source(self, takes: list[int]) -> None:
+        node = self.driver.source.join()
+        for which in takes:
+            self.driver.source.move(self.partitions[which], node, by_roll=True)
+
+    @rule(which=st.integers(0, 5), node=st.integers(0, 4), by_roll=st.booleans())
     def a_partition_moves_at_the_source(self, which: int, node: int, by_roll: bool) -> None:
         source = self.driver.source
         source.move(self.partitions[which], source.nodes[node % len(source.nodes)], by_roll=by_roll)
 
-    @rule(node=st.integers(0, 2))
+    @rule(node=st.integers(0, 4))
     def a_node_of_the_source_starts_again(self, node: int) -> None:
         self.driver.source.begin_run(self.driver.source.nodes[node % len(self.driver.source.nodes)])
 
@@ -433,6 +449,7 @@ class LinkMachine(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         driver = self.driver
+        driver.now += LIMITS.greet_every_s
         driver.state.resume(driver.now)
         driver.begin()
         driver.settle()
@@ -692,6 +709,67 @@ def test_a_source_is_met_anew_for_another_home_before_anything_of_it_is_appended
     assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
     driver.settle()
     assert driver.own[at] == 2
+
+
+def fetched_as_a_new_node_leads() -> tuple[Driver, Fetch, TopicPartition]:
+    """A driver with a fetch of two partitions under way; the second of them is led by a node that we do not know."""
+    driver = running(partitions=2, limits=dataclasses.replace(LIMITS, fetch_bytes=300))
+    first, at = driver.source.partitions
+    driver.source.produce(first, 3)
+    driver.source.produce(at, 1)
+    fetch = until_fetch(driver)
+    assert [wanted.at for wanted in fetch.wanted] == [first, at]
+    driver.source.begin_run(NodeId(0))
+    driver.source.move(at, driver.source.join(), by_roll=True)
+    for kind in (Poll, ListTopics):
+        driver.now += LIMITS.poll_every_s
+        driver.begin()
+        driver.succeed(next(effect for effect in driver.under_way if isinstance(effect, kind)))
+    assert driver.state.pulls.all[at].leader not in driver.state.feeds
+    return driver, fetch, at
+
+
+def until_fetch(driver: Driver) -> Fetch:
+    while not (found := [effect for effect in driver.under_way if isinstance(effect, Fetch)]):
+        assert driver.step()
+    return found[0]
+
+
+def test_a_link_is_paused_while_it_fetches_what_a_new_node_of_the_source_leads_by_now() -> None:
+    driver, _, at = fetched_as_a_new_node_leads()
+    driver.state.pause(driver.now)
+    driver.begin()
+    driver.state.resume(driver.now)
+    driver.begin()
+    driver.settle()
+    assert driver.own[at] == 1
+
+
+def test_a_full_answer_without_what_a_new_node_of_the_source_leads_by_now_gives_its_bytes_back() -> None:
+    driver, fetch, at = fetched_as_a_new_node_leads()
+    driver.under_way.remove(fetch)
+    first = fetch.wanted[0].at
+    full = [Arrived(first, Code.NONE, 300, Offset(3)), Arrived(at, Code.NONE, 0, Offset(1))]
+    assert driver.state.fetching.arrived(driver.now, fetch.number, full) == [first]
+    assert driver.state.fetching.budget.reserved == 0
+    driver.to_append[first] = (0, 3, 300, driver.looked_up[first])
+    driver.begin()
+    driver.settle()
+    assert driver.behind() == []
+
+
+def test_what_another_node_leads_by_the_time_that_a_fetch_is_broken_off_is_met_there_first() -> None:
+    driver = running(nodes=2)
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 1)
+    until_fetch(driver)
+    driver.source.move(at, NodeId(1), by_roll=True)
+    driver.succeed(next(each for each in driver.under_way if isinstance(each, Poll) and each.node == 1))
+    driver.state.lost(driver.now, "cut")
+    assert driver.state.pulls.all[at].status is Status.MEET
+    driver.begin()
+    driver.settle()
+    assert driver.own[at] == 1
 
 
 def test_what_another_link_is_to_bring_is_fetched_once_it_has_not_come_for_a_while() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import StorageFull
-from headrace.log.files import OpenFile, rewrite_file, write_and_sync
+from headrace.errors import CorruptLog, StorageFull
+from headrace.log.files import OpenFile, read_exactly, read_head, rewrite_file, write_and_sync
 
 PIECES = [b"a" * 5000, bytearray(b"b" * 7000), memoryview(b"c" * 6000)]
 WHOLE = b"".join(PIECES)
@@ -144,3 +144,38 @@ def test_a_copy_by_links_is_never_written_over(tmp_path: Path) -> None:
     for number in range(2, 5):
         rewrite_file(path, b"%d" % number)
     assert (tmp_path / "copy").read_bytes().rstrip() == b"1"
+
+
+@pytest.mark.parametrize("lost", [errno.EIO, errno.EUCLEAN, errno.EBADMSG])
+def test_what_the_disk_cannot_read_any_more_is_damage(
+    file: OpenFile, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """Others have it, and it is fetched from them; it is no error that might pass."""
+    write_and_sync(file.fd, 0, [bytes(10_000)])
+    read = os.pread
+
+    def bad_sector(fd: int, length: int, offset: int) -> bytes:
+        if offset <= 4096 < offset + length:
+            raise OSError(lost, os.strerror(lost))
+        return read(fd, length, offset)
+
+    monkeypatch.setattr(os, "pread", bad_sector)
+    assert read_exactly(file.fd, 0, 4096) == bytes(4096)
+    with pytest.raises(CorruptLog, match=r"file, byte 4000: the disk cannot read it"):
+        read_exactly(file.fd, 4000, 500)
+
+    def broken(fd: int, length: int, offset: int) -> bytes:
+        raise OSError(lost, os.strerror(lost))
+
+    monkeypatch.setattr(os, "pread", broken)
+    with pytest.raises(CorruptLog, match="byte 0: the disk cannot read it"):
+        read_head(file.fd, Path("file"), b"CHNK")
+
+
+def test_a_read_that_fails_for_another_reason_is_not_damage(file: OpenFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(fd: int, length: int, offset: int) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "pread", stale)
+    with pytest.raises(OSError, match="Stale"):
+        read_exactly(file.fd, 0, 10)

@@ -11,8 +11,11 @@ import pytest
 from crc32c import crc32c
 
 from headrace.errors import CorruptLog, FolderRefused, LostTail
+from headrace.log.chunk import read_trailer
 from headrace.log.container_log import ContainerLog
 from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.regroup import regrouped_path, rewrite
+from headrace.log.segment import SEGMENT_HEAD_BYTES
 from headrace.log.synced_mark import read_mark
 
 Writing = Any  # the class stands in conftest.py
@@ -380,3 +383,55 @@ def test_unsynced_options_recover_alike(writing: Writing, tmp_path: Path) -> Non
     fast.close_chunks()
     fast.reopen()
     fast.check()
+
+
+def bad_sector(monkeypatch: pytest.MonkeyPatch, path: Path, place: int) -> None:
+    """The disk cannot read one byte of a file from now on."""
+    inode, read = path.stat().st_ino, os.pread
+
+    def pread(fd: int, length: int, offset: int) -> bytes:
+        if offset <= place < offset + length and os.fstat(fd).st_ino == inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(fd, length, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+
+
+@pytest.mark.parametrize("into", [0, SEGMENT_HEAD_BYTES + 8], ids=["head", "body"])
+def test_a_footer_that_the_disk_cannot_read_is_damage(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch, into: int
+) -> None:
+    """It is used where it is mapped, and there it would end the process, at each start."""
+    writing.fill_chunks(2)
+    writing.close_chunks()
+    chunk = writing.log.closed_chunks()[0]
+    trailer = read_trailer(chunk.body.file.fd)
+    assert trailer is not None
+    writing.log.close()
+    bad_sector(monkeypatch, chunk.path, trailer.footer_at + into)
+
+    def use() -> None:
+        log = ContainerLog.open(writing.folder, writing.options)
+        log.summaries(log.closed_chunks()[0])
+
+    with pytest.raises(CorruptLog, match=f"byte {trailer.footer_at + into // 128 * 128}: the disk cannot read it"):
+        use()
+
+
+def test_checkpoints_that_the_disk_cannot_read_are_damage(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing.fill_tables(3)
+    writing.log.close()
+    (path,) = writing.folder.glob("*.index")
+    bad_sector(monkeypatch, path, path.stat().st_size - 8)
+    with pytest.raises(CorruptLog, match="the disk cannot read it"):
+        ContainerLog.open(writing.folder, writing.options)
+
+
+def test_frames_that_the_disk_cannot_read_are_not_regrouped(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing.fill_chunks(1, partitionlets=9)
+    writing.close_chunks()
+    (chunk,) = writing.log.closed_chunks()
+    bad_sector(monkeypatch, chunk.path, chunk.body.frames_end // 2)
+    with pytest.raises(CorruptLog, match="the disk cannot read it"):
+        rewrite(chunk.path)
+    assert not regrouped_path(chunk.path).exists()

@@ -76,6 +76,12 @@ async def test_what_the_store_did_not_hear_is_told_again() -> None:
         assert told == []
         await look(disk)
         assert told == [True]
+        lost, room.used = [True], 0
+        await look(disk)
+        assert told == [True]
+        room.used = 9_999
+        await look(disk)
+        assert told == [True, True], "what failed may have landed all the same"
 
 
 async def test_what_no_figure_tells_of_keeps_it_full_until_a_file_gets_its_bytes() -> None:

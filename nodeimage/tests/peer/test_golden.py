@@ -262,6 +262,14 @@ GOLDEN: list[tuple[Message, bytes]] = [
         b"\x82\xa4type\xacAppendedOnce\xa6offset\x11",
     ),
     (
+        messages.CoordinationAsked(),
+        b"\x81\xa4type\xb1CoordinationAsked",
+    ),
+    (
+        messages.CoordinationTold(NodeId(3)),
+        b"\x82\xa4type\xb0CoordinationTold\xa4node\x03",
+    ),
+    (
         messages.LinksAsked(["l"], True),
         b"\x83\xa4type\xaaLinksAsked\xa5links\x91\xa1l\xa6behind\xc3",
     ),

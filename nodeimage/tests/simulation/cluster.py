@@ -20,7 +20,7 @@ from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord
 from simulation.broker_side import BrokerSide
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
-from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_rolls
+from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_hang, draw_rolls
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
 from simulation.node import Node
@@ -37,6 +37,7 @@ GO_ON_S = 20.0
 SHAPE = 1_000_000_007
 EXTRA = 2_000_000_139
 CLOCKS = 3_000_000_019
+HANGS = 4_000_000_007
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -103,6 +104,8 @@ class Cluster:
         self.clocks_ahead, self.jumps = draw_clocks(
             random.Random(seed + CLOCKS), nodes=self.shape.nodes, begin=2.5, end=max(each.at for each in self.faults)
         )
+        hang = draw_hang(random.Random(seed + HANGS), begin=2.5, length=self.shape.faults_s)
+        self.faults = sorted(self.faults + hang, key=lambda fault: fault.at)
 
     def _lay_out(self, seed: int, folder: Path, *, shape: Shape, chance: random.Random, loop: SimulatedLoop) -> None:
         self.seed = seed

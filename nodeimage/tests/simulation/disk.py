@@ -27,7 +27,10 @@ _PAGE = 512
 class Disk:
     """One node's. `slow`: seconds that a job may take; `full`: no room for another chunk."""
 
-    def __init__(self, chance: random.Random, job_s: float) -> None:
+    def __init__(self, chance: random.Random, job_s: float, loop: SimulatedLoop) -> None:
+        self.hangs_until = 0.0
+        """What begins before then ends after it."""
+        self._loop = loop
         self.slow = 0.0
         self._job_s = job_s
         self.full = 0
@@ -44,7 +47,11 @@ class Disk:
         """See cycle.Room."""
 
     def job_s(self) -> float:
-        return 0.0002 + self._chance.random() * (self.slow or self._job_s)
+        return self.hangs_s() + 0.0002 + self._chance.random() * (self.slow or self._job_s)
+
+    def hangs_s(self) -> float:
+        """How long nothing returns from it."""
+        return max(self.hangs_until - self._loop.now, 0.0)
 
 
 class Writer:

@@ -108,6 +108,13 @@ def draw_clocks(chance: random.Random, *, nodes: int, begin: float, end: float) 
     return ahead, jumps
 
 
+def draw_hang(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """In some runs, a disk that hangs for longer than it takes until its node leads nothing more."""
+    if chance.random() < 0.8:
+        return []
+    return [Fault(begin + chance.random() * length, "disk hangs", chance.uniform(8, 20), chance.random())]
+
+
 _ROLLS = {
     "roll": 4,
     "roll and kill": 6,
@@ -320,6 +327,11 @@ class Trouble:
         node.disk.slow = 0.05 + fault.roll * 0.8
         await asyncio.sleep(fault.lasts)
         node.disk.slow = 0.0
+
+    async def _disk_hangs(self, fault: Fault) -> None:
+        node = self._any(fault)
+        node.disk.hangs_until = self._cluster.loop.now + fault.lasts
+        await asyncio.sleep(fault.lasts)
 
     async def _disk_fails(self, fault: Fault) -> None:
         node = self._any(fault)

@@ -73,6 +73,8 @@ class World:
         self.over = False
         self.forced: set[str] = set()
         """Topics whose home somebody took by force."""
+        self.lost: set[str] = set()
+        """Topics that may have lost records anywhere: a replica led that was not in sync."""
         self.written: list[Written] = []
         self.writers: list[LinkClient] = []
         self.names: list[str] = []

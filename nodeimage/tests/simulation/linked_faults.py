@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from headrace.errors import HeadraceError
+from headrace.ids import ContainerId, Epoch
+from headrace.store import container_records
 from headrace.store.records import CATALOG_ID
 from simulation.faults import Fault
-from simulation.linked_cluster import STREAM, Admin, GrowTopic, LinkedCluster, topics_of
+from simulation.linked_cluster import STREAM, Admin, GrowTopic, LinkedCluster, chains_of, topics_of
 from simulation.node import Node
 
 if TYPE_CHECKING:
@@ -52,6 +56,8 @@ def draw_between(chance: random.Random, *, begin: float, length: float, count: i
         found.append(Fault(begin + chance.random() * length, kind, lasts, chance.random()))
     if kinds is _WEIGHTS and chance.random() < 0.2:  # drawn last: the others are as they were without it
         found.append(Fault(begin + chance.random() * length, "give twice", chance.choice((1.0, 3.0)), chance.random()))
+    if kinds is _WEIGHTS and chance.random() > 0.7:
+        found.append(Fault(begin + chance.random() * length, "lose an end", chance.choice((1.0, 3.0)), chance.random()))
     return sorted(found, key=lambda fault: fault.at)
 
 
@@ -241,6 +247,88 @@ class Between:
             nodes.append(node)
         await asyncio.sleep(fault.lasts / 2)
         self._up(*nodes)
+
+    # --- losses
+
+    async def _lose_an_end(self, fault: Fault) -> None:
+        """An operator lets a replica lead that was not in sync: what the others had is given up."""
+        for _ in range(25):
+            if (found := self._to_lose(fault)) is not None:
+                break
+            await asyncio.sleep(0.2)
+        else:
+            return
+        cluster, chosen, behind, others = found
+        behind.kill()
+        for _ in range(80):
+            await asyncio.sleep(0.1)
+            record = cluster.record(chosen)
+            if record is None or behind.node_id not in {node for node, _ in record.in_sync}:
+                break
+        await asyncio.sleep(fault.lasts)  # what is written now will be lost
+        for node in others:
+            node.kill()
+        self._up(behind)
+        for _ in range(50):
+            await asyncio.sleep(0.1)
+            if self._recover(cluster, chosen):
+                break
+        await asyncio.sleep(fault.lasts / 2)
+        self._up(behind, *others)
+
+    def _to_lose(self, fault: Fault) -> tuple[LinkedCluster, ContainerId, Node, list[Node]] | None:
+        """A topic's home, a container in which the topic ends there, a node that follows, and all others that do."""
+        topic = self._topic(fault)
+        cluster = self._world.home_of(topic) if topic is not None else None
+        state = cluster.topics_here().get(topic) if cluster is not None and topic is not None else None
+        if cluster is None or state is None or not cluster.ready():
+            return None
+        ends_in = sorted({chain[-1].container for chain in chains_of(cluster.ready()[0], state.number).values()})
+        chosen = ends_in[int(fault.roll * 1000) % len(ends_in)]
+        record = cluster.record(chosen)
+        if record is None or record.state != "open":
+            return None
+        follow = [cluster.by_id(node) for node in record.replicas if node != record.primary]
+        behind = next((node for node in follow if node.is_up), None)
+        if behind is None:
+            return None
+        return (
+            cluster,
+            chosen,
+            behind,
+            [cluster.by_id(record.primary), *(node for node in follow if node is not behind)],
+        )
+
+    def _recover(self, cluster: LinkedCluster, container: ContainerId) -> bool:
+        """Let a replica lead that is there, while nobody in sync is; whether one does."""
+        record = cluster.record(container)
+        if record is None or record.state != "open":
+            return False
+        in_sync = {node for node, _ in record.in_sync}
+        there = [node for each in record.replicas if (node := cluster.by_id(each)).is_up]
+        if any(node.node_id in in_sync for node in there):
+            return False
+        found = [(node, each) for node in there if node.replicas and (each := node.replicas.replica(container))]
+        if not found:
+            return False
+        node, replica = found[0]
+        own = (node.node_id, uuid.UUID(replica.format))
+        container_records.change_container(
+            cluster.store,
+            container,
+            lambda now: structs.replace(
+                now,
+                primary=node.node_id,
+                epoch=Epoch(now.epoch + 1),
+                in_sync=(own,),
+                recovered=now.recovered + 1,
+                recovered_epoch=Epoch(now.epoch + 1),
+            ),
+        )
+        self._world.forced.update(self._world.names)
+        self._world.lost.update(self._world.names)
+        self._world.trace(f"{cluster.name}: container {container} goes on as node {node.number} has it")
+        return True
 
     # --- links and topics
 

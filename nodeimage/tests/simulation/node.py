@@ -75,7 +75,7 @@ class Node:
         self.number = number
         self.chance: random.Random = cluster.chance
         self.folder: Path = cluster.folder / f"node-{number}"
-        self.disk = disk.Disk(self.chance, cluster.shape.job_s)
+        self.disk = disk.Disk(self.chance, cluster.shape.job_s, cluster.loop)
         self.host = Host(number)
         cluster.network.hosts[number] = self.host
         self.wall_ahead = cluster.clocks_ahead.get(number, 0.0)
@@ -253,9 +253,11 @@ class Node:
             store, records.VolumeRecord("default", replicas=shape.replicas, min_in_sync=shape.min_in_sync)
         )
         host, port = self.cluster.address(self.number)
+        self.node_id = self.node_id or records.take_node_id(store)
         return records.register_node(
             store,
-            node_id=self.node_id or None,
+            node_id=self.node_id,
+            new=True,
             format=self.format,
             run=uuid.uuid4(),
             host=host,
@@ -277,8 +279,8 @@ class Node:
         """How long until a thread has done what it was asked to."""
         roll = self.chance.random()
         if self.disk.slow:
-            return roll * self.disk.slow
-        return 0.0002 + roll * 0.002 if roll < 0.98 else (roll - 0.98) * 5.0  # up to 100 ms
+            return self.disk.hangs_s() + roll * self.disk.slow
+        return self.disk.hangs_s() + 0.0002 + roll * 0.002 if roll < 0.98 else (roll - 0.98) * 5.0  # up to 100 ms
 
     def before_thread(self, function: Callable[..., Any]) -> None:
         """Raises what a full disk would."""

@@ -18,6 +18,7 @@ FOUND = {
     64: "a primary that started again put an old record over a new one, whose version it had read after the record",
     216: "a member that was taken out and given back before its primary looked was never named in sync again",
     744: "a primary that had stood still closed its container after others had deleted it: the container was back",
+    858: "the catalog's log was trimmed while a follower was fed from it: it got a gap, and its tables lacked commands",
     1050: "a damaged primary that had to stay in sync let another lead once, and was given the lead back",
     1304: "the same as 216",
     1572: "the same as 216",

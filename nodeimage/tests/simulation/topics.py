@@ -147,7 +147,7 @@ class TopicChecks:
     # --- at the end
 
     def at_the_end(self) -> None:
-        """Each partition is read whole, from every replica that counts."""
+        """Each partition is read whole, from every replica that counts and is sound."""
         cluster = self._cluster
         for node in cluster.nodes:
             self.look(node)
@@ -177,6 +177,8 @@ class TopicChecks:
                 return
             for node_id, _ in record.in_sync:
                 node = self._cluster.by_id(node_id)
+                if self._cluster.is_flipped(node, row.container) and self._cluster.is_needed(row.container):
+                    continue  # it is damaged, and cannot be spared: the others in sync are to have all
                 replica = node.replicas.replica(row.container) if node.replicas is not None else None
                 assert replica is not None
                 found = {at: each for at, each in _all_of(replica.log, row) if at >= log_start}

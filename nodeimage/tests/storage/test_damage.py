@@ -1,6 +1,7 @@
 """Damaged bytes are found by reads and by scrub, and harm nobody but those who ask for them."""
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,23 @@ async def test_a_flipped_bit_is_a_storage_error_for_its_readers_alone(new_node: 
     assert len(state["errors"]) >= 1
     assert all(path.name in error for error in state["errors"]), state
     assert await node.call("put", HURT, b"more") == RECORDS, "writes go on"
+
+
+async def test_a_replica_that_the_disk_cannot_read_is_damaged_and_no_failure_of_the_scrub(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A footer that cannot be read, which is mapped, ends the helper by a signal."""
+    node = await filled(new_node)
+    damaged = []
+
+    async def ended(*_: object) -> tuple[list[bytes], int]:
+        return [], -signal.SIGBUS
+
+    monkeypatch.setattr(node.broker.scrub, "_read", ended)
+    monkeypatch.setattr(node.broker.cluster.replicas, "damaged", damaged.append)
+    state = await scrubbed(node)
+    assert set(damaged) == {replica.id for replica in node.broker.cluster.replicas.all()}
+    assert all("the disk cannot read" in error for error in state["errors"]), state
 
 
 async def test_a_read_up_to_the_damage_gives_what_lies_before_it(new_node: NewNode) -> None:

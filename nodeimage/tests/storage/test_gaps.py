@@ -174,3 +174,20 @@ async def test_what_expires_before_a_gap_goes_and_what_lies_behind_it_stays(new_
         start, end = await node.call("offsets", f"/default:{name}")
         assert start <= log[0][0]
         assert end == log[-1][0] + 1
+
+
+async def test_gaps_do_not_keep_what_has_outlived_its_time(new_node: NewNode) -> None:
+    """A log start moves to the end of what has expired, behind which there may be a gap."""
+    node = await new_node()
+    await node.call("admin", "stream.create", path="/short", policy={"ttl_ms": 3_600_000})
+    await copies(node, *TOPICS, stream="/short")
+    logs = await interleaved(node, dict.fromkeys(TOPICS, 0))
+    await until(lambda: node.broker.clocks.agreed() is not None)
+    for _ in range(100):
+        await node.broker.space.pass_now()
+        if not closed(node):
+            break
+    assert not closed(node), "all in closed chunks is too old"
+    for name, log in logs.items():
+        start, end = await node.call("offsets", f"/short:{name}")
+        assert log[0][0] < start <= end == log[-1][0] + 1

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from storage_kit import Client, Running, until
 
+from headrace.container import replica_folder
 from headrace.ids import ContainerId
 from headrace.log.container_log import ContainerLog
 
@@ -109,6 +110,15 @@ def _names(folder: Path) -> dict[str, int]:
     return {entry.name: entry.inode() for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)}
 
 
+def add_the_rest(image: Path, home: Path, catalog: Path) -> None:
+    """What SQLite and the node's folder hold, which `Disk` does not see being synced."""
+    shutil.copytree(catalog, image / "node-1" / "catalog", dirs_exist_ok=True)
+    for path in home.glob("cluster.sqlite*"):
+        shutil.copy(path, image / path.name)
+    for name in ("node.json", "lock"):
+        shutil.copy(home / "node-1" / name, image / "node-1" / name)
+
+
 @pytest.mark.timeout(180)
 async def test_acknowledged_records_survive_power_cuts_at_random_moments(
     new_node: NewNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,11 +158,7 @@ async def test_acknowledged_records_survive_power_cuts_at_random_moments(
         image = tmp_path / f"image-{number}"
         counts = {topic: len(values) for topic, values in acknowledged.items()}
         await asyncio.to_thread(disk.cut, image, chance, lose_all=number % 2 == 0)
-        shutil.copytree(catalog_then, image / "node-1" / "catalog", dirs_exist_ok=True)
-        for path in home.glob("cluster.sqlite*"):
-            shutil.copy(path, image / path.name)
-        for name in ("node.json", "lock"):
-            shutil.copy(home / "node-1" / name, image / "node-1" / name)
+        add_the_rest(image, home, catalog_then)
         images.append((image, counts))
     stopping.set()
     await asyncio.gather(*writers)
@@ -173,3 +179,39 @@ async def test_acknowledged_records_survive_power_cuts_at_random_moments(
         assert ContainerId(1) in left.broker.containers
         await left.stop()
     assert rolls > 1, "partitions rolled meanwhile"
+
+
+async def test_a_volume_that_is_altered_to_be_synced_keeps_what_it_acknowledged_from_memory_too(
+    new_node: NewNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "powered"
+    disk = Disk(monkeypatch, home)
+    node = await new_node(folder=home, fsync=True, chunk_bytes=400_000)
+    await node.call("create", TOPICS[0])
+    catalog_then = tmp_path / "catalog-then"
+    shutil.copytree(home / "node-1" / "catalog", catalog_then)
+    (container,) = [each.id for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    epoch = node.broker.containers[container].epoch
+    values = [b"%06d" % serial + bytes(8000) for serial in range(100)]
+
+    async def alter(durability: str) -> None:
+        await node.call("admin", "volume.alter", name="default", durability=durability)
+
+        def is_so() -> bool:
+            state = replica_folder.read(node.containers / str(container))
+            return state is not None and bool(state.boot) is (durability == "memory")
+
+        await until(is_so)
+
+    await alter("memory")
+    for value in values:
+        await node.call("put", TOPICS[0], value)
+    await alter("fsync")
+    disk.cut(tmp_path / "image", random.Random(0), lose_all=True)
+    add_the_rest(tmp_path / "image", home, catalog_then)
+    assert node.broker.containers[container].epoch == epoch, "it was led all the while"
+    await node.stop()
+    monkeypatch.undo()
+    disk.close()
+    left = await new_node(folder=tmp_path / "image", fsync=True, chunk_bytes=400_000)
+    assert [value for _, value in await left.call("read", TOPICS[0])] == values

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from storage_kit import MIB, Running, until
 from headrace.container.container import Container
 from headrace.errors import Code, KafkaError
 from headrace.ids import Epoch
+from headrace.log.container_log import LogOptions
+from headrace.store.protocol import StoreUnavailable
 from headrace.wire.api_keys import ApiKey
 
 NewNode = Callable[..., Awaitable[Running]]
@@ -28,6 +31,17 @@ async def fill(node: Running, topic: str, *, mib: int, time_ms: int | None = Non
     for serial in range(count):
         await node.call("put", topic, b"%08d" % serial + bytes(size), time_ms=time_ms)
     return count
+
+
+async def with_a_full_container(new_node: NewNode) -> tuple[Running, int]:
+    """A node with a container that is closed, as it is full; an idle topic has a record in it."""
+    node = await new_node(container_bytes=3 * MIB)
+    await node.call("put", "/default:idle", b"stays")
+    await streams(node, leave=3_600_000)
+    first = max(node.broker.containers)
+    await fill(node, f"{LEAVE}:t", mib=5)
+    await until(lambda: len(node.broker.containers) > 2)
+    return node, first
 
 
 def data(node: Running) -> list[Container]:
@@ -98,6 +112,43 @@ async def test_what_dies_in_the_open_chunk_is_given_back_without_another_write(n
     await node.call("delete", "/default:gone")
     await until(lambda: data_bytes(node) < 4 * MIB, what="six of seven MiB given back")
     assert len(await node.call("read", "/default:t")) == 20
+
+
+@pytest.mark.parametrize("by", ["time", "ttl", "delete", "write"])
+async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """It may hold a hundred thousand idle topics; what may make some of it dead is noticed all the same."""
+    node = await new_node(chunk_bytes=16 * MIB)
+    await streams(node, leave=3_600_000)
+    await fill(node, f"{LEAVE}:t", mib=3, time_ms=node.broker.now())
+    (held,) = [each.log for each in data(node) if each.log.end > MIB]
+    start, upkeep = held.chunks()[-1].start, node.broker.space._upkeep
+    whole, looks = upkeep.shares, 0
+
+    async def counted(*given: Any) -> Any:
+        nonlocal looks
+        looks += given[0].log is held
+        return await whole(*given)
+
+    monkeypatch.setattr(upkeep, "shares", counted)
+    for _ in range(5):
+        await node.broker.space.pass_now()
+    assert looks == 1
+    match by:
+        case "time":
+            later = node.broker.now() + 3_600_001
+            monkeypatch.setattr(node.broker, "now", lambda: later)
+        case "ttl":
+            await node.call("admin", "stream.alter", path=LEAVE, changes={"ttl_ms": 1})
+        case "delete":
+            await node.call("delete", f"{LEAVE}:t")
+        case _:
+            await fill(node, f"{LEAVE}:t", mib=1)
+    await node.broker.space.pass_now()
+    assert looks == 2
+    is_open = any(each.start == start and each.end is None for each in held.chunks())
+    assert is_open == (by == "write")
 
 
 async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes(
@@ -238,9 +289,71 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     await settle(node)
     assert first not in node.broker.containers
     await until(lambda: not (node.containers / str(first)).exists())
-    await node.restart()
+    await node.stop()
+    await node.start()
     assert first not in node.broker.containers
     assert await node.call("put", f"{LEAVE}:t", b"next") == 5 * MIB // 50_000
+
+
+async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_back(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await new_node(container_bytes=3 * MIB)
+    closing = node.broker.space._container_closing
+    close = closing._close
+    asked = []
+
+    async def away(container: Container) -> None:
+        asked.append(container.id)
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(closing, "_close", away)
+    await streams(node, leave=3_600_000)
+    first = max(node.broker.containers)
+    await fill(node, f"{LEAVE}:t", mib=4)
+    await until(lambda: bool(asked))
+    assert first in {each.container_id for each in node.broker.cluster.open_data()}
+    monkeypatch.setattr(closing, "_close", close)
+    await node.broker.space.pass_now()
+    await until(lambda: first not in {each.container_id for each in node.broker.cluster.open_data()})
+
+
+async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in_memory(new_node: NewNode) -> None:
+    node, first = await with_a_full_container(new_node)
+    await close_open_chunks(node)
+    await node.broker.space.pass_now()
+    upkeep = node.broker.space._upkeep
+    before = set(upkeep._notes)
+    assert {container for container, _ in before} >= {first}
+    assert node.broker.containers[first].log._tail.used == 0, "nothing is written there any more"
+    assert await node.call("read", "/default:idle") == [(0, b"stays")]
+    await node.call("admin", "stream.delete", path=LEAVE, force=True)
+    await settle(node)
+    here = {(each.id, chunk.start): chunk.body for each in data(node) for chunk in each.log.chunks()}
+    assert set(before) - set(here), "some are gone"
+    assert all(here.get(key) is note.body for key, note in upkeep._notes.items())
+
+
+async def test_a_container_that_takes_nothing_but_seals_has_only_a_small_chunk_ready(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may be as long as all chunks are, and a node has many such containers."""
+    monkeypatch.setattr("headrace.node.environment.LogOptions", partial(LogOptions, open_file_bytes=MIB // 4))
+    node, first = await with_a_full_container(new_node)
+
+    def ready() -> dict[int, int]:
+        found = node.folder.glob("**/containers/*/spare-*")
+        return {int(path.parent.name): path.stat().st_size for path in found}
+
+    await close_open_chunks(node)
+    await node.broker.space.pass_now()
+    assert ready()[first] == MIB // 4
+    await node.stop()
+    await node.start()
+    await until(lambda: first in node.broker.containers)
+    assert ready()[first] == MIB // 4
+    await node.call("put", "/default:idle", b"moves")
+    assert await node.call("read", "/default:idle") == [(0, b"stays"), (1, b"moves")]
 
 
 async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(

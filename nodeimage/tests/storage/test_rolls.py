@@ -10,9 +10,11 @@ import pytest
 from storage_kit import MIB, Running, until
 from structlog.testing import capture_logs
 
+from headrace.broker.disk_room import DiskRoom
 from headrace.catalog.commands import RollIntent, RollTarget
 from headrace.errors import Code, StorageFull
 from headrace.ids import Millis
+from headrace.log.container_log import ContainerLog
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPIC = "/default:rolled"
@@ -175,6 +177,37 @@ async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_
     await until(lambda: not topic.partitions[0].rolling)
     assert await node.call("put", TOPIC, b"third") == 1
     assert len(await node.call("admin", "chain", topic=TOPIC)) == 2
+
+
+async def test_a_target_that_has_become_full_is_opened_all_the_same(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the partition could go on nowhere, whoever has room: no other target may be chosen."""
+    node = await new_node()
+    await node.call("put", TOPIC, b"first")
+    (topic,) = await node.broker.topics.resolve([TOPIC])
+    other = await node.node.containers.new()
+    room, make_spare = ContainerLog.room, ContainerLog.make_spare
+    made: list[ContainerLog] = []
+
+    def needs_a_chunk(log: ContainerLog, length: int, *, to_the_end: bool = True) -> bool:
+        return (log is not other.log or log in made) and room(log, length, to_the_end=to_the_end)
+
+    def make(log: ContainerLog) -> None:
+        make_spare(log)
+        made.append(log)
+
+    def is_full(_: DiskRoom, length: int, *, from_reserve: bool = False) -> None:
+        if not from_reserve:
+            raise StorageFull(f"no room for {length} bytes")
+
+    monkeypatch.setattr(ContainerLog, "room", needs_a_chunk)
+    monkeypatch.setattr(ContainerLog, "make_spare", make)
+    monkeypatch.setattr(DiskRoom, "check", is_full)
+    topic.partitions[0].container.closing = True  # all rolls choose the other one
+    rolled = await node.call("admin", "roll", topic=TOPIC)
+    assert rolled["container"] == other.id
+    assert made == [other.log]
 
 
 def _roll_error(node: Running) -> int:

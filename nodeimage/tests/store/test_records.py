@@ -41,14 +41,18 @@ from headrace.store.records import (
     set_draining,
     set_full,
     set_stopping,
+    take_node_id,
     volumes,
 )
 
 
-def register(store: ClusterStore, *, node_id: int | None = None, format: uuid.UUID | None = None) -> NodeRecord:
+def register(
+    store: ClusterStore, *, node_id: int | None = None, format: uuid.UUID | None = None, new: bool = False
+) -> NodeRecord:
     return register_node(
         store,
-        node_id=None if node_id is None else NodeId(node_id),
+        node_id=take_node_id(store) if node_id is None else NodeId(node_id),
+        new=node_id is None or new,
         format=format or uuid.uuid4(),
         run=uuid.uuid4(),
         host="127.0.0.1",
@@ -78,9 +82,13 @@ def test_new_folders_get_new_ids_and_known_ones_keep_theirs(store: ClusterStore)
     assert nodes(store) == [again, second]
 
 
-def test_a_node_that_crashed_before_it_kept_its_id_finds_it_by_its_format(store: ClusterStore) -> None:
-    format = uuid.uuid4()
-    assert register(store, format=format).node_id == register(store, format=format).node_id
+def test_who_registers_anew_for_want_of_an_answer_is_the_same_node(store: ClusterStore) -> None:
+    format, own = uuid.uuid4(), take_node_id(store)
+    for _ in range(2):
+        assert register(store, node_id=own, format=format, new=True).node_id == own
+    assert [node.node_id for node in nodes(store)] == [own]
+    with pytest.raises(FolderRefused, match="another folder"):
+        register(store, node_id=own, new=True)
 
 
 def test_node_ids_are_never_reused(store: ClusterStore) -> None:

@@ -3,13 +3,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
+from store_files import checkpointed, overwrite
 
 from headrace.errors import FolderRefused
 from headrace.store.protocol import StoreUnavailable, VersionConflict, Versioned
@@ -178,6 +179,26 @@ def test_another_programs_database_and_a_newer_format_are_refused(tmp_path: Path
     newer.close()
     with pytest.raises(FolderRefused, match="newer headrace"):
         SqliteStore(tmp_path / "newer.sqlite")
+
+
+def test_a_file_that_was_overwritten_is_away_until_it_is_put_back(tmp_path: Path, store: SqliteStore) -> None:
+    version = store.put("k", b"v", None)
+    path = tmp_path / "cluster.sqlite"
+    kept = checkpointed(path)
+    overwrite(path, b"this is no database".ljust(len(kept)))
+    calls: list[Callable[[], object]] = [
+        lambda: store.watch("", since=0, timeout_s=0),
+        lambda: store.get("k"),
+        lambda: store.list(""),
+        lambda: store.put("k", b"w", version),
+        lambda: store.delete("k", version),
+    ]
+    for call in calls:
+        with pytest.raises(StoreUnavailable):
+            call()
+    overwrite(path, kept)
+    assert [each.key for each in store.watch("", since=0, timeout_s=0).records] == ["k"]
+    store.put("k", b"w", version)
 
 
 def test_a_folder_that_is_missing_is_reported_as_unavailable(tmp_path: Path) -> None:

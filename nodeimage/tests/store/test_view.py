@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_files import checkpointed, overwrite
+from structlog.testing import capture_logs
 
 from headrace.ids import ContainerId, NodeId
 from headrace.store import container_records, records
@@ -32,7 +34,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def register(store: ClusterStore) -> records.NodeRecord:
     return records.register_node(
-        store, node_id=None, format=uuid.uuid4(), run=uuid.uuid4(), host="127.0.0.1", port=1, peer_port=2
+        store,
+        node_id=records.take_node_id(store),
+        new=True,
+        format=uuid.uuid4(),
+        run=uuid.uuid4(),
+        host="127.0.0.1",
+        port=1,
+        peer_port=2,
     )
 
 
@@ -137,6 +146,28 @@ async def test_a_view_waits_for_a_store_that_is_away_and_stays_when_it_goes(stor
     assert view.nodes == {node.node_id: node}
     slow.away = False
     await until(lambda: view.reachable_at > reached)
+    await view.close()
+
+
+async def test_a_view_goes_on_when_a_file_that_was_overwritten_is_put_back(
+    tmp_path: Path, sqlite_store: ClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.store.view.AGAIN_S", 0.01)
+    view = ClusterView(sqlite_store)
+    await view.start()
+    path = tmp_path / "cluster.sqlite"
+    kept = await asyncio.to_thread(checkpointed, path)
+    with capture_logs() as logs:
+        overwrite(path, b"this is no database".ljust(len(kept)))
+        view.refresh()
+        await until(lambda: any("does not answer" in each["event"] for each in logs))
+        overwrite(path, kept)
+        await until(lambda: any("answers again" in each["event"] for each in logs))
+    node = register(sqlite_store)
+    await until(lambda: node.node_id in view.nodes)
+    records.remove_node(sqlite_store, node.node_id)
+    view.refresh()
+    await until(lambda: not view.nodes)
     await view.close()
 
 

@@ -53,6 +53,8 @@ class ToyApi:
         """So many answers to writes are lost: they take place."""
         self.late = 0
         """So many writes take place only when `land` is called; their connections end at once."""
+        self.loses = ""
+        """What the path of a write must have, to be late or without an answer."""
         self.bookmarks_s = 60.0
         self.end_watches_s = 3600.0
         self.calls: list[tuple[str, str]] = []
@@ -175,12 +177,13 @@ class ToyApi:
         if params.get("watch"):
             return await self._watch(request, path, params)
         body = json.loads(await request.read() or b"null")
-        if request.method != "GET" and self.late:
+        loses = request.method != "GET" and self.loses in path
+        if loses and self.late:
             self.late -= 1
             self._late.append(lambda: self._act(request.method, path, params, body))
             return _broken(request)
         answer = self._act(request.method, path, params, body)
-        if request.method != "GET" and self.swallow:
+        if loses and self.swallow:
             self.swallow -= 1
             return _broken(request)
         return answer

@@ -236,7 +236,8 @@ class Links(Kind[LinkSpec]):
         changes = {name: value for name, value in asked.fields.items() if name in shown and shown[name] != value}
         noted = (body.get("status") or {}).get("credentialsVersion", "")
         known = self._sent.get(body["metadata"]["uid"], noted)
-        if known != asked.version or sorted(asked.credentials) != sorted(shown.get("credentials") or []):
+        again = "source" in changes and bool(asked.credentials)  # those kept are sent to no new address
+        if again or known != asked.version or sorted(asked.credentials) != sorted(shown.get("credentials") or []):
             changes["credentials"] = dict(asked.credentials)
         if not changes:
             self._note_sent(body, asked)

@@ -36,8 +36,6 @@ LAST_BATCH_S: Final = 10.0
 GROUP: Final = "demo-spark"
 PART: Final = "windows.parquet"
 DETECTION: Final = Detection(history=30, warm_up=5, threshold=8.0, persistence=2)
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
-"""For a program of two minutes: the thorough compiler would take the cores that the queries need."""
 READING_FIELDS: Final = "time LONG, sensor STRING, value DOUBLE, sequence LONG"
 
 
@@ -216,7 +214,7 @@ def main() -> None:
     asked = parser.parse_args()
     orders = Orders()
     say(SparkReport("starting Java"))
-    from headrace_spark.session import build_session
+    from headrace_spark.session import SHORT_LIVED, build_session
 
     spark = build_session(
         "headrace-demo",
@@ -225,7 +223,7 @@ def main() -> None:
             "spark.sql.warehouse.dir": str(asked.scratch / "warehouse"),
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+            **SHORT_LIVED,
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
         },
     )

@@ -98,7 +98,7 @@ class GroupHost(Protocol):
         """Call on the loop at this monotonic time."""
         ...
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None], /) -> Any:
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], /) -> Any:
         """An asyncio task that the broker owns, and awaits before it closes."""
         ...
 
@@ -132,6 +132,10 @@ class CoordinationHost(GroupHost, Protocol):
     @property
     def leads_catalog_soon(self) -> bool:
         """The cluster wants this node to lead the catalog's container, which it may not yet do."""
+        ...
+
+    async def coordinator_by(self, node_id: NodeId, /) -> NodeId | None:
+        """Whom a node names as the coordinator; itself where it says nothing."""
         ...
 
     def address(self, node_id: NodeId, session: Any, /) -> NodeAddress | None:

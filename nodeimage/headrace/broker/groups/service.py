@@ -151,6 +151,8 @@ class GroupService:
                 here=True,
             )
         except HeadraceError as error:
+            if error.code is Code.MESSAGE_TOO_LARGE:
+                return [Code.INVALID_COMMIT_OFFSET_SIZE] * len(cursors)
             return [self._refusal(error, "commit", group_id)] * len(cursors)
         self._coordinator.committed(group_id)
         return codes

@@ -9,12 +9,16 @@ Taking over means: all that earlier primaries committed is known to be committed
 is applied here. From then on cursors and generations read from the tables are the newest there are. The service of an
 epoch is never that of another: what it held in memory is in the catalog, or was never promised.
 
+Clients that look for the coordinator are told of it once it says itself that it is: what this node knows may be old,
+and a client that comes to the wrong one twice gives up what it commits (librdkafka), and its program has an error.
+
 A coordinator that is out of touch with its followers may have been replaced without knowing it: it answers nobody
 (invariant 16). The loop thread's own.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -24,6 +28,7 @@ from headrace.broker.groups.host import CoordinationHost
 from headrace.broker.groups.service import GroupService
 from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import NodeId
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +37,9 @@ WAIT_S: Final = 5.0
 ROUND_S: Final = 5.0
 """How long one look at the container lasts, while it does not serve."""
 RETRY_S: Final = 0.2
+FIND_S: Final = 1.0
+"""How long a client that looks for the coordinator waits until there is one."""
+ASK_AGAIN_S: Final = 0.1
 
 
 class Coordination:
@@ -44,6 +52,7 @@ class Coordination:
         self._container: Container | None = None
         self._taking_over: asyncio.Task[None] | None = None
         self._service: GroupService | None = None
+        self._finding: asyncio.Task[NodeId | None] | None = None
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -58,6 +67,35 @@ class Coordination:
     def elsewhere(self) -> bool:
         """Another node coordinates, and this one is not about to."""
         return self._container is None and not self._host.leads_catalog_soon
+
+    @property
+    def named(self) -> NodeId | None:
+        """The node that coordinates, as far as is known here; this one only if it does, or is about to."""
+        if self._host.leads_catalog_soon or self._container is not None:
+            return None if self._closed else NodeId(self._host.node_id)
+        return self._host.coordinator
+
+    async def find(self) -> NodeId | None:
+        """The node that coordinates, as it says itself, or as is known here where it says nothing; None: there is none
+        within FIND_S."""
+        if self._finding is None or self._finding.done():
+            self._finding = self._host.spawn(self._find())
+        return await asyncio.shield(self._finding)
+
+    async def _find(self) -> NodeId | None:
+        try:
+            async with asyncio.timeout(FIND_S):
+                while (named := self._host.coordinator) is not None:
+                    told = await self._host.coordinator_by(named)
+                    if told is not None and (told == named or await self._host.coordinator_by(told) == told):
+                        return told
+                    self._changed.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(ASK_AGAIN_S):
+                            await self._changed.wait()
+        except TimeoutError:
+            pass
+        return None
 
     async def service(self) -> GroupService:
         """The service, once it is here.

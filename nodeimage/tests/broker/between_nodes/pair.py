@@ -106,9 +106,8 @@ class Pair:
         await until(lambda: container in to.containers)
 
     @contextlib.asynccontextmanager
-    async def lagging(self, container: ContainerId) -> AsyncIterator[Broker]:
-        """The follower of a container gets nothing more, and is let go; afterwards it leads, as an operator chose
-        (invariant 15): what the other wrote meanwhile is lost. Yields the follower's node."""
+    async def follows_nothing(self, container: ContainerId) -> AsyncIterator[tuple[Broker, LocalReplica]]:
+        """The follower of a container gets nothing more, and is let go. Yields its node, and its replica."""
         leader, other = sorted(self.nodes, key=lambda node: container not in node.broker.containers)
         await until(lambda: _in_sync(leader.broker, container) == 2)
         replicas = other.broker.cluster.replicas
@@ -125,30 +124,41 @@ class Pair:
         await until(lambda: replica.committed == leader.broker.containers[container].committed)
         await replica.stop()
         await until(lambda: _in_sync(leader.broker, container) == 1)
-        yield other.broker
-        own = (other.broker.node_id, uuid.UUID(replica.format))
-        await other.store(
-            lambda store: container_records.change_container(
-                store,
-                container,
-                lambda now: structs.replace(
-                    now,
-                    primary=own[0],
-                    epoch=Epoch(now.epoch + 1),
-                    in_sync=(own,),
-                    recovered=now.recovered + 1,
-                    recovered_epoch=Epoch(now.epoch + 1),
-                ),
-            )
-        )
-        for node in self.nodes:
-            node.view.refresh()
-        await until(lambda: container in other.broker.containers and other.broker.containers[container].serves)
-        await until(lambda: container not in leader.broker.containers)
+        yield other.broker, replica
         replicas._follow = follow  # type: ignore[method-assign]
+        record = other.broker.cluster.record(container)
+        if record is not None and record.primary != other.broker.node_id:
+            await follow(record, replica)
+
+    @contextlib.asynccontextmanager
+    async def lagging(self, container: ContainerId) -> AsyncIterator[Broker]:
+        """The follower of a container gets nothing more, and is let go; afterwards it leads, as an operator chose
+        (invariant 15): what the other wrote meanwhile is lost. Yields the follower's node."""
+        leader = next(node for node in self.nodes if container in node.broker.containers)
+        async with self.follows_nothing(container) as (other, replica):
+            yield other
+            own = (other.node_id, uuid.UUID(replica.format))
+            await self.nodes[0].store(
+                lambda store: container_records.change_container(
+                    store,
+                    container,
+                    lambda now: structs.replace(
+                        now,
+                        primary=own[0],
+                        epoch=Epoch(now.epoch + 1),
+                        in_sync=(own,),
+                        recovered=now.recovered + 1,
+                        recovered_epoch=Epoch(now.epoch + 1),
+                    ),
+                )
+            )
+            for node in self.nodes:
+                node.view.refresh()
+            await until(lambda: container in other.containers and other.containers[container].serves)
+            await until(lambda: container not in leader.broker.containers)
         if container == leader.broker.space.catalog_id:  # its tables have what the log lost, until they are replaced
             await until(lambda: _in_sync(leader.broker, container) == 2)
-            await leader.broker.catalog.wait_applied(other.broker.catalog.applied)
+            await leader.broker.catalog.wait_applied(other.catalog.applied)
 
     async def chain(self, broker: Broker, name: str) -> list[PartitionletRow]:
         topic = await self.topic(broker, name)

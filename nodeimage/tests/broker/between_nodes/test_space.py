@@ -1,6 +1,8 @@
 """The disk space of replicas that follow: given back by each node on its own, without losing what only they have."""
 
 import asyncio
+import contextlib
+import uuid
 
 import pytest
 from pair import Pair, Start, append, read, until
@@ -9,6 +11,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
 from headrace.catalog.commands import AlterTopic, LogStart, SetLogStart
 from headrace.container.local_replica import LocalReplica
+from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Offset
 from headrace.log.frames import FrameType
 
@@ -27,6 +30,11 @@ def replica(broker: Broker, container: ContainerId) -> LocalReplica:
     found = broker.cluster.replicas.replica(container)
     assert found is not None
     return found
+
+
+def in_sync(broker: Broker, follower: LocalReplica, container: ContainerId) -> bool:
+    record = broker.cluster.record(container)
+    return record is not None and uuid.UUID(follower.format) in {each for _, each in record.in_sync}
 
 
 async def same(pair: Pair, partition: Partition) -> None:
@@ -159,3 +167,62 @@ async def test_scrub_reads_the_replicas_that_follow_too(start: Start) -> None:
     assert status["containers_done"] == 3
     (finding,) = status["findings"]  # type: ignore[misc]
     assert finding.startswith(f"container {partition.container.id}:")
+
+
+@pytest.mark.parametrize("lost", ["all", "the end"])
+async def test_no_offset_is_given_again_where_records_have_expired_and_the_next_leader_is_behind_the_catalog(
+    start: Start, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr("headrace.broker.chunk_closing.WORTH_CLOSING", 100_000)
+    monkeypatch.setattr("headrace.broker.partitions.SERVES_S", 0.5)
+    monkeypatch.setattr("headrace.container.feed.KEPT_BYTES", 0)  # what is fetched comes from the files
+    pair = await start(2)
+    kept = await pair.create("kept")
+    partition = await pair.create("again")
+    for _ in range(12):
+        await append(partition, bytes(110_000))
+    await append(kept, b"a record that stays")
+    await same(pair, partition)
+    container = partition.container
+    topic = await pair.topic(pair.second, "again")
+    follower = replica(pair.second, container.id)
+    async with pair.second.catalog._applier._turn:  # what is committed from now on is applied there later
+        async with pair.follows_nothing(container.id) if lost == "the end" else contextlib.nullcontext():
+            for _ in range(12):
+                await append(partition, bytes(110_000))
+            end = partition.high_watermark
+            await pair.first.catalog.submit(SetLogStart(items=[LogStart(partition.topic_id, 0, end)]))
+            await until(lambda: container.log.load(partition.open).next_offset is None)
+            await until(lambda: pair.first.space.freed_bytes > 2 << 20)
+        format_before = follower.format
+        if lost == "all":
+            pair.second.cluster.replicas.damaged(container.id)  # fetched anew, from what the leader has left
+            await until(lambda: follower.format != format_before)
+        await until(lambda: in_sync(pair.first, follower, container.id))
+        assert (follower.log.load(partition.open).next_offset or 0) < end
+        await pair.hand_over(container.id, pair.second)
+        with pytest.raises(KafkaError) as behind:
+            await pair.second.partitions.leader(topic, 0)
+        assert behind.value.code == Code.LEADER_NOT_AVAILABLE
+    promoted = await pair.partition(pair.second, "again")
+    assert (promoted.next_offset, promoted.log_start) == (end, end)
+    await append(promoted, b"next")
+    assert await read(pair.second, promoted, end) == [(end, b"next")]
+
+
+async def test_who_has_followed_without_a_gap_need_not_wait_for_the_catalog(start: Start) -> None:
+    pair = await start(2)
+    partition = await pair.create("certain")
+    await pair.create("other")
+    await same(pair, partition)
+    topic, other = [await pair.topic(pair.second, name) for name in ("certain", "other")]
+    async with pair.second.catalog._applier._turn:
+        await pair.hand_over(partition.container.id, pair.second)
+        promoted = await pair.second.partitions.leader(topic, 0)
+        # But for rows that were replaced since, as when a catalog is fetched anew: they may be older than they were.
+        pair.second.partitions.rows_replaced()
+        with pytest.raises(KafkaError) as behind:
+            await pair.second.partitions.leader(other, 0)
+        assert behind.value.code == Code.LEADER_NOT_AVAILABLE
+    assert promoted.high_watermark == 2
+    assert (await pair.partition(pair.second, "other")).high_watermark == 2

@@ -15,11 +15,12 @@ from headrace.broker import offset_apis, replica_reads
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
 from headrace.broker.roll_frames import Open
-from headrace.catalog.commands import RollIntent, RollTarget
+from headrace.catalog.commands import CommitCursors, Cursor, HomeChange, RollIntent, RollTarget, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.container import Container
 from headrace.errors import Code, CorruptLog, KafkaError
-from headrace.ids import ContainerId, Millis, Offset
+from headrace.ids import ContainerId, Home, LeaderEpoch, Millis, Offset
+from headrace.log.frames import FrameType
 
 Shape = list[tuple[int, int, int]]
 
@@ -249,14 +250,20 @@ async def test_a_roll_whose_seal_was_lost_begins_its_target_where_it_ends_now(st
         await append(partition, b"d", producer=77, sequence=1)
         rolling = asyncio.ensure_future(pair.first.rolls.roll(partition, to=target.id))
         await opened.wait()
+        (intended,) = await pair.first.catalog.query(lambda reader: reader.intended())
     rolling.cancel()
     pair.first.catalog.submit = submit  # type: ignore[method-assign]
-    await chain_is(pair, pair.second, "intended", [(SEALED, 0, 3), (OPEN, 3, -1)])
     moved = await pair.partition(pair.second, "intended")
+    async with asyncio.timeout(10):
+        while moved.home != Home(1, pair.first.node.cluster_id):  # it is rolled once more, for its home is taken anew
+            moved = await pair.partition(pair.second, "intended")
+            await asyncio.sleep(0.005)
+    await chain_is(pair, pair.second, "intended", [(SEALED, 0, 3), (OPEN, 3, -1)])
     assert [known.batches[-1].last_sequence for _, known in moved.producers.items()] == [0]
     next_batch(moved, sequence=2)
-    frames = await asyncio.to_thread(lambda: list(target.log.controls_of(moved.open)))
-    payloads = [msgspec.msgpack.decode(each.payload, type=list[Open])[0] for each in frames]
+    frames = await asyncio.to_thread(lambda: list(target.log.controls_of(intended.id)))
+    opens = [each for each in frames if each.type == FrameType.OPEN]  # not the seal of the second roll
+    payloads = [msgspec.msgpack.decode(each.payload, type=list[Open])[0] for each in opens]
     assert [each.first for each in payloads] == [4, 3]
     await append(moved, b"e", producer=77, sequence=2)
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"e")]
@@ -293,7 +300,44 @@ async def test_clients_go_on_when_what_they_wrote_and_committed_was_lost(start: 
         await asyncio.to_thread(send, b"lost", b"too")
         assert await asyncio.to_thread(consume, b"too") == [b"a", b"b", b"c", b"d", b"lost", b"too"]
     await asyncio.to_thread(send, b"e")
-    assert await asyncio.to_thread(consume, b"e") == [b"a", b"b", b"c", b"d", b"e"]
+    assert await asyncio.to_thread(consume, b"e") == [b"e"], "it goes on where what it had read was lost"
+
+
+async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start) -> None:
+    """From the end on what is written here is another history than what copies in other clusters may have."""
+    pair = await start(2)
+    partition = await pair.create("lost")
+    own = pair.first.node.cluster_id
+    foreign = await pair.create("copy")
+    home = Home(1, "elsewhere")
+    await pair.first.catalog.submit(SetHome([HomeChange(foreign.topic_id, *home)]))
+    whole = await pair.create("whole")
+    await pair.first.rolls.roll(whole, to=pair.led(pair.second).id)
+    async with pair.lagging(partition.container.id):
+        await append(partition, b"c", b"d")
+        cursor = Cursor(partition.topic_id, 0, Offset(4), LeaderEpoch(-1), "")
+        await pair.first.catalog.submit(CommitCursors("g", -1, "", [cursor], Millis(1)))
+
+    async def homes(broker: Broker) -> list[Home | None]:
+        rows = [await pair.topic(broker, name) for name in ("lost", "copy", "whole")]
+        return [each.row.home for each in rows]
+
+    moved = await pair.partition(pair.second, "lost")
+    await until(lambda: moved.home == Home(1, own))
+    assert await homes(pair.second) == [Home(1, own), home, None]
+    moved = await pair.partition(pair.second, "lost")
+    assert moved.home_start == 2
+    (cursor_row,) = await pair.second.catalog.query(lambda reader: reader.cursors("g"))
+    assert cursor_row.offset == 2, "the group has not read what comes there now"
+    await append(moved, b"e")
+    assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (2, b"e")]
+    await chain_is(pair, pair.second, "lost", [(SEALED, 0, 2), (OPEN, 2, -1)])
+    for broker in (pair.first, pair.second):  # who leads next looks again
+        await until(lambda: all(len(record.in_sync) == 2 for record in pair.first.cluster.open_data()))
+        await pair.hand_over(partition.container.id, broker)
+        led = broker.containers[partition.container.id]
+        await broker.unclean._look_at(led)
+        assert await homes(broker) == [Home(1, own), home, None]
 
 
 # --- the catalog

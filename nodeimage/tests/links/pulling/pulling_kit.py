@@ -12,6 +12,7 @@ from headrace.broker.broker import Broker, NodeSettings
 from headrace.broker.topic import Topic
 from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.errors import Code
+from headrace.links.choosing import Share
 from headrace.links.puller import Puller
 from headrace.links.source import TopicPartition
 from headrace.node import Options
@@ -50,7 +51,7 @@ class Pulling:
         options = {
             "name": f"link-{len(self.made)}",
             "stream": STREAM,
-            "patience": lambda _topic, _at: 0.0,
+            "share": lambda _topic, _at: Share(),
         } | options
         puller = Puller(self.broker, source=source, randomness=lambda: 0.0, **options)
         self.made.append(puller)

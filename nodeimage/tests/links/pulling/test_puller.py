@@ -12,6 +12,7 @@ from headrace.broker.topic import Topic
 from headrace.catalog.commands import DeleteTopics
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, NodeId
+from headrace.links import appending
 from headrace.links.errors import SourceRefuses, SourceUnreachable
 from headrace.links.figures import CAUGHT_UP, CONNECTING, FAILED, PAUSED, figures
 from headrace.links.limits import Limits
@@ -135,6 +136,20 @@ async def test_a_corrupt_batch_is_refused_with_all_behind_it_and_tried_again(
     assert [record.value for record in await copies.records(at)] == [b"a", b"b", b"c"]
 
 
+async def test_a_batch_that_is_too_long_to_be_replicated_is_refused(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appending, "MOST_PAYLOAD_BYTES", 1_000)
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    source.produce(at, b"a")
+    source.produce(at, bytes(1_000))
+    puller = pull(source, limits=Limits(first_pause_s=0.02))
+    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
+    assert "1000 are taken at most" in puller.state.pulls.all[at].reason
+    assert copies.end(at) == 1
+
+
 @pytest.mark.parametrize("delta", [-1, 1 << 30])
 async def test_offsets_that_cannot_be_are_refused(
     target: Broker, source: PlayedSource, pull: Pulling, copies: Copies, delta: int
@@ -246,6 +261,29 @@ async def test_a_paused_link_pulls_nothing_and_goes_on_where_it_was(
     puller.resume()
     await until(lambda: copies.end(at) == 2)
     assert source.fetched[at] == 2
+
+
+async def test_what_had_come_when_a_link_was_paused_is_appended_and_nothing_more_is_fetched(
+    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+) -> None:
+    (at,) = source.topic("t", ID)
+    await copy(target, "t", [at])
+    for _ in range(3):
+        source.produce(at, b"x" * 1000)
+    puller = pull(source, limits=Limits(partition_bytes=1000, fetch_bytes=1000))
+
+    def is_paused_as_it_comes(_wanted: object) -> None:
+        asyncio.get_running_loop().call_soon(puller.pause)
+
+    source.before_fetch = is_paused_as_it_comes
+    await until(lambda: copies.end(at) == 1 and puller.state.fetching.budget.held == 0)
+    await until(lambda: not puller._appends and not puller._tasks and not puller._due)
+    assert shown(puller) == PAUSED
+    assert source.calls.count("fetch") == 1
+    source.before_fetch = lambda _wanted: None
+    puller.resume()
+    await until(lambda: copies.end(at) == 3)
+    assert source.fetched[at] == 3
 
 
 async def test_a_link_that_is_closed_in_mid_copy_and_made_again_goes_on(

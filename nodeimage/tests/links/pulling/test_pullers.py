@@ -23,6 +23,7 @@ from headrace.catalog.rows import PAUSED, RUNNING, LinkRow
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Offset
 from headrace.links import choosing, pullers
+from headrace.links.choosing import Share
 from headrace.links.errors import SourceUnreachable
 from headrace.links.figures import CAUGHT_UP
 from headrace.links.figures import PAUSED as SHOWN_PAUSED
@@ -39,7 +40,7 @@ class Links:
         self.broker = broker
         self.sources: dict[str, PlayedSource] = {}
         self.opened: list[str] = []
-        self.refuses: KafkaError | None = None
+        self.refuses: Exception | None = None
         self.pullers = Pullers(broker, open_source=self.open)
 
     def open(self, link: LinkRow) -> Source:
@@ -166,8 +167,8 @@ async def test_what_a_home_that_moves_here_lacks_is_asked_of_all_links_since_the
     (topic,) = await links.broker.topics.resolve_ids([ID])
     assert isinstance(topic, Topic)
     assert topic.home == Home(1, own)
-    assert links.pullers._patience("z-former", topic, 0) == 0
-    assert links.pullers._patience("a-mirror", topic, 0) == 0
+    assert links.pullers._share("z-former", topic, 0) == Share(chosen=False)
+    assert links.pullers._share("a-mirror", topic, 0) == Share()
 
 
 async def test_what_the_first_of_two_links_that_lead_elsewhere_does_not_bring_the_other_does(
@@ -291,6 +292,31 @@ async def test_a_link_that_cannot_be_opened_says_why_and_is_tried_again(
     links.refuses = None
     await until(lambda: copies.end(at) == 1)
     assert links.pullers.failed == {}
+
+
+async def test_a_fault_of_ours_with_one_link_does_not_end_the_following_of_all(
+    links: Links, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pullers, "AGAIN_S", 0.01)
+    source = links.source("a")
+    await links.put("a")
+    await until(lambda: links.state("a") == CAUGHT_UP)
+    puller = links.pullers.puller("a")
+    assert puller is not None
+    paused: list[str] = []
+    pause = puller.pause
+
+    def fails_first() -> None:
+        paused.append("a")
+        if len(paused) == 1:
+            raise KeyError(7)
+        pause()
+
+    monkeypatch.setattr(puller, "pause", fails_first)
+    await links.broker.catalog.submit(SetLinkState("a", PAUSED))
+    await until(lambda: links.state("a") == SHOWN_PAUSED)
+    await links.broker.catalog.submit(DeleteLink("a"))
+    await until(lambda: source.closed)
 
 
 async def test_what_is_led_here_from_now_on_is_pulled_here(links: Links, copies: Copies) -> None:

@@ -266,7 +266,7 @@ async def test_no_more_than_the_limit_waits_and_the_rest_is_not_started(
     most = 0
     try:
         answers = [asyncio.ensure_future(written(copy, value, client=client)) for value in values]
-        await until(lambda: forwarding.full)
+        await until(lambda: forwarding.full and any(each.parked for each in copy.broker.connections))
         session = next(each for each in copy.broker.connections if each.parked)
         most = forwarding.waiting_bytes
         network.heal()

@@ -14,6 +14,7 @@ from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, PutLink, 
 from headrace.catalog.link_commands import LinkConfig
 from headrace.errors import Code
 from headrace.ids import Home, LeaderEpoch, Millis, Offset
+from headrace.links import keeper as keeper_module
 from headrace.links.keeper import Keeper
 from headrace.links.settling import Settler, Unsettled
 
@@ -34,6 +35,15 @@ async def kept(south: OneNode, north: FakeSource, **config: object) -> AsyncIter
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+
+
+async def taken_home(south: OneNode, name: str) -> bytes:
+    """Let the topic's home be here from now on; its id."""
+    row = await south.row(name)
+    assert row is not None
+    change = HomeChange(topic_id=row.topic_id, counter=1, cluster=south.cluster_id, lists=None)
+    assert await south.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+    return row.topic_id
 
 
 async def test_topics_are_made_as_copies_with_their_ids_and_follow(south: OneNode, north: FakeSource) -> None:
@@ -108,6 +118,22 @@ async def test_calls_that_fail_are_made_again_and_their_work_is_done(
         await until(lambda: _exists(south, "late"))
         north.commit("g", topic, 0)
         await until(lambda: _is_at(south, 0))
+
+
+async def test_what_is_refused_is_told_while_all_topics_are_looked_at_again(south: OneNode, north: FakeSource) -> None:
+    await south.append("mine", b"a")
+    other = north.put("mine")
+    async with kept(south, north) as keeper:
+        await keeper.swept.wait()
+        assert set(keeper.refused) == {"mine"}
+        north.fail_at["topics"] = 1_000_000
+        keeper.look_at_all()
+        await until(lambda: keeper.last_error is not None)
+        assert set(keeper.refused) == {"mine"}
+        del north.listed[other.topic_id]  # the feed does not tell of it
+        north.fail_at["topics"] = 0
+        keeper.look_at_all()
+        await until(lambda: not keeper.refused)
 
 
 async def _exists(south: OneNode, name: str) -> bool:
@@ -325,13 +351,47 @@ async def test_set_home_of_ours_is_told_to_the_source_when_it_is_settled(
     north.put("t")
     async with kept(south, north) as keeper:
         await until(lambda: _exists(south, "t"))
-        row = await south.row("t")
-        assert row is not None
-        change = HomeChange(topic_id=row.topic_id, counter=1, cluster=south.cluster_id, lists=None)
-        assert await south.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+        topic_id = await taken_home(south, "t")
         asked = north.calls.get("topics_by_id", 0)
-        keeper.changed_here([row.topic_id])
+        keeper.changed_here([topic_id])
         await until(lambda: north.calls.get("topics_by_id", 0) > asked + 1)
         assert north.announced == [], "its partition is not settled yet"
         settling.set()
         await until(lambda: [item.home for item in north.announced] == [Home(1, south.cluster_id)])
+
+
+async def test_a_source_that_knows_nothing_of_homes_is_told_of_one_only_once(
+    south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north.put("t")
+    other = north.put("u")
+
+    async def announce(items: Any, **_told: Any) -> list[tuple[Code, str]]:
+        north._call("announce")
+        return [(Code.UNSUPPORTED_VERSION, "it cannot follow")] * len(items)
+
+    monkeypatch.setattr(north, "announce", announce)
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "u"))
+        topic_id = await taken_home(south, "t")
+        keeper.changed_here([topic_id])
+        await until(lambda: north.calls.get("announce", 0) > 0 and not keeper._due)
+        await until(lambda: topic_id not in keeper._later)
+        asked = north.calls["topics_by_id"]
+        keeper.changed_here([other.topic_id])
+        await until(lambda: north.calls["topics_by_id"] > asked)
+        assert topic_id not in keeper._tries
+
+
+async def test_what_cannot_be_done_for_hours_is_still_looked_at(
+    south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "LONGEST_AGAIN_S", 0.01)
+    topic = north.put("t", home=(1, "north"), history=[(1, "north", 0)])
+    north.unsettled.add(topic.topic_id)
+    async with kept(south, north) as keeper:
+        await until(lambda: topic.topic_id in keeper._tries)
+        keeper._tries[topic.topic_id] = 1_100
+        await until(lambda: keeper._tries[topic.topic_id] > 1_102)
+        north.unsettled.clear()
+        await until(lambda: _exists(south, "t"))

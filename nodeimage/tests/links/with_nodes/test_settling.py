@@ -11,11 +11,13 @@ from crc32c import crc32c
 from one_node import Committed, OneNode, until
 
 from headrace.broker.broker import Broker
+from headrace.broker.partition import Partition
 from headrace.catalog.commands import CreateTopics, HomeChange, LogStart, NewTopic, SetHome, SetLogStart
 from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Home, Millis, Offset
-from headrace.links import settling
+from headrace.links import setting_aside, settling
+from headrace.links.setting_aside import append_once
 from headrace.links.settling import Settler
 from headrace.wire.batch import build_batch, read_batch
 
@@ -70,6 +72,13 @@ async def settles(south: OneNode, name: str, home: tuple[int, str]) -> None:
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+
+
+async def produced(leader: Partition, batch: bytearray) -> None:
+    """Have a client's batch stored, whatever it holds."""
+    waiting = Committed()
+    leader.append(memoryview(batch), read_batch(batch), append_time=None, now=0, request=waiting)
+    await waiting.future
 
 
 async def test_a_home_taken_by_force_begins_where_each_partition_ends(south: OneNode, settler: Settler) -> None:
@@ -151,8 +160,6 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
     if step == "before_roll":
         monkeypatch.setattr(settling, "keep_aside", crashing)
     else:
-        from headrace.links import setting_aside
-
         real_append = setting_aside._append
 
         async def append(*arguments: object) -> None:
@@ -212,13 +219,72 @@ async def test_what_clients_write_to_the_diverged_topic_stands_in_for_nothing_an
     claims[22] = 4  # zstd
     claims[17:21] = crc32c(bytes(claims[21:])).to_bytes(4, "big")
     for batch in (build_batch([(1, None, b"b", place)]), claims):
-        waiting = Committed()
-        leader.append(memoryview(batch), read_batch(batch), append_time=None, now=0, request=waiting)
-        await waiting.future
+        await produced(leader, batch)
     await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
     await settles(south, "t", (1, "north"))
     assert await south.values("t") == [b"a"]
     assert leader.high_watermark == 3, "it is set aside"
+
+
+async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_holds_nothing_up(
+    south: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Produce looks at the header and the CRC, clients may pack anything."""
+    await south.append("t", b"a")
+    leader = await south.partition("t")
+    claims = bytearray(build_batch([(1, None, b"b", []), (1, None, b"c", [])]))
+    claims[22] = 4  # zstd, which it is not
+    claims[17:21] = crc32c(bytes(claims[21:])).to_bytes(4, "big")
+    await produced(leader, claims)
+    stored = bytes(claims)  # stamped
+    await south.append("t", b"d")
+    token = bytearray(build_batch([(1, None, b"x", [])], producer_id=-9, producer_epoch=0, base_sequence=0))
+    token[22] = 4  # of a client, in the topic that is looked through for what is there already
+    token[17:21] = crc32c(bytes(token[21:])).to_bytes(4, "big")
+    await south.topic("t.diverged", create=True)
+    row = await south.row("t.diverged")
+    assert row is not None
+    await append_once(south.broker, row.topic_id, 0, token)
+    appended = setting_aside._append
+    crashed = 0
+
+    async def append(*arguments: Any) -> None:
+        nonlocal crashed
+        await appended(*arguments)
+        crashed += 1
+        if crashed == 1:
+            raise HeadraceError("the node ends here")
+
+    monkeypatch.setattr(setting_aside, "_append", append)
+    settler = Settler(south.broker)
+    await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
+    running = asyncio.create_task(settler.run())
+    await until(lambda: settled_for(south, "t", (1, "north")))
+    running.cancel()
+    aside = await south.partition("t.diverged")
+    assert aside.high_watermark == 3, "with the client's"
+    assert (await south.partition("t")).next_offset == 2
+    await south.broker.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(1))]))
+    await until(lambda: aside.log_start == 1)
+    raw, record = await south.records("t.diverged")
+    assert (raw.value, record.value) == (stored, b"d")
+    assert raw.headers[-2:] == [("headrace.raw", b"2"), ("headrace.part", b"1/1")]
+    assert settler.set_aside == 1, "the rest was before the crash"
+
+
+async def test_no_batch_that_could_not_be_replicated_is_appended_once(
+    south: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await south.append("t", b"a")
+    row = await south.row("t")
+    assert row is not None
+    batch = build_batch([(1, None, b"x", [])], producer_id=-9, producer_epoch=0, base_sequence=0)
+    monkeypatch.setattr(setting_aside, "MOST_PAYLOAD_BYTES", len(batch) - 1)
+    with pytest.raises(KafkaError) as refused:
+        await append_once(south.broker, row.topic_id, 0, batch)
+    assert refused.value.code == Code.MESSAGE_TOO_LARGE
+    monkeypatch.setattr(setting_aside, "MOST_PAYLOAD_BYTES", len(batch))
+    assert await append_once(south.broker, row.topic_id, 0, batch) == 1
 
 
 async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tried_again_soon(
@@ -239,6 +305,28 @@ async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tr
     await until(lambda: settled_for(south, "t", (1, "north")), timeout_s=settling.SWEEP_S / 2)
     assert failed
     assert [record.value for record in await south.records("t.diverged")] == [b"b"]
+
+
+async def test_a_fault_of_ours_holds_up_neither_other_partitions_nor_the_next_look(
+    south: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t", "other"):
+        await south.append(name, b"a")
+        await moved(south, name, (1, south.cluster_id), None)
+    left = {"_of": 1, "_settle": 1}
+    for name in left:
+        whole = getattr(Settler, name)
+
+        def faulty(self: Settler, *arguments: Any, name: str = name, whole: Any = whole) -> Any:
+            left[name] -= 1
+            if left[name] >= 0:
+                raise KeyError(name)
+            return whole(self, *arguments)
+
+        monkeypatch.setattr(Settler, name, faulty)
+    for name in ("t", "other"):
+        await settles(south, name, (1, south.cluster_id))
+    assert max(left.values()) < 0
 
 
 async def test_the_newest_of_several_homes_counts(south: OneNode, settler: Settler) -> None:

@@ -10,11 +10,14 @@ from one_node import OneNode, until
 from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, SetHome, SetLogStart
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Millis, Offset
-from headrace.links import moving, settling, topic_steps
+from headrace.links import links, moving, settling, topic_steps
 from headrace.links.errors import SourceUnreachable
+from headrace.links.headrace_source import HeadraceSource
+from headrace.links.keeper import Keeper
 from headrace.links.link_state import Phase
 from headrace.links.links import Links, LinkTold
 from headrace.links.moving import Moving
+from headrace.links.source import CursorPage
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 
@@ -53,6 +56,11 @@ async def home_is(cluster: OneNode, name: str, home: OneNode) -> bool:
     return row is not None and row.home is not None and row.home.cluster == home.cluster_id
 
 
+async def at(cluster: OneNode, offset: int) -> bool:
+    """Whether the cursor of group `g` in topic `t` is there."""
+    return await cluster.cursor("g", "t") == offset
+
+
 async def test_copies_follow_with_ids_offsets_and_cursors(south: OneNode, north: OneNode) -> None:
     await north.produce("t", b"a")
     await north.produce("t", b"b", b"c")
@@ -82,6 +90,24 @@ async def test_copies_follow_with_ids_offsets_and_cursors(south: OneNode, north:
     await until(caught_up)
     shown = await south.admin("link.show", name="l")
     assert (shown["lag_records"], shown["refused"], shown["diverged"], shown["last_error"]) == (0, [], [], None)
+
+
+async def test_a_fault_of_ours_ends_no_following_of_links(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_up, failed = Links._keep_up, asyncio.Event()
+
+    async def faulty(self: Links) -> None:
+        if self is south.node.links and not failed.is_set():
+            failed.set()
+            raise KeyError("a fault")
+        await keep_up(self)
+
+    monkeypatch.setattr(Links, "_keep_up", faulty)
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    assert failed.is_set()
 
 
 async def test_a_copy_takes_no_writes_and_names_its_home(south: OneNode, north: OneNode) -> None:
@@ -126,10 +152,7 @@ async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(so
     await north.commit("g", "t", 1, now=1_000)
     await linked(south, north)
 
-    async def at(offset: int) -> bool:
-        return await south.cursor("g", "t") == offset
-
-    await until(lambda: at(1))
+    await until(lambda: at(south, 1))
     (keeper,) = [held[1] for held in south.node.links._keepers.values()]
     keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     await north.commit("g", "t", 3, now=2_000)
@@ -138,7 +161,97 @@ async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(so
     assert (moved["moved"], moved["error"]) == (True, None)
     assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (3, 2)
     await south.commit("g", "t", 2, now=1_500)
-    assert await at(2), "what is committed at the home counts"
+    assert await at(south, 2), "what is committed at the home counts"
+
+
+async def test_a_former_home_whose_coordinator_is_not_ready_is_asked_for_cursors_again(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await north.produce("t", b"a", b"b")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a", b"b"]))
+    await north.commit("g", "t", 1)
+
+    await until(lambda: at(south, 1))
+    (keeper,) = [held[1] for held in south.node.links._keepers.values()]
+    keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    await north.commit("g", "t", 2)
+    asked: list[int] = []
+    cursors = HeadraceSource.cursors
+
+    async def loads(self: HeadraceSource, **page: Any) -> CursorPage:
+        asked.append(1)
+        if len(asked) < 4:
+            raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        return await cursors(self, **page)
+
+    monkeypatch.setattr(HeadraceSource, "cursors", loads)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert (moved["moved"], moved["error"]) == (True, None)
+    assert await at(south, 2)
+
+
+async def test_a_move_says_that_newest_cursors_did_not_come(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await north.produce("t", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+
+    async def loads(self: HeadraceSource, **_page: Any) -> CursorPage:
+        raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS, "group g is loading")
+
+    monkeypatch.setattr(HeadraceSource, "cursors", loads)
+    monkeypatch.setattr(moving, "CURSORS_S", 0.1)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert moved["moved"]
+    assert "group g is loading" in moved["error"]
+
+
+async def test_a_keeper_that_fails_is_begun_anew_however_long_its_source_takes_to_close(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "AGAIN_S", 0.01)
+    await north.produce("t", b"a")
+    run, close = Keeper.run, HeadraceSource.close
+    begun: list[Keeper] = []
+
+    async def fails_first(self: Keeper) -> None:
+        begun.append(self)
+        if len(begun) == 1:
+            raise RuntimeError("unforeseen")
+        await run(self)
+
+    async def slowly(self: HeadraceSource) -> None:
+        await asyncio.sleep(0.3)
+        await close(self)
+
+    monkeypatch.setattr(Keeper, "run", fails_first)
+    monkeypatch.setattr(HeadraceSource, "close", slowly)
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    assert len(begun) == 2
+
+
+async def test_a_group_that_had_read_what_diverged_goes_on_with_what_the_new_home_had_instead(
+    south: OneNode, north: OneNode
+) -> None:
+    await north.produce("t", b"a", b"b")
+    await north.commit("g", "t", 1, now=1_000)
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a", b"b"]))
+
+    await until(lambda: at(south, 1))
+    await paused(south)
+    await north.produce("t", b"lost-1", b"lost-2")
+    await north.commit("g", "t", 4, now=2_000)
+    await south.admin("home.move", stream="/s", topics=["t"], force=True)
+    await south.produce("t", b"c", b"d", b"e")
+    await south.admin("link.resume", name="l")
+    await until(lambda: has(north, "t", [b"a", b"b", b"c", b"d", b"e"]))
+    (home,) = await north.admin("home.move", stream="/s", topics=["t"])
+    assert (home["moved"], home["error"]) == (True, None)
+    assert await at(north, 2), "c is the first that it has not read"
 
 
 @pytest.mark.parametrize("ahead_ms", [-60_000, 60_000])
@@ -377,6 +490,29 @@ async def test_a_source_that_cannot_be_copied_from_is_refused_with_a_clear_line(
     assert "no stream /other" in await refused(source_stream="/other")
     assert "127.0.0.1:1" in await refused(source=["127.0.0.1:1"])
     assert await south.admin("link.list") == []
+
+
+async def test_credentials_are_sent_to_a_new_address_only_if_they_are_given_with_it(
+    south: OneNode, north: OneNode
+) -> None:
+    met: list[object] = []
+    stranger = await asyncio.start_server(lambda _, writer: met.append(writer.close()), "127.0.0.1", 0)
+    other = f"127.0.0.1:{stranger.sockets[0].getsockname()[1]}"
+    credentials = {"security.protocol": "PLAINTEXT"}
+    await linked(south, north, credentials=credentials)
+    with pytest.raises(KafkaError, match=f"not given for {other}: give them again") as refused:
+        await south.admin("link.alter", name="l", source=[north.bootstrap, other])
+    assert refused.value.code == Code.INVALID_REQUEST
+    assert met == []
+    same = await south.admin("link.alter", name="l", source=[north.bootstrap], topics=["t*"])
+    assert (same["source"], same["topics"]) == ([north.bootstrap], ["t*"])
+    given = await south.admin("link.alter", name="l", source=[north.bootstrap, other], credentials=credentials)
+    assert given["source"] == [north.bootstrap, other]
+    without = await south.admin("link.alter", name="l", source=[north.bootstrap], credentials={})
+    assert without["credentials"] == []
+    free = await south.admin("link.alter", name="l", source=[north.bootstrap, other])
+    assert free["source"] == [north.bootstrap, other]
+    stranger.close()
 
 
 async def test_moving_home_without_a_link_says_what_to_do(south: OneNode, north: OneNode) -> None:

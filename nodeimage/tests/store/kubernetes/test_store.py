@@ -16,6 +16,7 @@ import pytest
 from toy_api import ToyApi
 
 from headrace.errors import FolderRefused, HeadraceError
+from headrace.folder import DataFolder, Identity
 from headrace.ids import NodeId
 from headrace.store import container_records, records
 from headrace.store.kubernetes import api as api_module
@@ -36,9 +37,20 @@ def store(open_kubernetes: Open) -> KubernetesStore:
     return open_kubernetes()
 
 
-def register(store: KubernetesStore, *, format: uuid.UUID | None = None, **fields: str) -> NodeRecord:
+def register(store: KubernetesStore, *, folder: DataFolder | None = None, **fields: str) -> NodeRecord:
+    def take_id() -> NodeId:
+        return records.take_node_id(store)
+
+    own = Identity("c", take_id(), str(uuid.uuid4())) if folder is None else folder.reserved("c", take_id)
     return records.register_node(
-        store, node_id=None, format=format or uuid.uuid4(), run=uuid.uuid4(), host="h", port=9092, **fields
+        store,
+        node_id=NodeId(own.node_id),
+        new=True,
+        format=uuid.UUID(own.folder_id),
+        run=uuid.uuid4(),
+        host="h",
+        port=9092,
+        **fields,
     )
 
 
@@ -436,14 +448,14 @@ def crashes_of_a_start() -> list[tuple[int, bool]]:
 
 @pytest.mark.parametrize(("calls", "landed"), crashes_of_a_start())
 def test_a_start_that_crashes_at_any_call_is_made_good_by_the_next(
-    calls: int, landed: bool, open_kubernetes: Open, monkeypatch: pytest.MonkeyPatch
+    calls: int, landed: bool, open_kubernetes: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The process dies before or after its nth call took place; the next one starts with the same folder."""
-    format = uuid.uuid4()
+    folder = DataFolder.open(tmp_path / "data")
 
     def start(store: KubernetesStore) -> NodeRecord:
         records.ensure_volume(store, records.VolumeRecord("default"))
-        node = register(store, format=format, slot="c-0/0")
+        node = register(store, folder=folder, slot="c-0/0")
         container_records.create_container(store, kind="catalog", primary=node)
         return node
 
@@ -475,7 +487,7 @@ def test_a_start_that_crashes_at_any_call_is_made_good_by_the_next(
     node = start(again)
     assert records.nodes(again) == [node]
     (catalog,) = records.containers(again)
-    assert (catalog.primary, catalog.in_sync) == (node.node_id, ((node.node_id, format),))
+    assert (catalog.primary, catalog.in_sync) == (node.node_id, ((node.node_id, node.format),))
 
 
 # --- the end

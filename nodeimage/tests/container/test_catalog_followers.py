@@ -1,0 +1,240 @@
+"""Followers of the catalog's container with the tables that they apply it to: whatever becomes of the log, the tables
+become those of the primary."""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+from several import OneNode, Several, until
+
+from headrace.catalog import applying as applying_module
+from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.service import Catalog
+from headrace.container import feed
+from headrace.ids import Epoch, Millis, Position
+from headrace.log.container_log import ContainerLog
+from headrace.log.raw import RawFrames
+from headrace.node.catalog import NodeCatalog
+from headrace.node.changes import Changes
+from headrace.store.records import CATALOG_ID, ContainerRecord
+
+CHUNK_BYTES = 8192
+
+
+class WithTables:
+    """Nodes, of which the first two have replicas of the catalog, and the third one reads along."""
+
+    def __init__(self, folder: Path) -> None:
+        self.several = Several(folder, 3)
+        self._catalogs: dict[int, NodeCatalog] = {}
+        self._tables: dict[int, Catalog] = {}
+        for number, node in enumerate(self.several.nodes):
+            node.on_made = partial(self._made, number)
+
+    def node(self, number: int) -> OneNode:
+        return self.several.nodes[number]
+
+    def tables(self, number: int) -> Catalog:
+        return self._tables[number]
+
+    def _made(self, number: int) -> None:
+        node, changes = self.node(number), Changes()
+        node.view.on_change(lambda _changed: changes.wake())
+        self._catalogs[number] = NodeCatalog(
+            node_id=node.node_id,
+            data=node.folder.parent,
+            executor=node.executor,
+            view=node.view,
+            replicas=node.replicas,
+            peers=node.peers,
+            changes=changes,
+        )
+
+    async def open(self, number: int) -> None:
+        """The tables of a node that runs."""
+        replica = await until(lambda: self.node(number).replicas.replica(CATALOG_ID))
+        self._tables[number] = await self._catalogs[number].open(replica)
+
+    async def stop(self, number: int) -> None:
+        if number in self._tables:
+            await self._tables.pop(number).close()
+        await self.node(number).stop()
+
+    async def start(self, number: int) -> None:
+        await self.node(number).start()
+        await self.open(number)
+
+    async def write(self, number: int, path: str, *, applied_by: tuple[int, ...]) -> Position:
+        """A command of the node that leads."""
+        await self.tables(number).submit(CreateStream(path, StreamPolicy(), Millis(1)), here=True)
+        end = self.tables(number).applied
+        for each in applied_by:
+            await self.tables(each).wait_applied(end)
+        return end
+
+    async def paths(self, number: int) -> list[str]:
+        return await self.tables(number).query(lambda reader: [row.path for row in reader.streams()])
+
+    async def led_uncleanly(self, number: int) -> None:
+        """An operator has this node's replica lead, and it alone is in sync."""
+        format = UUID(self.several.replica(number, CATALOG_ID).format)
+
+        def decide(record: ContainerRecord) -> ContainerRecord:
+            node_id, epoch = self.node(number).node_id, Epoch(record.epoch + 1)
+            return structs.replace(record, primary=node_id, epoch=epoch, in_sync=((node_id, format),))
+
+        await self.several.change(CATALOG_ID, decide)
+        await self.several.led(CATALOG_ID, by=self.node(number))
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[WithTables]:
+    nodes = WithTables(tmp_path)
+    for node in nodes.several.nodes:
+        node.chunk_bytes = CHUNK_BYTES
+    await nodes.several.start()
+    await nodes.several.create(replicas=2, min_in_sync=1, kind="catalog", container_id=CATALOG_ID)
+    await nodes.several.led(CATALOG_ID)
+    for number in range(3):
+        await nodes.open(number)
+    yield nodes
+    for number in range(3):
+        await nodes.stop(number)
+
+
+async def test_tables_ahead_of_the_primary_become_its_own_though_its_snapshot_is_older_than_what_is_left_of_the_log(
+    nodes: WithTables,
+) -> None:
+    """After an unclean recovery: the log is cut to what the primary has, its snapshot lies below that."""
+    await nodes.write(0, "/in-the-snapshot", applied_by=(1, 2))
+    snapshot = await nodes.tables(1).snapshot()
+    end = await nodes.write(0, "/behind-it", applied_by=(1, 2))
+    await nodes.stop(1)
+    await nodes.write(0, "/lost", applied_by=(2,))
+    await nodes.stop(0)
+    await nodes.start(1)
+    await nodes.led_uncleanly(1)
+    assert snapshot < end <= nodes.several.replica(1, CATALOG_ID).log.end < nodes.tables(2).applied
+    after = await nodes.write(1, "/after", applied_by=())
+    await until(lambda: nodes.tables(2).applied == nodes.several.replica(2, CATALOG_ID).committed == after or None)
+    wanted = ["/after", "/behind-it", "/in-the-snapshot"]
+    assert await nodes.paths(1) == await nodes.paths(2) == wanted
+    await nodes.write(1, "/and-on", applied_by=(2,))
+    assert await nodes.paths(2) == ["/after", "/and-on", *wanted[1:]]
+
+
+async def test_tables_become_those_of_a_primary_that_ends_before_where_their_log_begins(nodes: WithTables) -> None:
+    await nodes.write(0, "/in-the-snapshot", applied_by=(1, 2))
+    snapshot = await nodes.tables(1).snapshot()
+    await nodes.write(0, "/behind-it", applied_by=(1, 2))
+    await nodes.stop(1)
+    lost = await nodes.write(0, "/lost", applied_by=(2,))
+    await nodes.stop(0)
+    replica = nodes.several.replica(2, CATALOG_ID)
+    await replica.stop()
+    await replica.reset(lost)  # as one that had come with a snapshot
+    replica.learn_committed(lost)
+    await nodes.start(1)
+    assert snapshot < nodes.several.replica(1, CATALOG_ID).log.end < replica.log.start
+    await nodes.led_uncleanly(1)
+    after = await nodes.write(1, "/after", applied_by=())
+    await until(lambda: nodes.tables(2).applied == replica.committed == after or None)
+    assert await nodes.paths(2) == ["/after", "/behind-it", "/in-the-snapshot"]
+
+
+async def test_tables_are_looked_at_before_their_log_grows_over_what_it_lost(nodes: WithTables) -> None:
+    """A node that was cut and ended before it had a snapshot: its tables are behind again once the log has grown."""
+    end = await nodes.write(0, "/common", applied_by=(1, 2))
+    await nodes.stop(1)
+    await nodes.write(0, "/lost", applied_by=(2,))
+    await nodes.stop(0)
+    replica = nodes.several.replica(2, CATALOG_ID)
+    await replica.stop()
+    await replica.cut(end)
+    await nodes.stop(2)
+    await nodes.start(1)
+    await nodes.led_uncleanly(1)
+    for number in range(20):
+        await nodes.write(1, f"/after-{number:02}", applied_by=())
+    leads = nodes.several.replica(1, CATALOG_ID)
+    await nodes.node(2).start()
+    replica = await until(lambda: nodes.node(2).replicas.replica(CATALOG_ID))
+    with contextlib.suppress(TimeoutError):  # it may follow before its tables are open, and must not
+        await until(lambda: replica.log.end == leads.log.end or None, limit_s=1.0)
+    await nodes.open(2)
+    await nodes.tables(2).wait_applied(leads.committed)
+    assert await nodes.paths(2) == await nodes.paths(1)
+    assert "/lost" not in await nodes.paths(2)
+
+
+async def test_tables_that_apply_what_their_log_loses_meanwhile_become_those_of_the_primary(
+    nodes: WithTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands were read before the log was cut: they said to be applied up to where another log had others."""
+    whole, applying, go_on = applying_module.apply_all, asyncio.Event(), threading.Event()
+    loop, slow = asyncio.get_running_loop(), nodes.tables(2)._connection
+
+    def slowly(connection: sqlite3.Connection, work: Any) -> Any:
+        if connection is slow and b"/lost" in repr(work).encode():
+            loop.call_soon_threadsafe(applying.set)
+            assert go_on.wait(20)
+        return whole(connection, work)
+
+    await nodes.write(0, "/common", applied_by=(1, 2))
+    await nodes.stop(1)
+    monkeypatch.setattr(applying_module, "apply_all", slowly)
+    await nodes.write(0, "/lost", applied_by=())
+    await asyncio.wait_for(applying.wait(), 20)
+    await nodes.stop(0)
+    await nodes.start(1)
+    await nodes.led_uncleanly(1)
+    for number in range(20):
+        await nodes.write(1, f"/after-{number:02}", applied_by=())
+    leads, replica = (nodes.several.replica(number, CATALOG_ID) for number in (1, 2))
+    with contextlib.suppress(TimeoutError):
+        await until(lambda: replica.log.end == leads.log.end or None, limit_s=1.0)
+    await nodes.led_uncleanly(1)  # another follower takes over, which finds nothing to cut
+    await nodes.write(1, "/and-on", applied_by=())
+    with contextlib.suppress(TimeoutError):
+        await until(lambda: replica.log.end == leads.log.end or None, limit_s=1.0)
+    go_on.set()
+    await until(lambda: nodes.tables(2).applied == replica.committed == leads.committed or None)
+    assert await nodes.paths(2) == await nodes.paths(1)
+    assert "/lost" not in await nodes.paths(2)
+
+
+async def test_who_is_fed_while_the_log_is_trimmed_begins_anew(
+    nodes: WithTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gap in place of commands would leave its tables without what they said."""
+    monkeypatch.setattr(feed, "KEPT_BYTES", 0)  # it is fed from the disk
+    await nodes.stop(2)
+    leads = nodes.several.replica(0, CATALOG_ID).log
+    while not (full := leads.chunks_to_close()):
+        await nodes.write(0, f"/stream-at-{leads.end}", applied_by=(1,))
+    leads.close_chunk(full[0])
+    snapshot = await nodes.tables(0).snapshot()
+    trimmed: list[Position] = []
+    read_frames = ContainerLog.read_frames
+
+    def trim_and_read(log: ContainerLog, position: Position, *, until: Position, max_bytes: int) -> RawFrames:
+        if log is leads and not trimmed:
+            log.trim(snapshot)  # as the next snapshot does
+            trimmed.append(log.start)
+            assert position < log.start
+        return read_frames(log, position, until=until, max_bytes=max_bytes)
+
+    monkeypatch.setattr(ContainerLog, "read_frames", trim_and_read)
+    await nodes.start(2)
+    await nodes.write(0, "/after", applied_by=(1, 2))
+    assert trimmed
+    assert await nodes.paths(2) == await nodes.paths(0)
+    assert nodes.several.replica(2, CATALOG_ID).log.start > 0

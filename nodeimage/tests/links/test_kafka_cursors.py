@@ -1,0 +1,122 @@
+"""Cursors of an Apache Kafka cluster whose groups come and go, and whose coordinators are not ready."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from fake_kafka import FakeKafka
+
+from headrace.errors import Code, KafkaError
+from headrace.links import kafka_cursors
+from headrace.links.addresses import Address
+from headrace.links.client import Client
+from headrace.links.kafka_cursors import KafkaCursors, whole_group
+from headrace.links.kafka_topics import KafkaTopics
+from headrace.links.security import security_of
+from headrace.wire import cold
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.header import RequestHeader
+from headrace.wire.metadata import PartitionMeta, TopicMeta
+
+ID = bytes(range(16))
+
+
+class Coordinator:
+    """Answers as the one node of a Kafka cluster that coordinates all groups."""
+
+    def __init__(self) -> None:
+        self.committed: dict[str, int] = {}
+        self.listing = Code.NONE
+        self.loading: set[str] = set()
+        self.code = Code.COORDINATOR_LOAD_IN_PROGRESS
+        """What is answered for a group that is loading."""
+
+    def answer(self, header: RequestHeader, body: memoryview) -> bytes:
+        key, version = header.api_key, header.api_version
+        cold.prepare(key, version)
+        if key == ApiKey.LIST_GROUPS:
+            groups = [{"group_id": each, "protocol_type": "consumer"} for each in self.committed]
+            said = {"error_code": int(self.listing), "groups": [] if self.listing else groups}
+        else:
+            asked = cold.decode_request(key, version, body)
+            said = {"groups": [self._group(each.group_id) for each in asked.groups]}
+        return cold.encode_response(key, version, said)
+
+    def _group(self, group: str) -> dict[str, object]:
+        if group in self.loading:
+            return {"group_id": group, "error_code": int(self.code), "topics": []}
+        partition = {"partition_index": 0, "committed_offset": self.committed.get(group, -1), "metadata": ""}
+        return {"group_id": group, "error_code": 0, "topics": [{"name": "t", "partitions": [partition]}]}
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+@pytest.fixture
+async def cursors(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaCursors]:
+    monkeypatch.setattr(kafka_cursors, "pace_s", lambda _rows: 0.0)
+    topics = [TopicMeta(0, "t", ID, False, [PartitionMeta(0, 0, 1, 0, [1], [1], [])])]
+    async with FakeKafka(coordinator.answer, topics=topics) as server:
+        client = Client([Address("127.0.0.1", server.port)], security=security_of({}))
+        yield KafkaCursors(client, KafkaTopics(client))
+        await client.close()
+
+
+async def test_groups_that_go_while_cursors_are_listed_stop_nothing(
+    coordinator: Coordinator, cursors: KafkaCursors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_cursors, "GROUPS", 2)
+    coordinator.committed = {"a": 1, "b": 2, "c": 3, "d": 4}
+    answer = coordinator._group
+
+    def looked_for_changes_meanwhile(group: str) -> dict[str, object]:
+        if group == "b":
+            del coordinator.committed["c"]
+            cursors._coordinators = {each: node for each, node in cursors._coordinators.items() if each != "c"}
+        return answer(group)
+
+    monkeypatch.setattr(coordinator, "_group", looked_for_changes_meanwhile)
+    page = await cursors.page(after=None, limit=100)
+    assert [(each.key.group, each.offset) for each in page.cursors] == [("a", 1), ("b", 2), ("d", 4)]
+
+
+async def test_a_node_that_does_not_list_its_groups_yet_is_an_error(
+    coordinator: Coordinator, cursors: KafkaCursors
+) -> None:
+    coordinator.committed = {"a": 1}
+    coordinator.listing = Code.COORDINATOR_LOAD_IN_PROGRESS
+    for asked in (cursors.page(after=None, limit=100), cursors.of_keys([whole_group("a")])):
+        with pytest.raises(KafkaError) as raised:
+            await asked
+        assert raised.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert await cursors.changed() == []
+    coordinator.listing = Code.NONE
+    assert await cursors.changed() == [whole_group("a")]
+    assert [each.offset for each in (await cursors.page(after=None, limit=100)).cursors] == [1]
+
+
+@pytest.mark.parametrize("code", [Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR])
+async def test_a_group_whose_coordinator_is_not_ready_is_an_error_and_its_cursors_come_later(
+    coordinator: Coordinator, cursors: KafkaCursors, code: Code
+) -> None:
+    coordinator.committed = {"a": 1, "b": 2}
+    coordinator.loading, coordinator.code = {"b"}, code
+    with pytest.raises(KafkaError) as raised:
+        await cursors.page(after=None, limit=100)
+    assert raised.value.code is code
+    with pytest.raises(KafkaError):
+        await cursors.of_keys([whole_group("b")])
+    assert await cursors.changed() == []
+    coordinator.loading = set()
+    assert await cursors.changed() == [whole_group("b")]
+    assert [each.offset for each in await cursors.of_keys([whole_group("b")])] == [2]
+
+
+async def test_a_group_that_may_not_be_asked_for_keeps_no_other_back(
+    coordinator: Coordinator, cursors: KafkaCursors
+) -> None:
+    coordinator.committed = {"a": 1, "b": 2}
+    coordinator.loading, coordinator.code = {"a"}, Code.GROUP_AUTHORIZATION_FAILED
+    page = await cursors.page(after=None, limit=100)
+    assert [(each.key.group, each.offset) for each in page.cursors] == [("b", 2)]

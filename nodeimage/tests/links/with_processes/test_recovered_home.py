@@ -1,0 +1,53 @@
+"""A home goes on with less than it had acknowledged, and its copies hold the rest."""
+
+import pytest
+from cluster_clients import at
+from cluster_nodes import Cluster, until
+from confluent_kafka import Producer
+from last_disk import go_on_from, in_sync, lose_others
+from linked import Linked, await_same, ends, link, make, records, shown
+from moving_clients import set_aside
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOPIC = "t"
+PARTITIONS = 2
+LEFT = 3
+
+
+def test_what_a_home_has_lost_is_set_aside_where_it_was_copied(linked: Linked) -> None:
+    """And no offset means one record here and another one there."""
+    (north,) = linked.start("north", count=3)
+    (south,) = linked.start("south")
+    make(north, TOPIC, partitions=PARTITIONS)
+    link(south, north)
+    _send(north, "early")
+    await_same(south, north, TOPIC)
+    north.await_whole()
+    behind = north.nodes[LEFT].node_id
+    with north.paused(LEFT):
+        until("it is let go", lambda: all(behind not in in_sync(each) for each in north.containers()))
+        _send(north, "lost", "lost, too")
+        until("all of it is in the south", lambda: ends(south, TOPIC) == [3] * PARTITIONS)
+        lose_others(north, LEFT)
+    go_on_from(north, LEFT)
+    _send(north, "late", "late, too", "last")
+    await_same(south, north, TOPIC)
+    for partition in range(PARTITIONS):
+        values = [each.value for each in records(south, TOPIC, partition)]
+        assert values == [b"early", b"late", b"late, too", b"last"]
+    assert sorted(set_aside(south, TOPIC).values()) == sorted([b"lost", b"lost, too"] * PARTITIONS)
+    assert [each["records"] for each in shown(south)["diverged"]] == [2] * PARTITIONS
+
+
+def _send(cluster: Cluster, *values: str) -> None:
+    """Each to each partition, as a batch of its own; fails where one is not taken."""
+    failed: list[object] = []
+    producer = Producer({**at(cluster.bootstrap), "enable.idempotence": True, "linger.ms": 0})
+    for value in values:
+        for partition in range(PARTITIONS):
+            producer.produce(
+                TOPIC, value, partition=partition, on_delivery=lambda error, _: failed.append(error) if error else None
+            )
+        assert producer.flush(60) == 0
+    assert not failed

@@ -249,6 +249,20 @@ def is_up(pod: Body) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
+def waits_for(pod: Body) -> str:
+    """What it has yet to be, in a word or two."""
+    if is_up(pod):
+        return "is ready"
+    status = pod.get("status") or {}
+    reasons = [
+        state["reason"]
+        for each in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+        for state in (each.get("state") or {}).values()
+        if "reason" in state
+    ]
+    return " ".join([status.get("phase", "has no phase"), *reasons])
+
+
 def uninstall() -> None:
     """Both charts."""
     run("helm", "uninstall", "headrace", "-n", SYSTEM, "--wait", "--timeout", "180s", timeout_s=240)
@@ -360,6 +374,13 @@ class Cluster:
     def pods(self) -> list[Body]:
         """Its nodes' pods."""
         return listed("pods", self.namespace, labels=self._labels(component=True))
+
+    def standing(self) -> str:
+        """How far its pods are: what each waits for, the nodes that have registered, and what is said of its size."""
+        pods = [f"{each['metadata']['name']} {waits_for(each)}" for each in self.pods()]
+        claims = listed("persistentvolumeclaims", self.namespace, labels=self._labels(component=True))
+        unbound = [each["metadata"]["name"] for each in claims if (each.get("status") or {}).get("phase") != "Bound"]
+        return f"nodes {sorted(self.ids())}; {', '.join(pods)}; unbound {unbound}; {self.condition('Sized')}"
 
     def claims(self) -> dict[str, str]:
         """The uids of its pods' claims, by name."""

@@ -24,6 +24,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_S, func_only=True))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """With a failure goes what the cluster looked like."""
+    report = yield
+    cluster = getattr(item, "funcargs", {}).get("three")
+    if report.when == "call" and report.failed and isinstance(cluster, kube.Cluster):
+        try:
+            report.sections.append(("The cluster", kube.traces(cluster)))
+        except Exception as error:
+            report.sections.append(("The cluster", f"cannot be looked at: {error}"))
+    return report
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
     """A line for each failure at the very end: messages hold the events of the cluster, and logs are often cut."""

@@ -249,6 +249,17 @@ def is_up(pod: Body) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
+def traces(cluster: "Cluster") -> str:
+    """For a failed test: how far the cluster is, what Kubernetes and the operator last did, and who is not well."""
+    events = kubectl("get", "events", "-n", cluster.namespace, "--sort-by=.lastTimestamp", check=False)
+    pods = [each for each in json.loads(kubectl("get", "pods", "-A", "-o", "json"))["items"] if not is_up(each)]
+    unwell = [f"{each['metadata']['namespace']}/{each['metadata']['name']} {waits_for(each)}" for each in pods]
+    said = kubectl("logs", "-n", SYSTEM, "deployment/headrace", "--tail=200", check=False)
+    lines = [each for each in said.splitlines() if "an event was not posted" not in each]
+    shown = [cluster.standing(), f"not ready: {', '.join(unwell)}", *events.splitlines()[-25:], *lines[-25:]]
+    return "\n".join(each[:300] for each in shown)
+
+
 def waits_for(pod: Body) -> str:
     """What it has yet to be, in a word or two."""
     if is_up(pod):
@@ -457,10 +468,6 @@ class Cluster:
     def await_other_life(self, pod: str, before: Mapping[str, tuple[str, int]]) -> None:
         """Until a pod is another one than before, or has another process."""
         until(f"pod {pod} is another one", lambda: self.lives().get(pod, before[pod]) != before[pod])
-
-    def events(self) -> str:
-        """What happened, for a failed test."""
-        return kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp", check=False)[-6000:]
 
     def reasons(self) -> set[str]:
         """Of the events of its resource."""

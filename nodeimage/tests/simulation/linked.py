@@ -342,8 +342,8 @@ class World:
                 problem = str(failure)
                 break
         else:
-            if not problem and self.loop.problems:
-                problem = self.loop.problems[0]
+            if not problem and (problems := self.loop.problems):
+                problem = problems[0]
         faults: list[Any] = [
             *self.faults,
             *(f"{each.name}: {fault}" for each in self.clusters for fault in each.faults),

@@ -318,7 +318,13 @@ class Node:
     # --- asked by others
 
     async def _probed(self, _asked: Probe, _payload: memoryview, _session: None) -> ProbeAnswer:
+        await self._begun()
         return self.probe()
+
+    async def _begun(self) -> None:
+        """Where the process has yet to register, the one before it is asked: it does not answer."""
+        if self.replicas is None:
+            await self.cluster.loop.create_future()
 
     def probe(self) -> ProbeAnswer:
         now = asyncio.get_running_loop().time()
@@ -336,6 +342,7 @@ class Node:
         )
 
     async def _prepare(self, asked: Prepare, _payload: memoryview, _session: None) -> Prepared:
+        await self._begun()
         assert self.replicas is not None
         return Prepared(format=await self.replicas.prepare(ContainerId(asked.container)))
 

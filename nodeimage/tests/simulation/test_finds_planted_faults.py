@@ -242,3 +242,14 @@ def _is_found(planted: Planted, seeds: Iterable[int]) -> bool:
             if run(seed, kept_lines=1).problem:
                 return True
     return False
+
+
+def test_an_error_where_nobody_waits_is_told() -> None:
+    """The caller of who ends by it hears nothing, and asks somebody else, until all time is over."""
+
+    async def planted(*_arguments: Any) -> str:
+        raise TypeError("planted")
+
+    seed = next(seed for seed in count() if not has_topics(seed))
+    with mock.patch.object(Replicas, "prepare", planted):
+        assert "planted" in run(seed).problem

@@ -21,6 +21,8 @@ log = structlog.get_logger()
 
 REGROUP_RETRY_S = 60.0
 """How long a chunk is left alone after its regrouping, or the look at whether it needs any, failed."""
+HURRY_CHUNKS = 8
+"""So many chunks of one replica that may need regrouping are a debt that grows: no time to rest."""
 
 
 class Regrouping:
@@ -65,7 +67,8 @@ class Regrouping:
                 self._again_at[key] = math.inf
                 continue
             began = time.monotonic()
-            self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk))
+            command = held.log.regroup_command(chunk, hurry=self._waiting(held) >= HURRY_CHUNKS)
+            self._helper = await asyncio.create_subprocess_exec(*command)
             status = await self._helper.wait()
             self._helper = None
             if status:
@@ -78,3 +81,10 @@ class Regrouping:
             )
             self._done(key)
             return
+
+    def _waiting(self, held: Held) -> int:
+        """Chunks of a replica that need regrouping, as far as is known."""
+        return sum(
+            not chunk.body.regrouped and self._again_at.get((held.id, chunk.start)) != math.inf
+            for chunk in held.log.closed_chunks()
+        )

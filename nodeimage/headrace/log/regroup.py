@@ -1,10 +1,13 @@
 """Regrouping: a closed chunk rewritten in order of (partitionlet, offset), control frames first.
 
-    python -m headrace.log.regroup FOLDER START
+    python -m headrace.log.regroup FOLDER START [--hurry]    does not rest, where many chunks wait
 
-Run as a helper process at low priority. A partitionlet's id starts with its stream's number, so neighbours in the file
-are what is read, and what expires, together. Frames keep their bytes, their positions included; every checksum is
-checked on the way, so damage is found and never copied. Dead places (dead.py) are left out.
+Run as a helper process at low priority, for the disk too: it writes and syncs a piece, then rests three times as long
+as that took. What is acknowledged meanwhile waits behind one piece, not behind a chunk.
+
+A partitionlet's id starts with its stream's number, so neighbours in the file are what is read, and what expires,
+together. Frames keep their bytes, their positions included; every checksum is checked on the way, so damage is found
+and never copied. Dead places (dead.py) are left out.
 
 The new file is complete and synced under another name when the helper ends; the log takes it up then, in one rename.
 So the log's process alone changes what the folder holds: a helper that ends late puts nothing into a log that was cut
@@ -16,7 +19,8 @@ Exit status: 0 done; 1 not done, with a line on stderr.
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +35,7 @@ from headrace.log.files import (
     read_exactly,
     sync_folder,
     write_all,
+    write_and_sync,
 )
 from headrace.log.folder import chunk_path
 from headrace.log.frames import HEADER_BYTES, frames_in
@@ -40,14 +45,19 @@ from headrace.log.reading import ProducerEntry, merge_producers
 from headrace.log.segment import Segment, SegmentBuilder
 
 _NICENESS: Final = 10
-_BUFFER_BYTES: Final = 4 << 20
+_PIECE_BYTES: Final = 1 << 20
+_REST: Final = 3.0
+"""Times as long as a piece took; at most _LONGEST_REST_S, since a disk may stand still."""
+_LONGEST_REST_S: Final = 1.0
+HURRY: Final = "--hurry"
 
 
 class _Output:
     """The frames of the new file, buffered."""
 
-    def __init__(self, file: OpenFile) -> None:
+    def __init__(self, file: OpenFile, rest: Callable[[float], None]) -> None:
         self._file = file
+        self._rest = rest
         self._buffers: list[bytes | memoryview] = []
         self._buffered = 0
         self.place = 0
@@ -58,15 +68,23 @@ class _Output:
         self._buffers.append(frames)
         self._buffered += len(frames)
         self.place += len(frames)
-        if self._buffered >= _BUFFER_BYTES:
+        if self._buffered >= _PIECE_BYTES:
             self.flush()
         return place
 
     def flush(self) -> None:
-        """Writes what is buffered."""
-        write_all(self._file.fd, FILE_HEAD_BYTES + self.place - self._buffered, self._buffers)
+        """Writes what is buffered, and lets others have the disk."""
+        if not self._buffers:
+            return
+        began = time.monotonic()
+        write_and_sync(self._file.fd, FILE_HEAD_BYTES + self.place - self._buffered, self._buffers)
         self._buffers.clear()
         self._buffered = 0
+        self._rest(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+
+
+def no_rest(_seconds: float) -> None:
+    """For `rewrite`, where nobody waits for the disk."""
 
 
 def regrouped_path(path: Path) -> Path:
@@ -74,8 +92,11 @@ def regrouped_path(path: Path) -> Path:
     return path.with_name(path.name + ".regrouped.tmp")
 
 
-def rewrite(path: Path) -> None:
-    """Writes the closed chunk at `path` anew, beside it. Raises `CorruptLog`, `StorageFull`: there is nothing then."""
+def rewrite(path: Path, *, rest: Callable[[float], None] = no_rest) -> None:
+    """Writes the closed chunk at `path` anew, beside it. `rest` is called with seconds, after each piece.
+
+    Raises `CorruptLog`, `StorageFull`: there is nothing then.
+    """
     body = load_body(path)
     trailer = read_trailer(body.file.fd)
     assert trailer is not None
@@ -84,7 +105,7 @@ def rewrite(path: Path) -> None:
         file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             write_all(file.fd, 0, [FileHead(CHUNK_KIND, trailer.start, REGROUPED).encode()])
-            output = _Output(file)
+            output = _Output(file, rest)
             segment = _copy_frames(body, output, source=path, end=trailer.end - trailer.start)
             output.flush()
             close_file(
@@ -199,13 +220,15 @@ def _producers(body: Body, partitionlet: int) -> list[ProducerBatch]:
 
 def main(arguments: list[str]) -> int:
     """The helper process."""
-    if len(arguments) != 2 or not arguments[1].isdecimal():
-        print("usage: python -m headrace.log.regroup FOLDER START", file=sys.stderr)
+    if len(arguments) not in (2, 3) or not arguments[1].isdecimal() or arguments[2:] not in ([], [HURRY]):
+        print(f"usage: python -m headrace.log.regroup FOLDER START [{HURRY}]", file=sys.stderr)
         return 1
     end_with_parent()
     os.nice(_NICENESS)
     try:
-        rewrite(chunk_path(Path(arguments[0]), int(arguments[1])))
+        rewrite(
+            chunk_path(Path(arguments[0]), int(arguments[1])), rest=no_rest if HURRY in arguments[2:] else time.sleep
+        )
     except (HeadraceError, OSError) as error:
         print(f"regroup: {error}", file=sys.stderr)
         return 1

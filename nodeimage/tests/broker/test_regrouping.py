@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker.regrouping import Regrouping
+from headrace.broker.regrouping import HURRY_CHUNKS, Regrouping
 from headrace.errors import CorruptLog
 
 
@@ -40,3 +40,39 @@ async def test_a_chunk_that_could_not_be_looked_at_is_looked_at_again_later(monk
         for _ in range(2):
             await regrouping.step([held])  # type: ignore[list-item]
     assert log.looks == 2, "and then it is known"
+
+
+class ManyChunks:
+    """A log of closed chunks that all need regrouping; its helper is `true`."""
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks = [
+            SimpleNamespace(start=100 * at, end=100 * at + 100, body=SimpleNamespace(regrouped=False))
+            for at in range(chunks)
+        ]
+        self.hurried: list[bool] = []
+
+    def closed_chunks(self) -> list[SimpleNamespace]:
+        return self.chunks
+
+    def needs_regroup(self, _chunk: object) -> bool:
+        return True
+
+    def regroup_command(self, _chunk: object, *, hurry: bool) -> list[str]:
+        self.hurried.append(hurry)
+        return ["true"]
+
+    def reopen_chunk(self, chunk: SimpleNamespace) -> None:
+        chunk.body.regrouped = True
+
+
+async def test_a_helper_rests_while_few_chunks_wait() -> None:
+    log = ManyChunks(HURRY_CHUNKS + 1)
+    held = SimpleNamespace(id=1, log=log, committed=10_000)
+    with ThreadPoolExecutor(1) as executor:
+        broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
+        regrouping = Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
+        for _ in log.chunks:
+            await regrouping.step([held])  # type: ignore[list-item]
+    assert log.hurried == [True, True, *[False] * (HURRY_CHUNKS - 1)]
+    assert regrouping.regrouped == len(log.chunks)

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import StorageFull
+from headrace.log import files
 from headrace.log.chunk import Chunk
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.dead import DeadOffsets
@@ -86,6 +88,32 @@ def test_a_regrouped_chunk_reads_as_before_and_in_order(writing: Writing, make_b
     rerun = subprocess.run(writing.log.regroup_command(chunk), check=False)
     assert rerun.returncode == 0
     writing.log.reopen_chunk(writing.log.closed_chunks()[0])
+    writing.check()
+
+
+def test_a_regrouping_rests_after_each_piece_for_longer_than_that_took(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would else stand between every other sync and the disk."""
+    monkeypatch.setattr("headrace.log.regroup._PIECE_BYTES", 1000)
+    writing.fill_chunks(1, partitionlets=9)
+    writing.close_chunks()
+    (chunk,) = writing.log.closed_chunks()
+    synced: list[float] = []
+    rests: list[float] = []
+    write_and_sync = files.write_and_sync
+
+    def slow(*arguments: Any) -> None:
+        began = time.monotonic()
+        write_and_sync(*arguments)
+        time.sleep(0.005)
+        synced.append(time.monotonic() - began)
+
+    monkeypatch.setattr("headrace.log.regroup.write_and_sync", slow)
+    rewrite(chunk.path, rest=rests.append)
+    assert len(synced) == len(rests) > 3
+    assert all(rest >= 2 * took for rest, took in zip(rests, synced, strict=True))
+    writing.log.reopen_chunk(chunk)
     writing.check()
 
 

@@ -21,8 +21,8 @@ log = structlog.get_logger()
 
 REGROUP_RETRY_S = 60.0
 """How long a chunk is left alone after its regrouping, or the look at whether it needs any, failed."""
-HURRY_CHUNKS = 8
-"""So many chunks of one replica that may need regrouping are a debt that grows: no time to rest."""
+REST_S = 5.0
+"""Of each round, for which helpers may leave the disk to who acknowledges: all else of the round waits for them."""
 
 
 class Regrouping:
@@ -39,8 +39,9 @@ class Regrouping:
 
     async def step(self, replicas: Iterable[Held]) -> None:
         """Regroup one chunk of each replica that has one to regroup."""
+        began = time.monotonic()
         for held in replicas:
-            await self._regroup_one(held)
+            await self._regroup_one(held, rest_s=max(0.0, REST_S - (time.monotonic() - began)))
 
     def forget(self, keys: Callable[[ChunkKey], bool]) -> None:
         """These chunks are gone."""
@@ -54,7 +55,7 @@ class Regrouping:
             helper.kill()
             await helper.wait()
 
-    async def _regroup_one(self, held: Held) -> None:
+    async def _regroup_one(self, held: Held, *, rest_s: float) -> None:
         """Regroup the oldest chunk of this replica that needs it, in a helper process."""
         for chunk in held.log.closed_chunks():
             key = (held.id, chunk.start)
@@ -67,8 +68,7 @@ class Regrouping:
                 self._again_at[key] = math.inf
                 continue
             began = time.monotonic()
-            command = held.log.regroup_command(chunk, hurry=self._waiting(held) >= HURRY_CHUNKS)
-            self._helper = await asyncio.create_subprocess_exec(*command)
+            self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk, rest_s=rest_s))
             status = await self._helper.wait()
             self._helper = None
             if status:
@@ -81,10 +81,3 @@ class Regrouping:
             )
             self._done(key)
             return
-
-    def _waiting(self, held: Held) -> int:
-        """Chunks of a replica that need regrouping, as far as is known."""
-        return sum(
-            not chunk.body.regrouped and self._again_at.get((held.id, chunk.start)) != math.inf
-            for chunk in held.log.closed_chunks()
-        )

@@ -1,9 +1,9 @@
 """Regrouping: a closed chunk rewritten in order of (partitionlet, offset), control frames first.
 
-    python -m headrace.log.regroup FOLDER START [--hurry]    does not rest, where many chunks wait
+    python -m headrace.log.regroup FOLDER START REST_S
 
 Run as a helper process at low priority, for the disk too: it writes and syncs a piece, then rests three times as long
-as that took. What is acknowledged meanwhile waits behind one piece, not behind a chunk.
+as that took, for REST_S in all: what is acknowledged meanwhile waits behind one piece, not behind a chunk.
 
 A partitionlet's id starts with its stream's number, so neighbours in the file are what is read, and what expires,
 together. Frames keep their bytes, their positions included; every checksum is checked on the way, so damage is found
@@ -47,9 +47,7 @@ from headrace.log.segment import Segment, SegmentBuilder
 _NICENESS: Final = 10
 _PIECE_BYTES: Final = 1 << 20
 _REST: Final = 3.0
-"""Times as long as a piece took; at most _LONGEST_REST_S, since a disk may stand still."""
-_LONGEST_REST_S: Final = 1.0
-HURRY: Final = "--hurry"
+"""Times as long as a piece took."""
 
 
 class _Output:
@@ -80,11 +78,20 @@ class _Output:
         write_and_sync(self._file.fd, FILE_HEAD_BYTES + self.place - self._buffered, self._buffers)
         self._buffers.clear()
         self._buffered = 0
-        self._rest(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+        self._rest(_REST * (time.monotonic() - began))
 
 
-def no_rest(_seconds: float) -> None:
-    """For `rewrite`, where nobody waits for the disk."""
+class Rests:
+    """Sleeps, for so many seconds in all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left_s = seconds
+
+    def __call__(self, seconds: float) -> None:
+        """As long as that, or as is left."""
+        seconds = min(seconds, self._left_s)
+        self._left_s -= seconds
+        time.sleep(seconds)
 
 
 def regrouped_path(path: Path) -> Path:
@@ -92,8 +99,8 @@ def regrouped_path(path: Path) -> Path:
     return path.with_name(path.name + ".regrouped.tmp")
 
 
-def rewrite(path: Path, *, rest: Callable[[float], None] = no_rest) -> None:
-    """Writes the closed chunk at `path` anew, beside it. `rest` is called with seconds, after each piece.
+def rewrite(path: Path, *, rest: Callable[[float], None] = lambda _seconds: None) -> None:
+    """Writes the closed chunk at `path` anew, beside it. `rest` is called after each piece, with seconds.
 
     Raises `CorruptLog`, `StorageFull`: there is nothing then.
     """
@@ -220,15 +227,15 @@ def _producers(body: Body, partitionlet: int) -> list[ProducerBatch]:
 
 def main(arguments: list[str]) -> int:
     """The helper process."""
-    if len(arguments) not in (2, 3) or not arguments[1].isdecimal() or arguments[2:] not in ([], [HURRY]):
-        print(f"usage: python -m headrace.log.regroup FOLDER START [{HURRY}]", file=sys.stderr)
+    try:
+        folder, start, rest_s = Path(arguments[0]), int(arguments[1]), float(arguments[2])
+    except (IndexError, ValueError):
+        print("usage: python -m headrace.log.regroup FOLDER START REST_S", file=sys.stderr)
         return 1
     end_with_parent()
     os.nice(_NICENESS)
     try:
-        rewrite(
-            chunk_path(Path(arguments[0]), int(arguments[1])), rest=no_rest if HURRY in arguments[2:] else time.sleep
-        )
+        rewrite(chunk_path(folder, start), rest=Rests(rest_s))
     except (HeadraceError, OSError) as error:
         print(f"regroup: {error}", file=sys.stderr)
         return 1

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker.regrouping import HURRY_CHUNKS, Regrouping
+from headrace.broker.regrouping import Regrouping
 from headrace.errors import CorruptLog
 
 
@@ -43,36 +43,39 @@ async def test_a_chunk_that_could_not_be_looked_at_is_looked_at_again_later(monk
 
 
 class ManyChunks:
-    """A log of closed chunks that all need regrouping; its helper is `true`."""
+    """A log of closed chunks that all need regrouping; its helper sleeps."""
 
-    def __init__(self, chunks: int) -> None:
-        self.chunks = [
-            SimpleNamespace(start=100 * at, end=100 * at + 100, body=SimpleNamespace(regrouped=False))
-            for at in range(chunks)
-        ]
-        self.hurried: list[bool] = []
+    def __init__(self, helper: list[str]) -> None:
+        self.helper = helper
+        self.rests: list[float] = []
 
     def closed_chunks(self) -> list[SimpleNamespace]:
-        return self.chunks
+        at = len(self.rests)
+        return [SimpleNamespace(start=100 * at, end=100 * at + 100, body=SimpleNamespace(regrouped=False))]
 
     def needs_regroup(self, _chunk: object) -> bool:
         return True
 
-    def regroup_command(self, _chunk: object, *, hurry: bool) -> list[str]:
-        self.hurried.append(hurry)
-        return ["true"]
+    def regroup_command(self, _chunk: object, *, rest_s: float) -> list[str]:
+        self.rests.append(rest_s)
+        return self.helper
 
-    def reopen_chunk(self, chunk: SimpleNamespace) -> None:
-        chunk.body.regrouped = True
+    def reopen_chunk(self, _chunk: object) -> None:
+        pass
 
 
-async def test_a_helper_rests_while_few_chunks_wait() -> None:
-    log = ManyChunks(HURRY_CHUNKS + 1)
+async def test_helpers_rest_for_so_long_in_a_round_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.regrouping.REST_S", 0.3)
+    log = ManyChunks(["sleep", "0.2"])
     held = SimpleNamespace(id=1, log=log, committed=10_000)
     with ThreadPoolExecutor(1) as executor:
         broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
         regrouping = Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
-        for _ in log.chunks:
-            await regrouping.step([held])  # type: ignore[list-item]
-    assert log.hurried == [True, True, *[False] * (HURRY_CHUNKS - 1)]
-    assert regrouping.regrouped == len(log.chunks)
+        await regrouping.step([held] * 3)  # type: ignore[list-item]
+        await regrouping.step([held])  # type: ignore[list-item]
+    first, second, third, next_round = log.rests
+    assert first == pytest.approx(0.3, abs=0.05)
+    assert 0 <= second <= 0.1
+    assert third == 0
+    assert next_round == pytest.approx(0.3, abs=0.05)
+    assert regrouping.regrouped == 4

@@ -124,7 +124,7 @@ def test_regrouping_is_the_same_on_every_replica(tmp_path: Path, writing: Writin
     subprocess.run(["cp", "-r", str(writing.folder), str(other)], check=True)
     (chunk,) = writing.log.closed_chunks()
     for folder in (writing.folder, other):
-        subprocess.run([*writing.log.regroup_command(chunk)[:3], str(folder), "0"], check=True)
+        subprocess.run([*writing.log.regroup_command(chunk)[:3], str(folder), "0", "0.01"], check=True)
     regrouped = regrouped_path(chunk.path)
     assert regrouped.read_bytes() == (other / regrouped.name).read_bytes() != chunk.path.read_bytes()
 

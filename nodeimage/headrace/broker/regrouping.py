@@ -23,6 +23,8 @@ REGROUP_RETRY_S = 60.0
 """How long a chunk is left alone after its regrouping, or the look at whether it needs any, failed."""
 REST_S = 5.0
 """Of each round, for which helpers may leave the disk to who acknowledges: all else of the round waits for them."""
+HURRY_CHUNKS = 4
+"""So many chunks of one replica that wait are a debt that grows: no time to rest."""
 
 
 class Regrouping:
@@ -68,6 +70,8 @@ class Regrouping:
                 self._again_at[key] = math.inf
                 continue
             began = time.monotonic()
+            if self._waiting(held) >= HURRY_CHUNKS:
+                rest_s = 0.0
             self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk, rest_s=rest_s))
             status = await self._helper.wait()
             self._helper = None
@@ -81,3 +85,10 @@ class Regrouping:
             )
             self._done(key)
             return
+
+    def _waiting(self, held: Held) -> int:
+        """Chunks of a replica that need regrouping, as far as is known."""
+        return sum(
+            not chunk.body.regrouped and self._again_at.get((held.id, chunk.start)) != math.inf
+            for chunk in held.log.closed_chunks()
+        )

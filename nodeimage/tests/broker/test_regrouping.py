@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker.regrouping import Regrouping
+from headrace.broker.regrouping import HURRY_CHUNKS, REST_S, Regrouping
 from headrace.errors import CorruptLog
 
 
@@ -45,13 +45,17 @@ async def test_a_chunk_that_could_not_be_looked_at_is_looked_at_again_later(monk
 class ManyChunks:
     """A log of closed chunks that all need regrouping; its helper sleeps."""
 
-    def __init__(self, helper: list[str]) -> None:
+    def __init__(self, helper: list[str], *, waiting: int = 1) -> None:
         self.helper = helper
+        self.waiting = waiting
         self.rests: list[float] = []
 
     def closed_chunks(self) -> list[SimpleNamespace]:
         at = len(self.rests)
-        return [SimpleNamespace(start=100 * at, end=100 * at + 100, body=SimpleNamespace(regrouped=False))]
+        return [
+            SimpleNamespace(start=100 * each, end=100 * each + 100, body=SimpleNamespace(regrouped=False))
+            for each in range(at, at + self.waiting)
+        ]
 
     def needs_regroup(self, _chunk: object) -> bool:
         return True
@@ -79,3 +83,15 @@ async def test_helpers_rest_for_so_long_in_a_round_and_no_longer(monkeypatch: py
     assert third == 0
     assert next_round == pytest.approx(0.3, abs=0.05)
     assert regrouping.regrouped == 4
+
+
+async def test_a_helper_does_not_rest_while_many_chunks_wait() -> None:
+    log = ManyChunks(["true"], waiting=HURRY_CHUNKS)
+    held = SimpleNamespace(id=1, log=log, committed=10_000)
+    with ThreadPoolExecutor(1) as executor:
+        broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
+        regrouping = Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
+        await regrouping.step([held])  # type: ignore[list-item]
+        log.waiting -= 1
+        await regrouping.step([held])  # type: ignore[list-item]
+    assert log.rests == [0, pytest.approx(REST_S, abs=0.1)]

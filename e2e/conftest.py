@@ -26,14 +26,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """With a failure goes what the cluster looked like."""
+    """With a failure goes what the last cluster looked like."""
     report = yield
-    cluster = getattr(item, "funcargs", {}).get("three")
-    if report.when == "call" and report.failed and isinstance(cluster, kube.Cluster):
-        try:
-            report.sections.append(("The cluster", kube.traces(cluster)))
-        except Exception as error:
-            report.sections.append(("The cluster", f"cannot be looked at: {error}"))
+    if report.when != "teardown" and report.failed and kube.Cluster.last is not None:
+        report.sections.append(("The cluster", kube.traces(kube.Cluster.last)))
     return report
 
 

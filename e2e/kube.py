@@ -251,13 +251,27 @@ def is_up(pod: Body) -> bool:
 
 def traces(cluster: "Cluster") -> str:
     """For a failed test: how far the cluster is, what Kubernetes and the operator last did, and who is not well."""
-    events = kubectl("get", "events", "-n", cluster.namespace, "--sort-by=.lastTimestamp", check=False)
-    pods = [each for each in json.loads(kubectl("get", "pods", "-A", "-o", "json"))["items"] if not is_up(each)]
-    unwell = [f"{each['metadata']['namespace']}/{each['metadata']['name']} {waits_for(each)}" for each in pods]
-    said = kubectl("logs", "-n", SYSTEM, "deployment/headrace", "--tail=200", check=False)
-    lines = [each for each in said.splitlines() if "an event was not posted" not in each]
-    shown = [cluster.standing(), f"not ready: {', '.join(unwell)}", *events.splitlines()[-25:], *lines[-25:]]
-    return "\n".join(each[:300] for each in shown)
+
+    def unwell() -> str:
+        pods = [each for each in json.loads(kubectl("get", "pods", "-A", "-o", "json"))["items"] if not is_up(each)]
+        named = [f"{each['metadata']['namespace']}/{each['metadata']['name']} {waits_for(each)}" for each in pods]
+        return f"not ready: {', '.join(named)}"
+
+    def events() -> str:
+        found = kubectl("get", "events", "-n", cluster.namespace, "--sort-by=.lastTimestamp")
+        return "\n".join(found.splitlines()[-25:])
+
+    def said() -> str:
+        found = kubectl("logs", "-n", SYSTEM, "deployment/headrace", "--tail=200").splitlines()
+        return "\n".join([each for each in found if "an event was not posted" not in each][-25:])
+
+    told = []
+    for part in (cluster.standing, unwell, events, said):
+        try:
+            told.append(part())
+        except Exception as error:
+            told.append(f"{part.__name__}: {error!r}")
+    return "\n".join(line[:300] for each in told for line in each.splitlines())
 
 
 def waits_for(pod: Body) -> str:
@@ -320,6 +334,9 @@ class Node:
 class Cluster:
     """A StreamCluster, for those who load it from outside (nodeimage/tests/cluster/cluster_clients.Load)."""
 
+    last: "Cluster | None" = None
+    """The one that was made last."""
+
     def __init__(self, name: str, namespace: str, **spec: Any) -> None:
         self.name = name
         self.namespace = namespace
@@ -331,6 +348,7 @@ class Cluster:
             **spec,
         }
         self.on_close: list[Callable[[], None]] = []
+        Cluster.last = self
 
     def apply(self, **changes: Any) -> None:
         """Have it be so."""

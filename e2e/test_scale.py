@@ -9,7 +9,7 @@ import pytest
 from cluster_clients import CALL_S, Load, at
 from confluent_kafka.admin import AdminClient
 
-THERE_S = 400.0
+THERE_S = 320.0
 """For Kubernetes to make volumes and start pods; what is measured begins after it."""
 CARRY_S = 30.0
 DRAINED_S = 400.0
@@ -40,12 +40,10 @@ def grow(cluster: kube.Cluster, load: Load, nodes: int) -> tuple[set[int], float
     missing = nodes - len(before)
     since = time.monotonic()
     cluster.scale(nodes)
-
-    def registered() -> bool:
-        assert len(cluster.ids() - before) == missing, cluster.standing()
-        return True
-
-    kube.until("all nodes have registered", registered, timeout_s=THERE_S)
+    try:
+        kube.until("all nodes have registered", lambda: len(cluster.ids() - before) == missing, timeout_s=THERE_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; there were {sorted(before)}; {cluster.standing()}") from error
     there = time.monotonic()
     new = cluster.ids() - before
 

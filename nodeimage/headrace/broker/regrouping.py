@@ -1,7 +1,8 @@
 """Regrouping: closed chunks of many partitionlets are put in order by a helper process, one at a time.
 
 The helper writes the chunk anew beside the old one (headrace.log.regroup); readers go on in the old file until the new
-one is taken up. A helper that fails or is killed leaves the chunk as it was; it is tried again later.
+one is taken up. A helper that fails or is killed leaves the chunk as it was; it is tried again later. Helpers leave the
+disk to who acknowledges for a part of each round, except of a replica that has many chunks to regroup.
 """
 
 import asyncio
@@ -21,10 +22,10 @@ log = structlog.get_logger()
 
 REGROUP_RETRY_S = 60.0
 """How long a chunk is left alone after its regrouping, or the look at whether it needs any, failed."""
-REST_S = 5.0
-"""Of each round, for which helpers may leave the disk to who acknowledges: all else of the round waits for them."""
+PAUSES_S = 5.0
+"""Of all helpers of a round: everything else of it waits for them, such as what expires, and chunks that are full."""
 HURRY_CHUNKS = 4
-"""So many chunks of one replica that wait are a debt that grows: no time to rest."""
+"""So many chunks of one replica that wait are a debt that grows: no pauses."""
 
 
 class Regrouping:
@@ -41,9 +42,9 @@ class Regrouping:
 
     async def step(self, replicas: Iterable[Held]) -> None:
         """Regroup one chunk of each replica that has one to regroup."""
-        began = time.monotonic()
-        for held in replicas:
-            await self._regroup_one(held, rest_s=max(0.0, REST_S - (time.monotonic() - began)))
+        behind = [held for held in replicas if self._waiting(held)]
+        for held in behind:
+            await self._regroup_one(held, pauses_s=PAUSES_S / len(behind))
 
     def forget(self, keys: Callable[[ChunkKey], bool]) -> None:
         """These chunks are gone."""
@@ -57,7 +58,7 @@ class Regrouping:
             helper.kill()
             await helper.wait()
 
-    async def _regroup_one(self, held: Held, *, rest_s: float) -> None:
+    async def _regroup_one(self, held: Held, *, pauses_s: float) -> None:
         """Regroup the oldest chunk of this replica that needs it, in a helper process."""
         for chunk in held.log.closed_chunks():
             key = (held.id, chunk.start)
@@ -71,8 +72,8 @@ class Regrouping:
                 continue
             began = time.monotonic()
             if self._waiting(held) >= HURRY_CHUNKS:
-                rest_s = 0.0
-            self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk, rest_s=rest_s))
+                pauses_s = 0.0
+            self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk, pauses_s=pauses_s))
             status = await self._helper.wait()
             self._helper = None
             if status:

@@ -232,12 +232,12 @@ class ContainerLog(Appender):
         """[blocking] Whether a closed chunk mixes partitionlets too finely to be read well."""
         return needs_regroup(chunk.body)
 
-    def regroup_command(self, chunk: Chunk, *, rest_s: float = 0.0) -> list[str]:
+    def regroup_command(self, chunk: Chunk, *, pauses_s: float = 0.0) -> list[str]:
         """The helper process that regroups a closed chunk; `reopen_chunk` when it has ended with 0.
 
-        `rest_s`: for so long it may leave the disk to others.
+        `pauses_s`: for so long in all it may leave the disk to others.
         """
-        return [sys.executable, "-m", "headrace.log.regroup", str(self.folder), str(chunk.start), f"{rest_s:.3f}"]
+        return [sys.executable, "-m", "headrace.log.regroup", str(self.folder), str(chunk.start), f"{pauses_s:.3f}"]
 
     def reopen_chunk(self, chunk: Chunk) -> None:
         """[blocking] Takes up the file that a regroup left, in the place of a closed chunk's that is still there."""

@@ -1,9 +1,10 @@
 """Regrouping: a closed chunk rewritten in order of (partitionlet, offset), control frames first.
 
-    python -m headrace.log.regroup FOLDER START REST_S
+    python -m headrace.log.regroup FOLDER START [PAUSES_S]
 
-Run as a helper process at low priority, for the disk too: it writes and syncs a piece, then rests three times as long
-as that took, for REST_S in all: what is acknowledged meanwhile waits behind one piece, not behind a chunk.
+Run as a helper process at low priority, for the disk too: it writes and syncs piece by piece, and leaves the disk to
+others for three times as long as each took, for PAUSES_S in all. What is acknowledged meanwhile waits behind one piece,
+not behind a chunk.
 
 A partitionlet's id starts with its stream's number, so neighbours in the file are what is read, and what expires,
 together. Frames keep their bytes, their positions included; every checksum is checked on the way, so damage is found
@@ -46,16 +47,36 @@ from headrace.log.segment import Segment, SegmentBuilder
 
 _NICENESS: Final = 10
 _PIECE_BYTES: Final = 1 << 20
-_REST: Final = 3.0
-"""Times as long as a piece took."""
+_HASTY_PIECE_BYTES: Final = 4 << 20
+"""Without pauses: each sync has its price."""
+_TIMES: Final = 3.0
+"""A pause is so many times as long as the piece before it took."""
+
+
+class Pauses:
+    """Those of one chunk: so many seconds in all, spread over its pieces."""
+
+    def __init__(self, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._left_s = max(0.0, seconds)
+        self._sleep = sleep
+        self.piece_bytes = _PIECE_BYTES if self._left_s else _HASTY_PIECE_BYTES
+
+    def after(self, took_s: float, *, pieces_left: int) -> None:
+        """A piece has been written and synced."""
+        pause = min(_TIMES * took_s, self._left_s / (pieces_left + 1))
+        if pause:
+            self._left_s -= pause
+            self._sleep(pause)
 
 
 class _Output:
     """The frames of the new file, buffered."""
 
-    def __init__(self, file: OpenFile, rest: Callable[[float], None]) -> None:
+    def __init__(self, file: OpenFile, pauses: Pauses, *, expected: int) -> None:
+        """`expected`: bytes of frames, at most."""
         self._file = file
-        self._rest = rest
+        self._pauses = pauses
+        self._expected = expected
         self._buffers: list[bytes | memoryview] = []
         self._buffered = 0
         self.place = 0
@@ -66,32 +87,20 @@ class _Output:
         self._buffers.append(frames)
         self._buffered += len(frames)
         self.place += len(frames)
-        if self._buffered >= _PIECE_BYTES:
+        if self._buffered >= self._pauses.piece_bytes:
             self.flush()
         return place
 
     def flush(self) -> None:
-        """Writes what is buffered, and lets others have the disk."""
+        """Writes and syncs what is buffered, and lets others have the disk."""
         if not self._buffers:
             return
         began = time.monotonic()
         write_and_sync(self._file.fd, FILE_HEAD_BYTES + self.place - self._buffered, self._buffers)
         self._buffers.clear()
         self._buffered = 0
-        self._rest(_REST * (time.monotonic() - began))
-
-
-class Rests:
-    """Sleeps, for so many seconds in all."""
-
-    def __init__(self, seconds: float) -> None:
-        self._left_s = seconds
-
-    def __call__(self, seconds: float) -> None:
-        """As long as that, or as is left."""
-        seconds = min(seconds, self._left_s)
-        self._left_s -= seconds
-        time.sleep(seconds)
+        left = -(-(self._expected - self.place) // self._pauses.piece_bytes)
+        self._pauses.after(time.monotonic() - began, pieces_left=left)
 
 
 def regrouped_path(path: Path) -> Path:
@@ -99,11 +108,8 @@ def regrouped_path(path: Path) -> Path:
     return path.with_name(path.name + ".regrouped.tmp")
 
 
-def rewrite(path: Path, *, rest: Callable[[float], None] = lambda _seconds: None) -> None:
-    """Writes the closed chunk at `path` anew, beside it. `rest` is called after each piece, with seconds.
-
-    Raises `CorruptLog`, `StorageFull`: there is nothing then.
-    """
+def rewrite(path: Path, *, pauses: Pauses | None = None) -> None:
+    """Writes the closed chunk at `path` anew, beside it. Raises `CorruptLog`, `StorageFull`: there is nothing then."""
     body = load_body(path)
     trailer = read_trailer(body.file.fd)
     assert trailer is not None
@@ -112,7 +118,7 @@ def rewrite(path: Path, *, rest: Callable[[float], None] = lambda _seconds: None
         file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             write_all(file.fd, 0, [FileHead(CHUNK_KIND, trailer.start, REGROUPED).encode()])
-            output = _Output(file, rest)
+            output = _Output(file, pauses or Pauses(0.0), expected=body.frames_end)
             segment = _copy_frames(body, output, source=path, end=trailer.end - trailer.start)
             output.flush()
             close_file(
@@ -228,14 +234,14 @@ def _producers(body: Body, partitionlet: int) -> list[ProducerBatch]:
 def main(arguments: list[str]) -> int:
     """The helper process."""
     try:
-        folder, start, rest_s = Path(arguments[0]), int(arguments[1]), float(arguments[2])
+        folder, start, pauses_s = Path(arguments[0]), int(arguments[1]), sum(map(float, arguments[2:3]))
     except (IndexError, ValueError):
-        print("usage: python -m headrace.log.regroup FOLDER START REST_S", file=sys.stderr)
+        print("usage: python -m headrace.log.regroup FOLDER START [PAUSES_S]", file=sys.stderr)
         return 1
     end_with_parent()
     os.nice(_NICENESS)
     try:
-        rewrite(chunk_path(folder, start), rest=Rests(rest_s))
+        rewrite(chunk_path(folder, start), pauses=Pauses(pauses_s))
     except (HeadraceError, OSError) as error:
         print(f"regroup: {error}", file=sys.stderr)
         return 1

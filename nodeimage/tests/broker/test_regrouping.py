@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker.regrouping import HURRY_CHUNKS, REST_S, Regrouping
+from headrace.broker.regrouping import HURRY_CHUNKS, PAUSES_S, Regrouping
 from headrace.errors import CorruptLog
 
 
@@ -43,55 +43,53 @@ async def test_a_chunk_that_could_not_be_looked_at_is_looked_at_again_later(monk
 
 
 class ManyChunks:
-    """A log of closed chunks that all need regrouping; its helper sleeps."""
+    """A log of closed chunks that all need regrouping, but for those that do not; its helper does nothing."""
 
-    def __init__(self, helper: list[str], *, waiting: int = 1) -> None:
-        self.helper = helper
+    def __init__(self, waiting: int, *, sound: int = 0) -> None:
         self.waiting = waiting
-        self.rests: list[float] = []
+        self.sound = sound
+        self.pauses: list[float] = []
 
     def closed_chunks(self) -> list[SimpleNamespace]:
-        at = len(self.rests)
+        at = len(self.pauses)
         return [
-            SimpleNamespace(start=100 * each, end=100 * each + 100, body=SimpleNamespace(regrouped=False))
-            for each in range(at, at + self.waiting)
+            SimpleNamespace(start=each, end=each + 1, body=SimpleNamespace(regrouped=False))
+            for each in [*range(-self.sound, 0), *range(at, at + self.waiting)]
         ]
 
-    def needs_regroup(self, _chunk: object) -> bool:
-        return True
+    def needs_regroup(self, chunk: SimpleNamespace) -> bool:
+        return bool(chunk.start >= 0)
 
-    def regroup_command(self, _chunk: object, *, rest_s: float) -> list[str]:
-        self.rests.append(rest_s)
-        return self.helper
+    def regroup_command(self, _chunk: object, *, pauses_s: float) -> list[str]:
+        self.pauses.append(pauses_s)
+        return ["true"]
 
     def reopen_chunk(self, _chunk: object) -> None:
         pass
 
 
-async def test_helpers_rest_for_so_long_in_a_round_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.regrouping.REST_S", 0.3)
-    log = ManyChunks(["sleep", "0.2"])
-    held = SimpleNamespace(id=1, log=log, committed=10_000)
+async def rounds(*logs: ManyChunks, count: int = 1) -> None:
+    held = [SimpleNamespace(id=number, log=log, committed=10_000) for number, log in enumerate(logs, 1)]
     with ThreadPoolExecutor(1) as executor:
         broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
         regrouping = Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
-        await regrouping.step([held] * 3)  # type: ignore[list-item]
-        await regrouping.step([held])  # type: ignore[list-item]
-    first, second, third, next_round = log.rests
-    assert first == pytest.approx(0.3, abs=0.05)
-    assert 0 <= second <= 0.1
-    assert third == 0
-    assert next_round == pytest.approx(0.3, abs=0.05)
-    assert regrouping.regrouped == 4
+        for _ in range(count):
+            await regrouping.step(held)  # type: ignore[arg-type]
 
 
-async def test_a_helper_does_not_rest_while_many_chunks_wait() -> None:
-    log = ManyChunks(["true"], waiting=HURRY_CHUNKS)
-    held = SimpleNamespace(id=1, log=log, committed=10_000)
-    with ThreadPoolExecutor(1) as executor:
-        broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
-        regrouping = Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
-        await regrouping.step([held])  # type: ignore[list-item]
-        log.waiting -= 1
-        await regrouping.step([held])  # type: ignore[list-item]
-    assert log.rests == [0, pytest.approx(REST_S, abs=0.1)]
+async def test_the_helpers_of_a_round_share_its_pauses() -> None:
+    logs = [ManyChunks(1), ManyChunks(0), ManyChunks(2)]
+    await rounds(*logs, count=2)
+    assert [log.pauses for log in logs] == [[PAUSES_S / 2] * 2, [], [PAUSES_S / 2] * 2]
+
+
+async def test_a_helper_makes_no_pauses_while_many_chunks_wait() -> None:
+    few, many = ManyChunks(HURRY_CHUNKS - 1), ManyChunks(HURRY_CHUNKS)
+    await rounds(few, many)
+    assert (few.pauses, many.pauses) == ([PAUSES_S / 2], [0])
+
+
+async def test_chunks_that_need_no_regrouping_are_not_waited_for() -> None:
+    log = ManyChunks(1, sound=HURRY_CHUNKS)
+    await rounds(log, count=2)
+    assert log.pauses == [PAUSES_S] * 2

@@ -1,6 +1,8 @@
 """Appending and reading, through all that happens to a chunk."""
 
 import ctypes
+import errno
+import itertools
 import os
 import subprocess
 import threading
@@ -22,7 +24,7 @@ from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
 from headrace.log.index import Place
 from headrace.log.maintenance import summaries
-from headrace.log.regroup import regrouped_path, rewrite
+from headrace.log.regroup import Pauses, regrouped_path, rewrite
 
 Writing = Any  # the class stands in conftest.py
 FOREVER = 1 << 60
@@ -91,7 +93,7 @@ def test_a_regrouped_chunk_reads_as_before_and_in_order(writing: Writing, make_b
     writing.check()
 
 
-def test_a_regrouping_rests_after_each_piece_for_longer_than_that_took(
+def test_a_regrouping_pauses_after_each_piece_for_three_times_as_long_as_that_took(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would else stand between every other sync and the disk."""
@@ -100,7 +102,7 @@ def test_a_regrouping_rests_after_each_piece_for_longer_than_that_took(
     writing.close_chunks()
     (chunk,) = writing.log.closed_chunks()
     synced: list[float] = []
-    rests: list[float] = []
+    pauses: list[float] = []
     write_and_sync = files.write_and_sync
 
     def slow(*arguments: Any) -> None:
@@ -110,10 +112,43 @@ def test_a_regrouping_rests_after_each_piece_for_longer_than_that_took(
         synced.append(time.monotonic() - began)
 
     monkeypatch.setattr("headrace.log.regroup.write_and_sync", slow)
-    rewrite(chunk.path, rest=rests.append)
-    assert len(synced) == len(rests) > 3
-    assert all(rest >= 2 * took for rest, took in zip(rests, synced, strict=True))
+    rewrite(chunk.path, pauses=Pauses(1000.0, sleep=pauses.append))
+    assert len(synced) == len(pauses) > 3
+    assert all(pause >= 3 * took for pause, took in zip(pauses, synced, strict=True))
     writing.log.reopen_chunk(chunk)
+    writing.check()
+
+
+def test_pauses_have_an_end_and_are_spread_over_the_pieces() -> None:
+    slept: list[float] = []
+    pauses = Pauses(1.0, sleep=slept.append)
+    for left in range(9, -1, -1):
+        pauses.after(10.0, pieces_left=left)
+    assert slept == pytest.approx([0.1] * 10)
+    Pauses(0.0, sleep=slept.append).after(10.0, pieces_left=3)
+    assert len(slept) == 10
+
+
+def test_a_regrouping_that_finds_the_disk_full_leaves_nothing(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.log.regroup._HASTY_PIECE_BYTES", 1000)
+    writing.fill_chunks(1, partitionlets=9)
+    writing.close_chunks()
+    (chunk,) = writing.log.closed_chunks()
+    held = sorted(writing.folder.iterdir())
+    pieces = itertools.count()
+    write_and_sync = files.write_and_sync
+
+    def full(*arguments: Any) -> None:
+        if next(pieces) == 2:
+            raise OSError(errno.ENOSPC, "full")
+        write_and_sync(*arguments)
+
+    monkeypatch.setattr("headrace.log.regroup.write_and_sync", full)
+    with pytest.raises(StorageFull):
+        rewrite(chunk.path)
+    assert sorted(writing.folder.iterdir()) == held
     writing.check()
 
 

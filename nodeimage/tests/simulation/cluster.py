@@ -347,11 +347,9 @@ class Cluster:
             await asyncio.sleep(0.25)
 
     def outcome(self, problem: str) -> Outcome:
-        problems = self.loop.problems
         if self.checks.failure is not None:
             problem = str(self.checks.failure)
-        elif not problem and problems:
-            problem = problems[0]
+        problem = "\n".join(filter(None, [problem, *self.loop.uncaught()[:1]]))
         return Outcome(
             seed=self.seed,
             problem=problem,

@@ -341,9 +341,7 @@ class World:
             if failure is not None:
                 problem = str(failure)
                 break
-        else:
-            if not problem and (problems := self.loop.problems):
-                problem = problems[0]
+        problem = "\n".join(filter(None, [problem, *self.loop.uncaught()[:1]]))
         faults: list[Any] = [
             *self.faults,
             *(f"{each.name}: {fault}" for each in self.clusters for fault in each.faults),

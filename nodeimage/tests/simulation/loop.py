@@ -110,7 +110,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.stopped = False
         """There is no use in going on."""
         self.chance = chance
-        self._problems: list[str] = []
+        self._uncaught: list[str] = []
         self.tasks: list[Task] = []
         """All, so that none is collected half-way through its life, at a moment that no seed decides."""
         self.dial: Callable[[Callable[[], Any], str, int], Coroutine[Any, Any, Any]] = _nowhere
@@ -163,14 +163,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             try:
                 handle.context.run(callback, *handle.args)
             except Exception as error:
-                self._problems.append(f"{process.name if process else 'world'}: {error!r} in {callback}")
+                self._uncaught.append(f"{process.name if process else 'world'}: {error!r} in {callback}")
         self._current = None
 
-    @property
-    def problems(self) -> list[str]:
-        """What nobody caught: in a callback, or in a task that nobody waited for."""
+    def uncaught(self) -> list[str]:
+        """In callbacks, and in tasks that nobody waited for; of these once."""
         failed = (task for task in self.tasks if task.done() and not task.cancelled() and task._log_traceback)
-        return [*self._problems, *(f"nobody waited for {task.get_coro()}: {task.exception()!r}" for task in failed)]
+        return [*self._uncaught, *(f"nobody waited for {task.get_coro()}: {task.exception()!r}" for task in failed)]
 
     def end(self) -> None:
         """Let go of everything: what is left holds files open."""
@@ -271,7 +270,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self._problems.append(f"{context.get('message')}: {context.get('exception')!r}")
+        self._uncaught.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def spawn(self, work: Coroutine[Any, Any, Any], process: Process | None = None) -> Task:
         """A task of a process."""

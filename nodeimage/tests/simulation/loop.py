@@ -242,6 +242,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 node.before_thread(func)
                 result, error = func(*args), None
             except BaseException as failure:
+                if getattr(executor, "_shutdown", False):
+                    future.cancel()  # a real one has ended all its work when it is shut down, before files are closed
+                    return
                 result, error = None, failure
             self.call_later(self.chance.random() * 0.0005, done, result, error)
 

@@ -15,6 +15,7 @@ from headrace.catalog.rows import Owner, StreamRetention
 from headrace.errors import StorageFull
 from headrace.ids import ContainerId, PartitionletId, Position, StreamNumber, stream_of
 from headrace.log.container_log import Chunk, ContainerLog
+from headrace.log.reading import NEVER
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -27,7 +28,6 @@ AGAIN_S: Final = 600.0
 """So long nobody looks at one that is as it was."""
 WORTH_CLOSING: Final = 1024 * 1024
 """Dead bytes in the open chunk for which it is closed early, so that they can be given back."""
-_NEVER: Final = 1 << 62
 
 
 class _Looked(NamedTuple):
@@ -131,7 +131,7 @@ def _dead(
     now: int,
 ) -> tuple[int, int]:
     """(bytes that are dead, when the first of the others will be, by their time to live)."""
-    dead, lives_until = 0, _NEVER
+    dead, lives_until = 0, NEVER
     for share in shares:
         owner = owners.get(share.partitionlet)
         rule = rules.get(stream_of(share.partitionlet))

@@ -93,14 +93,20 @@ def test_a_regrouped_chunk_reads_as_before_and_in_order(writing: Writing, make_b
     writing.check()
 
 
+def mixed_chunk(writing: Writing) -> Chunk:
+    """A closed chunk that needs regrouping, the only one."""
+    writing.fill_chunks(1, partitionlets=9)
+    writing.close_chunks()
+    (chunk,) = writing.log.closed_chunks()
+    return chunk
+
+
 def test_a_regrouping_pauses_after_each_piece_for_three_times_as_long_as_that_took(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would else stand between every other sync and the disk."""
     monkeypatch.setattr("headrace.log.regroup._PIECE_BYTES", 1000)
-    writing.fill_chunks(1, partitionlets=9)
-    writing.close_chunks()
-    (chunk,) = writing.log.closed_chunks()
+    chunk = mixed_chunk(writing)
     synced: list[float] = []
     pauses: list[float] = []
     write_and_sync = files.write_and_sync
@@ -133,9 +139,7 @@ def test_a_regrouping_that_finds_the_disk_full_leaves_nothing(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.log.regroup._HASTY_PIECE_BYTES", 1000)
-    writing.fill_chunks(1, partitionlets=9)
-    writing.close_chunks()
-    (chunk,) = writing.log.closed_chunks()
+    chunk = mixed_chunk(writing)
     held = sorted(writing.folder.iterdir())
     pieces = itertools.count()
     write_and_sync = files.write_and_sync

@@ -349,7 +349,7 @@ class Cluster:
     def outcome(self, problem: str) -> Outcome:
         if self.checks.failure is not None:
             problem = str(self.checks.failure)
-        problem = "\n".join(filter(None, [problem, *self.loop.uncaught()[:1]]))
+        problem = self.loop.with_uncaught(problem)
         return Outcome(
             seed=self.seed,
             problem=problem,

@@ -341,7 +341,7 @@ class World:
             if failure is not None:
                 problem = str(failure)
                 break
-        problem = "\n".join(filter(None, [problem, *self.loop.uncaught()[:1]]))
+        problem = self.loop.with_uncaught(problem)
         faults: list[Any] = [
             *self.faults,
             *(f"{each.name}: {fault}" for each in self.clusters for fault in each.faults),

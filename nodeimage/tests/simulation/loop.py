@@ -12,6 +12,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from itertools import chain, islice
 from typing import Any, Protocol
 
 TICK_S = 1e-9
@@ -166,10 +167,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 self._uncaught.append(f"{process.name if process else 'world'}: {error!r} in {callback}")
         self._current = None
 
-    def uncaught(self) -> list[str]:
-        """In callbacks, and in tasks that nobody waited for; of these once."""
+    def with_uncaught(self, problem: str) -> str:
+        """A problem, and what nobody caught first: in a callback, or in a task that nobody waited for."""
         failed = (task for task in self.tasks if task.done() and not task.cancelled() and task._log_traceback)
-        return [*self._uncaught, *(f"nobody waited for {task.get_coro()}: {task.exception()!r}" for task in failed)]
+        lost = (f"nobody waited for {task.get_coro()}: {task.exception()!r}" for task in failed)
+        return "\n".join(filter(None, [problem, *islice(chain(self._uncaught, lost), 1)]))
 
     def end(self) -> None:
         """Let go of everything: what is left holds files open."""

@@ -13,10 +13,12 @@ Raises `FolderRefused` with one line that says what to do.
 import fcntl
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from headrace.errors import FolderRefused
 
@@ -33,6 +35,11 @@ class Identity:
     """The uuid written when the folder was made (invariant 5, `format`)."""
 
 
+FORMER_S: Final = 5.0
+"""A process that was killed while it started a helper may have left that one its files, sockets and locks, until it
+runs another program: that takes long where it closes files for the last time, on a busy disk."""
+
+
 class DataFolder:
     """One node's folder, locked for this process from `open` to `close`."""
 
@@ -42,20 +49,25 @@ class DataFolder:
 
     @classmethod
     def open(cls, path: Path) -> "DataFolder":
-        """Make the folder if it is missing, and lock it."""
+        """[blocking] Make the folder if it is missing, and lock it. Raises FolderRefused."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise FolderRefused(f"cannot use {path}: {error.strerror}; choose another folder with --data") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "another process"
-            os.close(lock)
-            raise FolderRefused(
-                f"{path} is in use by process {holder}; stop it with `headrace down`, or choose another folder"
-            ) from None
+        deadline = time.monotonic() + FORMER_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "another process"
+                if _runs(holder) or time.monotonic() >= deadline:
+                    os.close(lock)
+                    raise FolderRefused(
+                        f"{path} is in use by process {holder}; stop it with `headrace down`, or choose another folder"
+                    ) from None
+            time.sleep(0.05)
         # In this order it takes no new room, which a full disk has not.
         os.ftruncate(lock, os.pwrite(lock, str(os.getpid()).encode(), 0))
         return cls(path, lock)
@@ -146,3 +158,18 @@ class DataFolder:
     def close(self) -> None:
         """Let another process have it."""
         os.close(self._lock)
+
+
+def _runs(holder: str) -> bool:
+    """Whether the process that noted that it holds a lock may still be there."""
+    if not holder.isdecimal():
+        return True
+    if int(holder) == os.getpid():
+        return False  # in a container each run has the same number
+    try:
+        os.kill(int(holder), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,23 @@ def test_a_reservation_that_cannot_be_understood_is_made_anew(tmp_path: Path, te
     folder = DataFolder.open(tmp_path)
     assert folder.reserved("c", lambda: 4).node_id == 4
     folder.close()
+
+
+def test_a_folder_is_waited_for_that_a_killed_process_left_to_one_that_it_was_starting(tmp_path: Path) -> None:
+    """Between fork and exec a helper has all files of its parent, the lock too."""
+    script = (
+        "import os, subprocess, sys\n"
+        "from pathlib import Path\n"
+        "from headrace.folder import DataFolder\n"
+        f"folder = DataFolder.open(Path({str(tmp_path)!r}))\n"
+        "os.set_inheritable(folder._lock, True)\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1)'], close_fds=False)\n"
+        "os._exit(9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    began = time.monotonic()
+    DataFolder.open(tmp_path).close()
+    assert time.monotonic() - began > 0.2, "nobody had it"
 
 
 def test_a_folder_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from headrace.errors import StorageFull
 from headrace.log.files import full_disk_as_storage_full
+from headrace.log.regroup import REGROUPED_SUFFIX
 
 
 class Sizes(Protocol):
@@ -74,10 +75,13 @@ class DiskRoom:
         return found.f_bavail * found.f_frsize
 
     def used(self) -> int:
-        """[blocking] Bytes that the containers occupy on the disk (holes do not count)."""
+        """[blocking] Bytes that the containers occupy on the disk: without holes, and without files that are about to
+        take a chunk's place."""
         total = 0
         for folder, _, names in os.walk(self._folder / "containers"):
             for name in names:
+                if name.endswith(REGROUPED_SUFFIX):
+                    continue
                 try:
                     total += os.stat(os.path.join(folder, name)).st_blocks * 512
                 except FileNotFoundError:

@@ -3,17 +3,22 @@
 The helper writes the chunk anew beside the old one (headrace.log.regroup); readers go on in the old file until the new
 one is taken up. A helper that fails or is killed leaves the chunk as it was; it is tried again later. Helpers leave the
 disk to who acknowledges for a part of each round, except of a replica that has many chunks to regroup.
+
+The new one takes room beside the old one, as much as still lives there. It may take half of the reserve: afterwards all
+that is dead can be given back. The other half is the catalog's.
 """
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.broker.upkeep import ChunkKey, Held
+from headrace.log.container_log import Chunk, ContainerLog
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -38,6 +43,8 @@ class Regrouping:
         self._helper: asyncio.subprocess.Process | None = None
         self._again_at: dict[ChunkKey, float] = {}
         """When a chunk may be looked at again."""
+        self._roomy = True
+        """The disk had room for the last one that was to be regrouped."""
         self.regrouped = 0
 
     async def step(self, replicas: Iterable[Held]) -> None:
@@ -67,9 +74,16 @@ class Regrouping:
             if chunk.end > held.committed:
                 return
             self._again_at[key] = self._broker.loop.time() + REGROUP_RETRY_S
-            if not await self._broker.loop.run_in_executor(self._broker.executor, held.log.needs_regroup, chunk):
+            look = partial(_look, held.log, chunk, leave=self._broker.node.settings.disk_reserve // 2)
+            needed, roomy = await self._broker.loop.run_in_executor(self._broker.executor, look)
+            if not needed:
                 self._again_at[key] = math.inf
                 continue
+            if roomy != self._roomy:
+                self._roomy = roomy
+                log.info("regrouping goes on" if roomy else "no room for regrouping", container=held.id)
+            if not roomy:
+                return
             began = time.monotonic()
             if self._waiting(held) >= HURRY_CHUNKS:
                 pauses_s = 0.0
@@ -93,3 +107,9 @@ class Regrouping:
             not chunk.body.regrouped and self._again_at.get((held.id, chunk.start)) != math.inf
             for chunk in held.log.closed_chunks()
         )
+
+
+def _look(log: ContainerLog, chunk: Chunk, *, leave: int) -> tuple[bool, bool]:
+    """[blocking] Whether a closed chunk needs regrouping, and whether there is room for that, and `leave` bytes."""
+    needed = log.needs_regroup(chunk)
+    return needed, needed and log.has_room_to_regroup(chunk, leave=leave)

@@ -8,6 +8,7 @@ clients or to feed a follower, is scrubbed at once.
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
@@ -126,6 +127,7 @@ class Scrub:
             folder,
             "--json",
             f"--synced={synced}",
+            f"--parent={os.getpid()}",
             stdout=asyncio.subprocess.PIPE,
         )
         try:

@@ -301,6 +301,7 @@ class Catalog:
         """
         self._check_usable()
         installing = asyncio.create_task(self._install(snapshot, position), name="catalog-install")
+        installing.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
         await asyncio.shield(installing)  # cut short, it would leave in memory what the tables hold no more
 
     async def close(self) -> None:

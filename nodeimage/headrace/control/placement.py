@@ -96,14 +96,14 @@ def least_needed(
     held: Held,
     loads: Mapping[NodeId, NodeLoad],
     volume: str,
-    keep: NodeId,
+    among: Collection[NodeId],
 ) -> NodeId:
-    """The member, other than `keep`, that a container with one too many should do without."""
+    """Which of some members a container with one too many should do without."""
     zones = Counter(nodes[node].zone for node in members)
     hosts = Counter(nodes[node].fails_with for node in members)
     burden = _Burden(held, loads, volume, members)
     return max(
-        (node for node in members if node != keep),
+        among,
         key=lambda node: (
             zones[nodes[node].zone],
             hosts[nodes[node].fails_with],

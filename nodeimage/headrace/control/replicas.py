@@ -4,6 +4,10 @@ Replicas are counted on nodes that stay: one that is drained, removed, or dead f
 and another node gets a replica in its place. It leaves once enough others are in sync. A removal takes the node out of
 the in-sync set too, in the same epoch; that is safe while the primary has not seen it, since it waits for more members
 than it must then. Nothing is ever added to the in-sync set here: that the primary does, when a follower has caught up.
+
+Followers on full disks count. But what they have yet to take cannot be committed, nor the seals behind it, so that no
+partition gets away: where too few others are left for that, nodes with room get replicas beside them. Then those that
+are out of the in-sync set, and have no room to get back in, are too many.
 """
 
 from collections.abc import Mapping
@@ -15,7 +19,8 @@ from headrace.control.heirs import is_in_sync
 from headrace.control.observed import CATALOG, OPEN, Observed
 from headrace.control.placement import Held, choose_members, least_needed
 from headrace.ids import ContainerId, NodeId
-from headrace.store.records import ContainerRecord
+from headrace.peer.reports import NodeLoad
+from headrace.store.records import ContainerRecord, NodeRecord
 
 
 class Replication:
@@ -42,11 +47,9 @@ class Replication:
         if not observed.is_alive(record.primary, now):
             return None  # nobody to copy from; the primary comes first
         lasting = [node for node in record.replicas if node in observed.nodes and node not in self._gone]
-        added = self._added(record, lasting)
+        added, reason = self._added(record, lasting)
         if added and self._may_copy(record):
             self._held.add(record, added)
-            names = ", ".join(str(node) for node in added)
-            reason = f"{len(lasting)} of {record.wanted} replicas are on nodes that stay; node {names} gets one"
             return self._put(structs.replace(record, replicas=(*record.replicas, *added)), reason)
         safe = [node for node, _ in record.in_sync if node in lasting and self._is_safe(record, node)]
         leaving = [node for node in record.replicas if node not in lasting and node != record.primary]
@@ -57,15 +60,17 @@ class Replication:
             return self._without(record, leaving, f"{len(safe)} others are in sync")
         if sent_away and len(safe) >= max(1, min(record.wanted, len(lasting) + len(added))):
             return self._without(record, sent_away, f"{len(safe)} others are in sync, and no node is left for more")
-        if len(lasting) > record.wanted and len(safe) >= record.wanted:
-            return self._without(record, [self._surplus(record, lasting, safe)], "one too many")
+        surplus = self._surplus(record, lasting, safe) if len(lasting) > record.wanted else None
+        if surplus is not None:
+            return self._without(record, [surplus], "one too many")
         if record.primary not in lasting and not lasting and not added:
             reason = f"node {record.primary} is drained, and no other node can take its replica"
             return Wait(record.container_id, reason)
         return None
 
     def _is_safe(self, record: ContainerRecord, node: NodeId) -> bool:
-        """Whether what the in-sync set says of a node holds still. It may have lost its folder, and be back."""
+        """Whether what the in-sync set says of a node holds still. It may have lost its folder, and be back; or stay in
+        the set for the minimum's sake."""
         replica = self._observed.replica(node, record.container_id)
         return (
             self._observed.is_alive(node, self._now)
@@ -73,11 +78,12 @@ class Replication:
             and replica is not None
             and not replica.damaged
             and not self._observed.is_stuck(node)
+            and node not in self._held_up(record)
         )
 
     def _stand_in(self, record: ContainerRecord) -> PutContainer | None:
         """Empty replicas, none of them in sync: an unclean recovery (invariant 15) may let one lead."""
-        added = self._added(record, [])
+        added = self._choose(record, [], record.wanted, self._takers)
         if not added:
             return None
         self._held.add(record, added)
@@ -98,20 +104,70 @@ class Replication:
         wanted = structs.replace(record, wanted=volume.replicas, min_in_sync=least)
         return self._put(wanted, f"volume {volume.name} wants {volume.replicas} replicas, {least} in sync")
 
-    def _added(self, record: ContainerRecord, lasting: list[NodeId]) -> list[NodeId]:
-        missing = record.wanted - len(lasting)
+    def _held_up(self, record: ContainerRecord) -> list[NodeId]:
+        """The followers that keep a container from committing anything, as they live, but their disks are full."""
+        observed = self._observed
+        led = observed.replica(record.primary, record.container_id)
+        if led is None or not led.stalled:
+            return []
+        full = [node for node in record.replicas if node in observed.nodes and observed.nodes[node].full]
+        return [
+            node
+            for node in full
+            if node != record.primary
+            and observed.is_alive(node, self._now)
+            and ((replica := observed.replica(node, record.container_id)) is None or replica.end < led.end)
+        ]
+
+    def _added(self, record: ContainerRecord, lasting: list[NodeId]) -> tuple[list[NodeId], str]:
+        """The nodes that get a replica now, and why."""
+        added = self._choose(record, lasting, record.wanted - len(lasting), self._takers)
+        if added:
+            why = f"{len(lasting)} of {record.wanted} replicas are on nodes that stay"
+        else:
+            added = self._with_room(record)
+            why = "nothing is committed, as too few of those in sync have room"
+        return added, f"{why}; node {', '.join(map(str, added))} gets one"
+
+    def _with_room(self, record: ContainerRecord) -> list[NodeId]:
+        """Those in whose company the primary commits again; as many as that takes, or none."""
+        observed, held_up = self._observed, self._held_up(record)
+        if not held_up:
+            return []
+        able = [  # one that is dead may come back with room
+            node
+            for node in record.replicas
+            if node not in held_up
+            and node in observed.nodes
+            and (node not in self._gone or observed.is_alive(node, self._now))
+        ]
+        lacking = record.min_in_sync - len(able)
+        takers = [node for node in self._takers if not node.full and self._fits(record, node.node_id)]
+        chosen = self._choose(record, list(record.replicas), lacking, takers)
+        return chosen if len(chosen) == lacking else []
+
+    def _fits(self, record: ContainerRecord, node: NodeId) -> bool:
+        """Whether a disk has room for all that a container may hold, as far as it is known."""
+        load = self._loads.get(node, NodeLoad())
+        led = self._observed.replica(record.primary, record.container_id)
+        return not load.disk_total or led is None or led.end < load.disk_total - load.disk_used
+
+    def _choose(
+        self, record: ContainerRecord, lasting: list[NodeId], missing: int, takers: list[NodeRecord]
+    ) -> list[NodeId]:
+        """So many nodes that have no replica yet, or fewer."""
         volume = self._observed.volumes.get(record.volume)
         if missing <= 0 or volume is None:
             return []
         chosen = choose_members(
-            [node for node in self._takers if volume.admits(node)],
+            [node for node in takers if volume.admits(node)],
             (),
             first=record.primary,
             count=len(record.replicas) + missing,
             volume=volume,
             loads=self._loads,
             present=record.replicas,
-            every_node={node: self._observed.nodes[node] for node in lasting},
+            every_node={node: self._observed.nodes[node] for node in lasting if node in self._observed.nodes},
             held=self._held,
         )
         return [node for node in chosen if node not in record.replicas]
@@ -127,19 +183,33 @@ class Replication:
 
     def _is_copied(self, record: ContainerRecord) -> bool:
         in_sync = {node for node, _ in record.in_sync}
-        return any(node not in in_sync and self._observed.takes_roles(node, self._now) for node in record.replicas)
+        return any(
+            node not in in_sync and self._observed.takes_roles(node, self._now) and not self._observed.nodes[node].full
+            for node in record.replicas
+        )
 
-    def _surplus(self, record: ContainerRecord, lasting: list[NodeId], safe: list[NodeId]) -> NodeId:
-        behind = [node for node in lasting if node not in safe and node != record.primary]
+    def _surplus(self, record: ContainerRecord, lasting: list[NodeId], safe: list[NodeId]) -> NodeId | None:
+        """Who goes, where there are too many: not while fewer than are wanted would be in sync without it."""
+        others = [node for node in lasting if node != record.primary]
+        in_sync = dict(record.in_sync)
+        shut_out = [node for node in others if node not in in_sync and self._observed.nodes[node].full]
+        if shut_out:
+            return shut_out[-1]
+        able = [node for node in lasting if node == record.primary or not self._observed.nodes[node].full]
+        if len(able) <= record.min_in_sync:  # it would stall without one of these
+            others = [node for node in others if node not in able] or others
+        behind = [node for node in others if node not in safe]
         if behind:
-            return behind[-1]
+            return behind[-1] if len(safe) >= record.wanted else None
+        if len(safe) <= record.wanted:
+            return None
         return least_needed(
             lasting,
             nodes=self._observed.nodes,
             held=self._held,
             loads=self._loads,
             volume=record.volume,
-            keep=record.primary,
+            among=others,
         )
 
     def _without(self, record: ContainerRecord, leaving: list[NodeId], why: str) -> PutContainer | None:

@@ -15,6 +15,7 @@ last reader lets go of it.
 Knows nothing of the network, the catalog and replication: what lies above `committed` is for the callers to hide.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -232,12 +233,19 @@ class ContainerLog(Appender):
         """[blocking] Whether a closed chunk mixes partitionlets too finely to be read well."""
         return needs_regroup(chunk.body)
 
+    def has_room_to_regroup(self, chunk: Chunk, *, leave: int) -> bool:
+        """[blocking] Whether the disk has room for what still lives in a closed chunk once more, and `leave` bytes."""
+        disk = os.statvfs(self.folder)
+        lives = sum(summary.length for summary in self.summaries(chunk))
+        return disk.f_bavail * disk.f_frsize - lives >= leave
+
     def regroup_command(self, chunk: Chunk, *, pauses_s: float = 0.0) -> list[str]:
         """The helper process that regroups a closed chunk; `reopen_chunk` when it has ended with 0.
 
         `pauses_s`: for so long in all it may leave the disk to others.
         """
-        return [sys.executable, "-m", "headrace.log.regroup", str(self.folder), str(chunk.start), f"{pauses_s:.3f}"]
+        program = [sys.executable, "-m", "headrace.log.regroup"]
+        return [*program, str(self.folder), str(chunk.start), f"{pauses_s:.3f}", str(os.getpid())]
 
     def reopen_chunk(self, chunk: Chunk) -> None:
         """[blocking] Takes up the file that a regroup left, in the place of a closed chunk's that is still there."""

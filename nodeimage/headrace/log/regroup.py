@@ -1,10 +1,10 @@
 """Regrouping: a closed chunk rewritten in order of (partitionlet, offset), control frames first.
 
-    python -m headrace.log.regroup FOLDER START [PAUSES_S]
+    python -m headrace.log.regroup FOLDER START [PAUSES_S [PARENT]]
 
 Run as a helper process at low priority, for the disk too: it writes and syncs piece by piece, and leaves the disk to
 others for three times as long as each took, for PAUSES_S in all. What is acknowledged meanwhile waits behind one piece,
-not behind a chunk.
+not behind a chunk. It ends with the process PARENT.
 
 A partitionlet's id starts with its stream's number, so neighbours in the file are what is read, and what expires,
 together. Frames keep their bytes, their positions included; every checksum is checked on the way, so damage is found
@@ -45,6 +45,8 @@ from headrace.log.parent import end_with_parent
 from headrace.log.reading import ProducerEntry, merge_producers
 from headrace.log.segment import Segment, SegmentBuilder
 
+REGROUPED_SUFFIX: Final = ".regrouped.tmp"
+"""Of a file that lies beside a chunk until it takes its place."""
 _NICENESS: Final = 10
 _PIECE_BYTES: Final = 1 << 20
 _HASTY_PIECE_BYTES: Final = 4 << 20
@@ -105,7 +107,7 @@ class _Output:
 
 def regrouped_path(path: Path) -> Path:
     """Where a regrouped chunk waits to be taken up."""
-    return path.with_name(path.name + ".regrouped.tmp")
+    return path.with_name(path.name + REGROUPED_SUFFIX)
 
 
 def rewrite(path: Path, *, pauses: Pauses | None = None) -> None:
@@ -235,10 +237,11 @@ def main(arguments: list[str]) -> int:
     """The helper process."""
     try:
         folder, start, pauses_s = Path(arguments[0]), int(arguments[1]), sum(map(float, arguments[2:3]))
+        parent = int(arguments[3]) if len(arguments) > 3 else None
     except (IndexError, ValueError):
-        print("usage: python -m headrace.log.regroup FOLDER START [PAUSES_S]", file=sys.stderr)
+        print("usage: python -m headrace.log.regroup FOLDER START [PAUSES_S [PARENT]]", file=sys.stderr)
         return 1
-    end_with_parent()
+    end_with_parent(parent)
     os.nice(_NICENESS)
     try:
         rewrite(chunk_path(folder, start), pauses=Pauses(pauses_s))

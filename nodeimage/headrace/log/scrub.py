@@ -1,6 +1,6 @@
 """Scrub: reads a container's log back and checks every checksum.
 
-    python -m headrace.log.scrub FOLDER [--json] [--synced POSITION]
+    python -m headrace.log.scrub FOLDER [--json] [--synced POSITION] [--parent PID]
 
 Run as a helper process at low priority, beside a node that goes on writing, closing, regrouping and dropping. Of a
 closed chunk it checks the footer, each frame, each batch, and that the footer says of each place what the frames say.
@@ -222,8 +222,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--synced", type=int, default=0, help="position up to which the log's writer has synced")
+    parser.add_argument("--parent", type=int, help="the process with which it ends")
     chosen = parser.parse_args(arguments)
-    end_with_parent()
+    end_with_parent(chosen.parent)
     os.nice(_NICENESS)
     scrubbed, findings = Scrubbed(), 0
     try:

@@ -6,6 +6,7 @@ probes, and hands over what it leads before it stops.
 
 import asyncio
 import contextlib
+import errno
 import socket
 import uuid
 from collections.abc import Awaitable, Callable
@@ -28,7 +29,7 @@ from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
 from headrace.errors import Code, FolderRefused, KafkaError
-from headrace.folder import DataFolder, Identity
+from headrace.folder import FORMER_S, DataFolder, Identity
 from headrace.ids import ContainerId, Millis, NodeId
 from headrace.links.link_admin import LinkAdmin
 from headrace.links.links import Links
@@ -100,12 +101,12 @@ class Node:
         self._closing.callback(self._folder.close)
         self._closing.callback(self._executor.shutdown)
         bind = options.bind or options.host
-        listening = {"": _listen(bind, options.port)}
+        listening = {"": await _listen(bind, options.port)}
         self._closing.callback(listening[""].close)
-        peer_listening = _listen(bind, options.peer_port, option="--peer-port")
+        peer_listening = await _listen(bind, options.peer_port, option="--peer-port")
         self._closing.callback(peer_listening.close)
         for name, asked in options.listeners.items():
-            listening[name] = _listen(bind, asked, option="--listener")
+            listening[name] = await _listen(bind, asked, option="--listener")
             self._closing.callback(listening[name].close)
         if options.admin_port is not None:
             await self._serve_http(bind, options.admin_port)
@@ -446,16 +447,25 @@ def _open_store(where: Path | KubernetesCluster) -> "SqliteStore | KubernetesSto
     )
 
 
-def _listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
-    """A bound socket. Raises `FolderRefused` with a line that says who has the port."""
+async def _listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
+    """A bound socket. Raises `FolderRefused` with a line that says who has the port.
+
+    It is waited for a while: see folder.FORMER_S.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + FORMER_S
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise FolderRefused(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another with {option}"
-        ) from error
+    while True:
+        try:
+            listening.bind((host, port))
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or loop.time() >= deadline:
+                listening.close()
+                raise FolderRefused(
+                    f"cannot listen on {host}:{port}: {error.strerror}; choose another with {option}"
+                ) from error
+        await asyncio.sleep(0.1)
     listening.setblocking(False)
     return listening

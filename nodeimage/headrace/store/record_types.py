@@ -153,7 +153,9 @@ class ContainerRecord(Record, frozen=True):
         without = sum(node in full for node in self.replicas)
         if not without:
             return Room.ALL
-        if (primary or self.primary) in full or len(self.replicas) - without < self.min_in_sync:
+        # Of more than are wanted some are still being copied: these help nobody to commit.
+        able = self.replicas if len(self.replicas) <= self.wanted else [node for node, _ in self.in_sync]
+        if (primary or self.primary) in full or sum(node not in full for node in able) < self.min_in_sync:
             return Room.NONE
         return Room.ENOUGH
 

@@ -6,8 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.broker.layout import NodeSettings
 from headrace.broker.regrouping import HURRY_CHUNKS, PAUSES_S, Regrouping
 from headrace.errors import CorruptLog
+
+RESERVE = 1 << 20
+
+
+def made(executor: ThreadPoolExecutor) -> Regrouping:
+    node = SimpleNamespace(settings=NodeSettings(disk_reserve=RESERVE))
+    broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor, node=node)
+    return Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
 
 
 class OneChunk:
@@ -30,13 +39,12 @@ async def test_a_chunk_that_could_not_be_looked_at_is_looked_at_again_later(monk
     log = OneChunk()
     held = SimpleNamespace(id=1, log=log, committed=100)
     with ThreadPoolExecutor(1) as executor:
-        broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
-        regrouping = Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
+        regrouping = made(executor)
         with pytest.raises(CorruptLog):
             await regrouping.step([held])  # type: ignore[list-item]
         await regrouping.step([held])  # type: ignore[list-item]
         assert log.looks == 1, "not at once"
-        monkeypatch.setattr(broker.loop, "time", lambda: 1e12)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 1e12)
         for _ in range(2):
             await regrouping.step([held])  # type: ignore[list-item]
     assert log.looks == 2, "and then it is known"
@@ -48,6 +56,7 @@ class ManyChunks:
     def __init__(self, waiting: int, *, sound: int = 0) -> None:
         self.waiting = waiting
         self.sound = sound
+        self.free = RESERVE
         self.pauses: list[float] = []
 
     def closed_chunks(self) -> list[SimpleNamespace]:
@@ -60,6 +69,9 @@ class ManyChunks:
     def needs_regroup(self, chunk: SimpleNamespace) -> bool:
         return bool(chunk.start >= 0)
 
+    def has_room_to_regroup(self, _chunk: object, *, leave: int) -> bool:
+        return self.free >= leave
+
     def regroup_command(self, _chunk: object, *, pauses_s: float) -> list[str]:
         self.pauses.append(pauses_s)
         return ["true"]
@@ -71,8 +83,7 @@ class ManyChunks:
 async def rounds(*logs: ManyChunks, count: int = 1) -> None:
     held = [SimpleNamespace(id=number, log=log, committed=10_000) for number, log in enumerate(logs, 1)]
     with ThreadPoolExecutor(1) as executor:
-        broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
-        regrouping = Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
+        regrouping = made(executor)
         for _ in range(count):
             await regrouping.step(held)  # type: ignore[arg-type]
 
@@ -93,3 +104,11 @@ async def test_chunks_that_need_no_regrouping_are_not_waited_for() -> None:
     log = ManyChunks(1, sound=HURRY_CHUNKS)
     await rounds(log, count=2)
     assert log.pauses == [PAUSES_S] * 2
+
+
+async def test_half_of_the_reserve_is_not_for_regrouping() -> None:
+    full, roomy = ManyChunks(1), ManyChunks(1)
+    full.free = RESERVE // 2 - 1
+    roomy.free = RESERVE // 2
+    await rounds(full, roomy, full)
+    assert (len(full.pauses), len(roomy.pauses)) == (0, 1)

@@ -4,13 +4,14 @@ import itertools
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cluster_clients import CALL_S, GO_ON_S, Load, at, make_topics
-from cluster_nodes import Cluster, until
+from cluster_nodes import PATIENCE, Cluster, until
 from cluster_targets import Target, busiest_primary, catalog_follower, catalog_primary
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
@@ -27,6 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 EXIT_DISK_FAILED = 70
 FULL_S = 30.0
 """A chunk fills, and the node looks at its disk, within it."""
+WRITTEN_S = 60.0 * PATIENCE
+"""Nodes that are let go first, and copies that are made, included."""
 PARTITIONS = 8
 PICKED: tuple[Target, ...] = (busiest_primary, catalog_follower)
 
@@ -85,24 +88,65 @@ def test_where_full_disks_leave_no_container_partitions_go_on_where_there_is_roo
     write_to_all(four, "/pairs:t")
 
 
+def test_where_all_followers_disks_are_full_at_once_a_node_with_room_has_what_they_cannot_take(
+    make_cluster: MakeCluster,
+) -> None:
+    """More is under way than they still have room for, so that neither it nor a seal behind it is committed there."""
+    four = make_cluster("--chunk-bytes=262144", count=4)
+    make_topics(four, ["burst"], PARTITIONS)
+    write_to_all(four, "burst")
+    load = Load(four)
+    numbers = {node.node_id: number for number, node in four.nodes.items()}
+    leading = led_by(four, "burst")
+    leader = max(leading, key=lambda node: len(leading[node]))
+    record = next(each for each in _of_records(four) if each.primary == leader)
+    one, other = (numbers[node] for node in record.replicas if node != leader)
+    with four.nodes[one].fault("full"), four.nodes[other].fault("full"):
+        write(four, "burst", leading[leader], count=20_000, filling=1000)
+        until("both say that they are full", lambda: four.is_full(one) and four.is_full(other), timeout_s=FULL_S)
+        assert any("as the disks of those in sync are full" in node.log() for node in four.nodes.values())
+        load.await_writes(time.monotonic())
+    until("they have room again", lambda: not four.is_full(one) and not four.is_full(other), timeout_s=FULL_S)
+    four.await_whole()
+    until("none has a replica too many", lambda: all(len(each.replicas) == 3 for each in four.containers()))
+    load.await_writes(time.monotonic())
+    load.finish()
+
+
 def _pairs(cluster: Cluster) -> list[ContainerRecord]:
     return [each for each in cluster.containers() if each.volume == "pairs" and each.state == "open"]
 
 
 def write_to_all(cluster: Cluster, topic: str) -> None:
     """A record to each partition; fails unless all are acknowledged."""
+    write(cluster, topic, range(PARTITIONS), count=PARTITIONS, filling=1)
+
+
+def write(cluster: Cluster, topic: str, partitions: Sequence[int], *, count: int, filling: int) -> None:
+    """`count` records of so many bytes, to each partition in turn; fails unless all are acknowledged."""
     refused: list[KafkaError] = []
     producer = Producer(at(cluster.bootstrap))
-    for index in range(PARTITIONS):
-        producer.produce(topic, b"v", partition=index, on_delivery=lambda error, _: error and refused.append(error))
-    assert producer.flush(30) == 0, cluster.events()
+    for number in range(count):
+        partition = partitions[number % len(partitions)]
+        producer.produce(
+            topic, b"v" * filling, partition=partition, on_delivery=lambda error, _: error and refused.append(error)
+        )
+    assert producer.flush(WRITTEN_S) == 0, cluster.events()
     assert not refused, (refused[0], cluster.events())
 
 
 def leaders(cluster: Cluster, topic: str) -> set[int]:
     """The nodes that lead a topic's partitions, as clients are told."""
+    return set(led_by(cluster, topic))
+
+
+def led_by(cluster: Cluster, topic: str) -> dict[int, list[int]]:
+    """The partitions that each node leads, as clients are told."""
     told = AdminClient(at(cluster.bootstrap)).list_topics(topic, timeout=CALL_S).topics[topic]
-    return {part.leader for part in told.partitions.values()}
+    found: dict[int, list[int]] = {}
+    for index, part in sorted(told.partitions.items()):
+        found.setdefault(part.leader, []).append(index)
+    return found
 
 
 @pytest.mark.parametrize("target", PICKED, ids=lambda each: each.__name__)

@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from cluster_clients import Load, listings, make_topics
 from cluster_nodes import PATIENCE, Cluster, until
 from confluent_kafka import KafkaException
 from conftest import MakeCluster
-from fault_kinds import KINDS, Faults
+from fault_kinds import KINDS, Faults, Kind
 
 SECONDS = float(os.environ.get("HEADRACE_FAULT_SECONDS", "30"))
 NAMES = os.environ.get("HEADRACE_FAULT_KINDS", "")
@@ -55,6 +56,19 @@ def run(cluster: Cluster, chance: random.Random, told: list[str]) -> None:
     assert kinds, f"HEADRACE_FAULT_KINDS={NAMES} names none of {sorted({kind.name for kind in KINDS})}"
     load = Load(cluster, topics=2, partitions=6)
     load.forgive_coordinators_lost_twice()
+    try:
+        count = run_faults(cluster, chance, kinds, load, tell)
+    except BaseException:
+        tell(verdict(cluster, load))
+        raise
+    load.finish()
+    tell(f"{count} faults")
+
+
+def run_faults(
+    cluster: Cluster, chance: random.Random, kinds: Sequence[Kind], load: Load, tell: Callable[[str], None]
+) -> int:
+    """How many there were."""
     faults = Faults(cluster, chance)
     began = time.monotonic()
     count = 0
@@ -74,8 +88,19 @@ def run(cluster: Cluster, chance: random.Random, told: list[str]) -> None:
         cluster.await_whole()  # or the next fault might meet the last replica in sync
         if chance.random() < 0.5:
             threading.Event().wait(chance.uniform(0, QUIET_S))
-    load.finish()
-    tell(f"{count} faults")
+    return count
+
+
+def verdict(cluster: Cluster, load: Load) -> str:
+    """Of the records, where something else ended the faults."""
+    cluster.ways.heal()
+    try:
+        cluster.start()
+        cluster.await_ready()
+        load.finish()
+    except (Exception, pytest.fail.Exception) as error:
+        return f"what the clients recorded is at fault too, or cannot be told: {error}"
+    return "what the clients recorded is right"
 
 
 def make_topics_again(cluster: Cluster, name: str) -> None:

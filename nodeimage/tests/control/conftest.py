@@ -40,6 +40,8 @@ class World:
         self.creating: frozenset[tuple[str, NodeId, str]] = frozenset()
         self.loads: dict[NodeId, NodeLoad] = {}
         self.settings = Settings()
+        self.filling = False
+        """More is written all the time: followers whose disks are full do not get on."""
 
     # --- making it
 
@@ -219,16 +221,27 @@ class World:
                 self.versions[container] += 1
 
     def catch_up(self) -> None:
-        """Every living replica gets in sync, as its primary would see to it."""
+        """Every living replica gets in sync, as its primary would see to it; but see `filling`."""
         for container, record in self.containers.items():
             alive = [node for node in record.replicas if self.observed().is_alive(node, self.now)]
-            if record.primary in alive:
-                added = [node for node in alive if node not in dict(record.in_sync)]
-                pairs = (*record.in_sync, *((node, replica_format(node, container)) for node in added))
+            if record.primary not in alive:
+                continue
+            able = [node for node in alive if not self.filling or node == record.primary or not self.nodes[node].full]
+            stalled = len(able) < record.min_in_sync
+            kept = [pair for pair in record.in_sync if pair[0] in able or not self.filling or stalled]
+            added = [node for node in able if node not in dict(kept)]
+            pairs = (*kept, *((node, replica_format(node, container)) for node in added))
+            if pairs != record.in_sync:
                 self.containers[container] = structs.replace(record, in_sync=pairs)
                 self.versions[container] += 1
-                for node in alive:
-                    self.replica(node, container)
+            for node in alive:
+                behind = self.filling and node not in able
+                self.replica(
+                    node,
+                    container,
+                    stalled=self.filling and stalled and node == record.primary,
+                    end=Position(900 if behind else 1000),
+                )
 
     def settle(self, rounds: int = 40) -> None:
         """Plan, apply and catch up until nothing is left to do."""

@@ -160,11 +160,20 @@ def test_no_balancing_breaks_a_promise(world: World) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(world=clusters())
-def test_a_cluster_comes_to_rest(world: World) -> None:
-    """With nodes as they are and replicas that catch up, there is an end to changes."""
+@given(world=clusters(), filling=st.booleans())
+def test_a_cluster_comes_to_rest(world: World, filling: bool) -> None:
+    """With nodes as they are and replicas that catch up, there is an end to changes; or that stall for want of room."""
+    world.filling = filling
     for number, record in world.containers.items():
         for node in record.replicas:
             if node in world.probes and world.probes[node].answer is not None:
                 world.replica(node, number)
+    if filling:
+        world.catch_up()
     world.settle(rounds=80)
+    observed, now = world.observed(), world.now
+    for record in world.containers.values():
+        if record.state != "deleted" and observed.is_alive(record.primary, now):
+            lasting = [node for node in record.replicas if node in observed.nodes and not observed.is_gone(node, now)]
+            shut_out = [node for node in lasting if node not in dict(record.in_sync) and observed.nodes[node].full]
+            assert len(lasting) <= record.wanted or not shut_out

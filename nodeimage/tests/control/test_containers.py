@@ -236,6 +236,22 @@ def test_who_is_dead_gives_no_room_either_and_what_waits_for_it_keeps_nothing_fr
     assert set(members[:2]) == {3, 4}
 
 
+def test_a_replica_that_is_being_copied_gives_no_room_yet(world: World) -> None:
+    """Partitions were placed in a container that took nothing before it was copied, and bound to it."""
+    world.volume(3, 2)
+    world.node(1, 2, 3, 4)
+    for number in (2, 3):
+        world.mark(number, full=True)
+    world.container(2, (1, 2, 3))
+    assert not takes_records(world)
+    world.container(2, (1, 2, 3, 4), in_sync=(1, 2, 3))
+    assert not takes_records(world)
+    world.container(2, (1, 2, 3, 4), in_sync=(1, 4))
+    assert takes_records(world) == [2]
+    world.container(2, (1, 2, 4), in_sync=(1, 2))
+    assert takes_records(world) == [2], "one that was there all the time comes back soon"
+
+
 def test_how_long_a_full_node_leads_nothing_does_not_count(three: World) -> None:
     three.node(4, full=True)
     three.pass_time(60)

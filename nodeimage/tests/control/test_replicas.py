@@ -1,9 +1,11 @@
 """How many replicas there are, and where: rebuilt when a node is gone for good, given up when they are not missed."""
 
+import pytest
 from msgspec import structs
 from nodeimage.tests.control.conftest import World, replica_format
 
-from headrace.ids import ContainerId, NodeId
+from headrace.ids import ContainerId, NodeId, Position
+from headrace.peer.reports import NodeLoad
 from headrace.store.records import VolumeRecord
 
 
@@ -208,3 +210,80 @@ def test_what_nobody_may_take_the_place_of_waits_as_it_is(world: World) -> None:
     del world.probes[NodeId(2)]
     assert 3 not in world.put()
     assert 3 in world.waits()
+
+
+@pytest.fixture
+def stalling(three: World) -> World:
+    """Container 2 has more than its followers, nodes 2 and 3, have room for; nodes 4 and 1 have some."""
+    three.node(4)
+    three.container(5, (4, 1, 2))
+    for number in (2, 3):
+        three.mark(number, full=True)
+    stall(three)
+    return three
+
+
+def stall(world: World) -> None:
+    world.replica(1, 2, stalled=True)
+    for number in (2, 3):
+        world.replica(number, 2, end=Position(900))
+
+
+def test_where_all_followers_disks_are_full_a_node_with_room_gets_a_replica_and_one_of_theirs_goes(
+    stalling: World,
+) -> None:
+    """What they had yet to take could not be committed, nor any seal behind it: no partition got away."""
+    put = stalling.put()
+    assert put[2].replicas == (1, 2, 3, 4)
+    assert put.keys() == {2}, "full is not stalled"
+    stalling.apply(stalling.plan())
+    stall(stalling)
+    assert 2 not in stalling.put(), "the set names three, of which two lack what the fourth is about to have"
+    stalling.container(2, (1, 2, 3, 4), in_sync=(1, 2, 3))
+    assert 2 not in stalling.put(), "nor do they go where they have had room for that, and the fourth is behind"
+    stalling.container(2, (1, 2, 3, 4), in_sync=(1, 4))
+    assert stalling.put()[2].replicas == (1, 2, 4)
+    stalling.container(2, (1, 2, 4), in_sync=(1, 4))
+    assert 2 not in stalling.put()
+
+
+def test_of_one_too_many_a_full_one_goes_where_it_would_stall_without_the_others(stalling: World) -> None:
+    for number, zone in enumerate(("a", "b", "c", "a"), start=1):
+        stalling.mark(number, zone=zone)
+    stalling.container(2, (1, 2, 3, 4))
+    assert set(stalling.put()[2].replicas) in ({1, 2, 4}, {1, 3, 4})
+    stalling.mark(4, zone="b")
+    assert set(stalling.put()[2].replicas) == {1, 3, 4}
+
+
+def test_nodes_get_replicas_for_want_of_room_only_if_that_helps(stalling: World) -> None:
+    stalling.loads[NodeId(4)] = NodeLoad(disk_used=5000, disk_total=6000)
+    assert 2 not in stalling.put(), "it would be full before it has all"
+    stalling.loads[NodeId(4)] = NodeLoad(disk_used=5000, disk_total=6001)
+    assert set(stalling.put()[2].replicas) == {1, 2, 3, 4}
+    stalling.volumes["default"] = VolumeRecord("default", 3, 3)
+    stalling.containers[ContainerId(2)] = structs.replace(stalling.containers[ContainerId(2)], min_in_sync=3)
+    assert 2 not in stalling.put(), "three would have to have it"
+
+
+@pytest.mark.parametrize("least", [2, 3])
+def test_followers_that_are_not_there_are_waited_for(stalling: World, least: int) -> None:
+    """Full or not: they come back, or are gone for good after a while."""
+    stalling.node(5)
+    stalling.container(6, (5, 1, 2))
+    stalling.volumes["default"] = VolumeRecord("default", 3, least)
+    stalling.containers[ContainerId(2)] = structs.replace(stalling.containers[ContainerId(2)], min_in_sync=least)
+    stalling.silent(2, 3, for_s=60)
+    assert 2 not in stalling.put()
+    stalling.silent(2, for_s=700)
+    added = set(stalling.put()[2].replicas) - {1, 2, 3}
+    assert len(added) == 1
+    assert added < {4, 5}
+
+
+def test_a_drained_primary_has_all_that_it_leads(stalling: World) -> None:
+    stalling.node(5)
+    stalling.container(6, (5, 1, 2))
+    stalling.mark(1, draining=True)
+    stall(stalling)
+    assert len(stalling.put()[2].replicas) == 4

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
 from headrace.log.index import Place
 from headrace.log.maintenance import summaries
+from headrace.log.parent import ORPHANED
 from headrace.log.regroup import Pauses, regrouped_path, rewrite
 
 Writing = Any  # the class stands in conftest.py
@@ -93,6 +95,17 @@ def test_a_regrouped_chunk_reads_as_before_and_in_order(writing: Writing, make_b
     writing.check()
 
 
+def test_a_helper_whose_node_has_ended_before_it_began_does_nothing(writing: Writing) -> None:
+    """It would write where the helper of the node's next run writes."""
+    chunk = mixed_chunk(writing)
+    *command, parent = writing.log.regroup_command(chunk)
+    assert parent == str(os.getpid())
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    assert subprocess.run([*command, str(ended.pid)], check=False).returncode == ORPHANED
+    assert not regrouped_path(chunk.path).exists()
+
+
 def mixed_chunk(writing: Writing) -> Chunk:
     """A closed chunk that needs regrouping, the only one."""
     writing.fill_chunks(1, partitionlets=9)
@@ -133,6 +146,22 @@ def test_pauses_have_an_end_and_are_spread_over_the_pieces() -> None:
     assert slept == pytest.approx([0.1] * 10)
     Pauses(0.0, sleep=slept.append).after(10.0, pieces_left=3)
     assert len(slept) == 10
+
+
+def test_it_is_known_before_whether_the_disk_has_room_for_a_regrouping(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunk = mixed_chunk(writing)
+    free = 1 << 20
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_bavail=free // 4096, f_frsize=4096))
+    lives = sum(summary.length for summary in writing.log.summaries(chunk))
+    assert writing.log.has_room_to_regroup(chunk, leave=free - lives)
+    assert not writing.log.has_room_to_regroup(chunk, leave=free - lives + 1)
+    taken = lives
+    writing.log.punch(chunk, {1: FOREVER})
+    lives = sum(summary.length for summary in writing.log.summaries(chunk))
+    assert lives < taken
+    assert writing.log.has_room_to_regroup(chunk, leave=free - lives), "what is dead is left out"
 
 
 def test_a_regrouping_that_finds_the_disk_full_leaves_nothing(

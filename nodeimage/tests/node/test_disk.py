@@ -10,6 +10,8 @@ from typing import cast
 import pytest
 
 from headrace.broker.disk_room import DiskRoom
+from headrace.broker.layout import NodeSettings
+from headrace.log.regroup import regrouped_path
 from headrace.node.disk import LOOK_S, NodeDisk
 from headrace.store.protocol import StoreUnavailable
 
@@ -127,3 +129,15 @@ async def test_a_real_folder_is_measured(tmp_path: Path) -> None:
     used, left = DiskRoom(tmp_path, Sizes()).measure()
     assert used + left == 1 << 20
     assert 256 << 10 <= used < 300 << 10
+
+
+def test_a_chunk_that_is_written_anew_counts_once(tmp_path: Path) -> None:
+    folder = tmp_path / "containers" / "2"
+    folder.mkdir(parents=True)
+    chunk = folder / "0.chunk"
+    chunk.write_bytes(b"c" * 100_000)
+    room = DiskRoom(tmp_path, NodeSettings())
+    used = room.used()
+    assert used >= 100_000
+    regrouped_path(chunk).write_bytes(b"c" * 100_000)
+    assert room.used() == used

@@ -20,7 +20,7 @@ from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord
 from simulation.broker_side import BrokerSide
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
-from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_hang, draw_rolls
+from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_full, draw_hang, draw_rolls
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
 from simulation.node import Node
@@ -38,6 +38,7 @@ SHAPE = 1_000_000_007
 EXTRA = 2_000_000_139
 CLOCKS = 3_000_000_019
 HANGS = 4_000_000_007
+FULL = 5_000_000_029
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -106,6 +107,9 @@ class Cluster:
         )
         hang = draw_hang(random.Random(seed + HANGS), begin=2.5, length=self.shape.faults_s)
         self.faults = sorted(self.faults + hang, key=lambda fault: fault.at)
+        if self.shape.nodes > self.shape.replicas and self.shape.min_in_sync > 1:  # else nobody waits for them
+            full = draw_full(random.Random(seed + FULL), begin=2.5, length=self.shape.faults_s)
+            self.faults = sorted(self.faults + full, key=lambda fault: fault.at)
 
     def _lay_out(self, seed: int, folder: Path, *, shape: Shape, chance: random.Random, loop: SimulatedLoop) -> None:
         self.seed = seed

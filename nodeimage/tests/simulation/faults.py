@@ -115,6 +115,13 @@ def draw_hang(chance: random.Random, *, begin: float, length: float) -> list[Fau
     return [Fault(begin + chance.random() * length, "disk hangs", chance.uniform(8, 20), chance.random())]
 
 
+def draw_full(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """In some runs, the disks of all followers of a container are full at once, for longer than they are waited for."""
+    if chance.random() < 0.7:
+        return []
+    return [Fault(begin + chance.random() * length, "followers full", chance.uniform(8, 20), chance.random())]
+
+
 _ROLLS = {
     "roll": 4,
     "roll and kill": 6,
@@ -321,6 +328,31 @@ class Trouble:
         node.disk.full += 1
         await asyncio.sleep(fault.lasts * 2)
         node.disk.full -= 1
+
+    async def _followers_full(self, fault: Fault) -> None:
+        """Of one container; they say so."""
+        containers = self._cluster.containers()
+        if not containers:
+            return
+        record = self._cluster.record(containers[int(fault.roll * len(containers))])
+        assert record is not None
+        nodes = [self._cluster.by_id(each) for each in record.replicas if each != record.primary]
+        for node in nodes:
+            node.disk.full += 1
+        until = self._cluster.loop.now + fault.lasts
+        while self._cluster.loop.now < until:  # one that starts again has to find it out again
+            for node in nodes:
+                self._set_full(node, True)
+            await asyncio.sleep(1.0)
+        for node in nodes:
+            node.disk.full -= 1
+            self._set_full(node, False)
+
+    def _set_full(self, node: "Node", full: bool) -> None:
+        try:
+            records.set_full(self._cluster.store, node.node_id, full, run=node.record.run)
+        except HeadraceError as error:
+            self._cluster.trace(f"full: {error}")
 
     async def _disk_slow(self, fault: Fault) -> None:
         node = self._any(fault)

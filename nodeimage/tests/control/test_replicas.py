@@ -279,11 +279,3 @@ def test_followers_that_are_not_there_are_waited_for(stalling: World, least: int
     added = set(stalling.put()[2].replicas) - {1, 2, 3}
     assert len(added) == 1
     assert added < {4, 5}
-
-
-def test_a_drained_primary_has_all_that_it_leads(stalling: World) -> None:
-    stalling.node(5)
-    stalling.container(6, (5, 1, 2))
-    stalling.mark(1, draining=True)
-    stall(stalling)
-    assert len(stalling.put()[2].replicas) == 4

@@ -170,6 +170,6 @@ def _runs(holder: str) -> bool:
         os.kill(int(holder), 0)
     except ProcessLookupError:
         return False
-    except OSError:
-        return True
+    except OSError:  # it is there, and somebody else's
+        pass
     return True

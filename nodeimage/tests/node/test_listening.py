@@ -14,9 +14,7 @@ HOST = "127.0.0.1"
 
 
 def listener(port: int) -> socket.socket:
-    held = socket.create_server((HOST, port))
-    held.listen()
-    return held
+    return socket.create_server((HOST, port))
 
 
 async def test_a_port_is_waited_for_that_the_helper_of_a_killed_run_still_has() -> None:

@@ -19,7 +19,7 @@ import structlog
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
 from headrace.control.clocks import Clocks
-from headrace.control.creation import Peers, create
+from headrace.control.creation import Peers, TooFewReplicas, create
 from headrace.control.events import Events, Status
 from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
 from headrace.control.office import Office
@@ -89,6 +89,8 @@ class Controller:
         self._waits: dict[ContainerId, str] = {}
         self._unsure: dict[ContainerId, _Unsure] = {}
         self._creating: set[_Creation] = set()
+        self._begun: dict[_Creation, ContainerId] = {}
+        """Containers that had too few replicas: the next attempt goes on with the folders that there are."""
         self._balance = BalanceState()
         self._yielded = False
         """The lease was left to others, who hear more. If none takes it, there is none, and this node goes on."""
@@ -396,7 +398,15 @@ class Controller:
 
     async def _make(self, kind: str, members: Sequence[NodeId], volume: VolumeRecord) -> ContainerRecord:
         nodes = [self._view.nodes[node] for node in members if node in self._view.nodes]
-        record = await create(self._store_call, self._peers, kind=kind, members=nodes, volume=volume)
+        key = (kind, members[0], volume.name)
+        begun = self._begun.pop(key, None)
+        try:
+            record = await create(
+                self._store_call, self._peers, kind=kind, members=nodes, volume=volume, container=begun
+            )
+        except TooFewReplicas as error:
+            self._begun[key] = error.container
+            raise
         self._view.refresh()
         await self._shown(record.container_id)
         return record

@@ -3,6 +3,9 @@
 The record names the formats of the replicas' folders, so the folders come first. What a crash leaves in between is an
 id that is never used and an empty folder, which Prepare finds again or nobody ever asks for. Two that make the catalog
 at a time prepare the same folders, and get the same record.
+
+The record names as many folders as have to be in sync: one that its node loses before there is a record, or right
+after it, is then not the only one that could lead. Nobody may choose another container for what is opened in this one.
 """
 
 import asyncio
@@ -24,6 +27,14 @@ log = structlog.get_logger()
 PREPARE_S: Final = 2.0
 
 
+class TooFewReplicas(HeadraceError):
+    """Not as many replicas could be made as have to be in sync. `container` is still to be made."""
+
+    def __init__(self, container: ContainerId, message: str) -> None:
+        super().__init__(message)
+        self.container = container
+
+
 class Peers(Protocol):
     """The way to other nodes: peer.client.PeerClient."""
 
@@ -34,17 +45,25 @@ class Peers(Protocol):
 
 
 async def create(
-    store_call: StoreCall, peers: Peers, *, kind: str, members: Sequence[NodeRecord], volume: VolumeRecord
+    store_call: StoreCall,
+    peers: Peers,
+    *,
+    kind: str,
+    members: Sequence[NodeRecord],
+    volume: VolumeRecord,
+    container: ContainerId | None = None,
 ) -> ContainerRecord:
     """A new container led by the first of `members`; without those of the others that do not answer.
 
-    Replicas that are missing are made later, by the controller. Raises HeadraceError where the first one does not
-    answer, StoreUnavailable (the container may be there nevertheless).
+    Replicas that are missing are made later, by the controller. `container`: of an attempt that raised TooFewReplicas,
+    which it does where fewer than `volume.min_in_sync` of the members answer. Raises HeadraceError where the first one
+    does not, StoreUnavailable (the container may be there nevertheless).
     """
     if not members:
         raise HeadraceError("a container needs a node that is registered")
     first, *others = members
-    container = await store_call(lambda store: container_records.take_container_id(store, kind))
+    if container is None:
+        container = await store_call(lambda store: container_records.take_container_id(store, kind))
     # Before the others: where it cannot, this is tried again with another id, and each try would leave them a folder.
     ready = [(first.node_id, await _prepare(peers, first, container, kind))]
     answers = await asyncio.gather(*(_prepare(peers, node, container, kind) for node in others), return_exceptions=True)
@@ -55,6 +74,10 @@ async def create(
             raise answer  # fenced: it exists already, and the store has lost its record
         else:
             log.warning("a replica was not made", container=container, node=node.node_id, reason=str(answer))
+    if len(ready) < (least := min(volume.min_in_sync, len(members))):
+        raise TooFewReplicas(
+            container, f"container {container} has {len(ready)} of the {least} replicas that have to be in sync"
+        )
     return await store_call(
         lambda store: container_records.create_container(
             store,

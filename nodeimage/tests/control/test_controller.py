@@ -56,6 +56,8 @@ class Member:
         self.load = NodeLoad()
         self.mute = asyncio.Event()
         self.store_fails: Callable[[], None] | None = None
+        self.refuses: KafkaError | None = None
+        """Why it makes no folders."""
 
     async def start(self) -> None:
         self.run = uuid.uuid4()
@@ -126,6 +128,8 @@ class Member:
         return self.probe()
 
     async def _prepared(self, message: Prepare, payload: memoryview, session: Session) -> Prepared:
+        if self.refuses is not None:
+            raise self.refuses
         return Prepared(self.formats.setdefault(message.container, str(uuid.uuid4())))
 
     async def _roll(self, message: RollAway, payload: memoryview, session: Session) -> Rolled:
@@ -475,6 +479,26 @@ async def test_a_node_makes_its_next_container_without_being_in_office(cluster: 
     assert (made.primary, sorted(made.replicas), made.kind) == (asking.node_id, [1, 2, 3], "data")
     with pytest.raises(HeadraceError, match="no node 77"):
         await asking.controller.create(first=NodeId(77), volume=VolumeRecord("default"))
+
+
+async def test_a_container_with_too_few_replicas_is_made_at_the_next_attempt_under_the_same_id(
+    cluster: Cluster,
+) -> None:
+    members = await cluster.start(3, replicas=3, least=2)
+    await cluster.until_complete()
+    await cluster.until(lambda: all(len(each.controller.heard()) == 2 for each in members))
+    asking = members[0]
+    assert asking.node_id is not None
+    known = {each.container_id for each in cluster.containers()}
+    for member in members[1:]:
+        member.refuses = KafkaError(Code.KAFKA_STORAGE_ERROR, "no room")
+    for _ in range(2):
+        with pytest.raises(HeadraceError, match="1 of the 2 replicas"):
+            await asking.controller.create(first=asking.node_id, volume=VolumeRecord("default", 3, 2))
+    assert {each.container_id for each in cluster.containers()} == known
+    members[1].refuses = None
+    made = await asking.controller.create(first=asking.node_id, volume=VolumeRecord("default", 3, 2))
+    assert asking.formats.keys() - known == {made.container_id}, "each attempt left a folder"
 
 
 async def test_a_call_that_is_refused_does_not_end_the_controller(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headrace.control.creation import create
+from headrace.control.creation import TooFewReplicas, create
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import Prepare, Prepared
@@ -47,8 +47,11 @@ class Folders:
     async def store_call(self, function: Callable[[ClusterStore], T]) -> T:
         return function(self.store)
 
-    async def make(self, *members: int, kind: str = "data") -> records.ContainerRecord:
-        return await create(self.store_call, self, kind=kind, members=[node(each) for each in members], volume=VOLUME)
+    async def make(
+        self, *members: int, kind: str = "data", container: ContainerId | None = None
+    ) -> records.ContainerRecord:
+        nodes = [node(each) for each in members]
+        return await create(self.store_call, self, kind=kind, members=nodes, volume=VOLUME, container=container)
 
 
 @pytest.fixture
@@ -73,6 +76,24 @@ async def test_members_that_do_not_answer_are_left_out(folders: Folders) -> None
     made = await folders.make(3, 1, 2)
     assert made.replicas == (3, 2)
     assert made.wanted == 3
+
+
+async def test_with_fewer_replicas_than_have_to_be_in_sync_there_is_no_container_yet(folders: Folders) -> None:
+    """A folder that its node loses meanwhile may not be the only one that could lead it (seed 121053)."""
+    folders.away = {1, 2}
+    with pytest.raises(TooFewReplicas) as refused:
+        await folders.make(3, 1, 2)
+    assert container_records.containers(folders.store) == []
+    made_there = dict(folders.formats)
+    folders.away = {1}
+    made = await folders.make(3, 1, 2, container=refused.value.container)
+    assert made.replicas == (3, 2)
+    assert made_there.items() <= folders.formats.items(), "it goes on with the folder that is there"
+    assert {container for _, container in folders.formats} == {made.container_id}
+
+
+async def test_as_many_replicas_as_there_are_nodes_are_enough(folders: Folders) -> None:
+    assert (await folders.make(3)).replicas == (3,)
 
 
 async def test_without_its_first_member_there_is_no_container(folders: Folders) -> None:

@@ -20,6 +20,7 @@ from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord
 from simulation.broker_side import BrokerSide
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
+from simulation.disk import Flipped
 from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_full, draw_hang, draw_rolls
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
@@ -131,6 +132,8 @@ class Cluster:
         """The formats of replicas that were damaged: what they had may be gone."""
         self.flipped: dict[ContainerId, str] = {}
         """The format of the one replica of a container that was last damaged without anybody noticing."""
+        self.flips: dict[ContainerId, Flipped] = {}
+        """How it was damaged."""
         self.over = False
         self.faults: list[Fault] = []
         self.clocks_ahead: dict[int, float] = {}
@@ -187,7 +190,7 @@ class Cluster:
                 if (
                     self.is_flipped(node, container_id)
                     and not self.is_needed(container_id)
-                    and not self._is_given_back(node, container_id)
+                    and not self._is_gone(node, container_id)
                 ):
                     return f"container {container_id}: node {node.number} has a damaged replica still"
         return ""
@@ -245,11 +248,13 @@ class Cluster:
         record = self.record(container_id)
         return record is not None and len(record.in_sync) <= record.min_in_sync
 
-    def _is_given_back(self, node: Node, container_id: ContainerId) -> bool:
-        """Whether what was damaged is gone, with the records that it held."""
+    def _is_gone(self, node: Node, container_id: ContainerId) -> bool:
+        """Whether what was damaged is gone: given back with the records that it held, or cut off as not committed."""
+        if not self.shape.topics and self.flips[container_id].is_there():
+            return False
         replica = node.replicas.replica(container_id) if node.replicas is not None else None
         synced = replica.log.synced if replica is not None else 0
-        return bool(self.shape.topics) and not any(scrub(node.folder / str(container_id), Scrubbed(), synced=synced))
+        return not any(scrub(node.folder / str(container_id), Scrubbed(), synced=synced))
 
     def can_flip(self, container_id: ContainerId) -> bool:
         """Whether a replica may be damaged: it is the only one of three that are in sync.

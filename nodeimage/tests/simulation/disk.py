@@ -7,7 +7,7 @@ jobs before it wrote was synced and stays.
 import os
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import StorageFull
 from headrace.log.chunk import TRAILER_BYTES, read_trailer
@@ -150,15 +150,32 @@ def damage(folder: Path, chance: random.Random) -> str:
     return f"{gone.name} is missing"
 
 
-def flip(folder: Path, chance: random.Random, *, live: bool) -> str:
-    """Flips a bit of what was synced, in a chunk that is full; what was done, "" if there is none.
+class Flipped(NamedTuple):
+    """A byte of a file that is another one than it was."""
+
+    path: Path
+    at: int
+    value: int
+    told: str
+
+    def is_there(self) -> bool:
+        """Whether it is still so: a cut may have taken it, and something else been written there."""
+        if not self.path.exists():
+            return False
+        with self.path.open("rb") as file:
+            file.seek(self.at)
+            return file.read(1) == bytes([self.value])
+
+
+def flip(folder: Path, chance: random.Random, *, live: bool) -> Flipped | None:
+    """Flips a bit of what was synced, in a chunk that is full; None if there is none.
 
     `live`: the replica is in use, so only frames, which are read from the file each time: what a process has mapped or
     in memory is another matter. The trailer is left out: a chunk without one is closed anew at the next start.
     """
     starts = sorted(names_in(folder).chunks)
     if len(starts) < 2:
-        return ""
+        return None
     row = chance.randrange(len(starts) - 1)
     path = chunk_path(folder, starts[row])
     with path.open("r+b") as file:
@@ -176,4 +193,5 @@ def flip(folder: Path, chance: random.Random, *, live: bool) -> str:
         file.seek(place)
         file.write(bytes([found ^ bit]))
     closed = "open" if trailer is None else "closed"
-    return f"bit {bit:02x} of byte {place} of {path.name}, which is {closed} and has frames to {frames_end}"
+    told = f"bit {bit:02x} of byte {place} of {path.name}, which is {closed} and has frames to {frames_end}"
+    return Flipped(path, place, found ^ bit, told)

@@ -415,7 +415,8 @@ class Trouble:
             format = node.format_of(container_id)
             if format and self._cluster.can_flip(container_id) and (done := flip(folder, chance, live=live)):
                 self._cluster.flipped[container_id] = format
-                self._cluster.trace(f"flip on node {node.number}, container {container_id}: {done}")
+                self._cluster.flips[container_id] = done
+                self._cluster.trace(f"flip on node {node.number}, container {container_id}: {done.told}")
 
     async def _scrub(self, fault: Fault) -> None:
         """No fault: an operator has everything read back."""

@@ -402,8 +402,13 @@ class Node:
             if replicas is not None and replica is not None:
                 log = replica.log
                 read = partial(scrub, log.folder, Scrubbed(), synced=log.synced)
-                found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
-                if found and replica.log is log:
+                try:
+                    found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
+                except OSError:
+                    if replica.log is log and not replica.cycle.is_closed:  # neither gone nor being made anew
+                        raise
+                    return
+                if found and replica.log is log and not replica.cycle.is_closed:
                     replicas.damaged(container_id)
         finally:
             self._scrubbing.discard(container_id)

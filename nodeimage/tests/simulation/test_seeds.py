@@ -33,6 +33,7 @@ FOUND = {
     100848: "the header of a frame in a regrouped chunk was damaged: the frame was sent on as a gap",
     108006: "a round of probes began less than a rounding error from now: probes were sent for ever in that moment",
     114532: "a drained node gave up its replica while one that counted as in sync had just lost its folder",
+    121053: "of a new container only one replica had been made, and was lost before the record was: none could lead it",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

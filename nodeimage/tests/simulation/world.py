@@ -195,7 +195,10 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
 async def _scrubbed(_scrub: Scrub, folder: str, synced: Position) -> tuple[list[bytes], int]:
     """What the helper process says."""
     read = partial(scrub, Path(folder), Scrubbed(), synced=synced)
-    findings = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
+    try:
+        findings = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
+    except OSError:  # the replica is gone, or being made anew
+        return [], 2
     return [msgspec.json.encode({"finding": str(each)}) for each in findings], 1 if findings else 0
 
 

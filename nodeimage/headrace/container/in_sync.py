@@ -6,7 +6,7 @@ or may still, and until then the primary's commits wait for both sets (invariant
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -15,7 +15,7 @@ from msgspec import structs
 from headrace.container.container import Container
 from headrace.container.replica import Member
 from headrace.errors import HeadraceError
-from headrace.ids import ContainerId
+from headrace.ids import ContainerId, NodeId
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable, VersionConflict
 from headrace.store.records import ContainerRecord
@@ -51,12 +51,14 @@ class InSync:
         self._differing: dict[ContainerId, float] = {}
         """Since when a record shows another set than its primary goes by."""
 
-    def look_at(self, container: Container, record: ContainerRecord | None) -> None:
-        """Put the set that the primary wants now, if it wants another one than `record`, as last seen, has."""
+    def look_at(self, container: Container, record: ContainerRecord | None, stopping: Collection[NodeId] = ()) -> None:
+        """Put the set that the primary wants now, if it wants another one than `record`, as last seen, has. `stopping`:
+        see Primary.proposal.
+        """
         if container.id in self._putting or container.lost:
             return
         loop = asyncio.get_running_loop()
-        wanted = container.primary.proposal(loop.time())
+        wanted = container.primary.proposal(loop.time(), stopping)
         if wanted is None:
             if not self._differs_for_long(container, record, loop.time()):
                 return

@@ -292,11 +292,12 @@ class Replicas:
             self._ticks += 1
             try:
                 self._look_at_disk()
+                stopping = {node.node_id for node in self._env.view.nodes.values() if node.stopping}
                 for container in list(self.led.values()):
                     if self._ticks % BEAT_EVERY == 0:
                         for each in container.feeds:
                             each.beat()
-                    self._in_sync.look_at(container, self._env.view.containers.get(container.id))
+                    self._in_sync.look_at(container, self._env.view.containers.get(container.id), stopping)
             except Exception:
                 log.exception("looking after the followers went wrong")
 

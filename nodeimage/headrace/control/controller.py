@@ -73,11 +73,14 @@ class Controller:
         peers: Peers,
         own_probe: Callable[[], ProbeAnswer],
         settings: Settings | None = None,
+        lease_call: StoreCall | None = None,
     ) -> None:
+        """`lease_call`: for the lease, where it would wait behind others with `store_call`."""
         self._own = own
         self._run = run
         self._view = view
         self._store_call = store_call
+        self._lease_call = lease_call or store_call
         self._peers = peers
         self._own_probe = own_probe
         self._settings = settings or Settings()
@@ -109,7 +112,7 @@ class Controller:
             own=self._own,
             run=self._run,
             view=self._view,
-            store_call=self._store_call,
+            store_call=self._lease_call,
             sight=lambda node: self._prober.sights().get(node),
             changed=self._office_changed,
             reluctant=self._is_cut_off,

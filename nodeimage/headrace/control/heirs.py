@@ -67,11 +67,10 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
 def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason: str, now: float) -> PutContainer:
     """The change that makes `heir`, one of the heirs, the primary at a new epoch."""
 
-    def stays(node: NodeId) -> bool:
+    def has_all(node: NodeId) -> bool:
         return (
             node in record.replicas
             and observed.life(node, now) is not Life.DEAD
-            and not observed.nodes[node].stopping
             and not has_another(observed, record, node)
         )
 
@@ -79,12 +78,21 @@ def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason:
     assert replica is not None
     assert is_in_sync(observed, record, heir), "only a member of the in-sync set may lead"
     pairs = [pair for pair in record.in_sync if pair[0] == heir and str(pair[1]) == replica.format]
-    pairs += [pair for pair in record.in_sync if pair[0] != heir and stays(pair[0])]
+    pairs += [
+        pair for pair in record.in_sync if pair[0] != heir and has_all(pair[0]) and not observed.nodes[pair[0]].stopping
+    ]
     # Invariant 6, against the last replica standing (KIP-966). Those that stop come back soonest, then those that are
-    # dead.
+    # dead. Nor does one that stops leave the heir alone, which may have died a moment ago: it lets that one go itself.
     absent = [pair for pair in record.in_sync if pair not in pairs and pair[0] != heir]
-    absent.sort(key=lambda pair: (observed.life(pair[0], now) is Life.DEAD, has_another(observed, record, pair[0])))
-    pairs += absent[: max(record.min_in_sync - len(pairs), 0)]
+    absent.sort(
+        key=lambda pair: (
+            not has_all(pair[0]),
+            observed.life(pair[0], now) is Life.DEAD,
+            has_another(observed, record, pair[0]),
+        )
+    )
+    least = max(record.min_in_sync, 2 if any(has_all(node) for node, _ in absent) else 1)
+    pairs += absent[: max(least - len(pairs), 0)]
     seen = [replica.epoch for node in record.replicas if (replica := observed.replica(node, record.container_id))]
     wanted = structs.replace(
         record, primary=heir, epoch=Epoch(max(record.epoch, *seen) + 1), in_sync=tuple(sorted(pairs))

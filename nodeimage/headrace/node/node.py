@@ -80,6 +80,7 @@ class Node:
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         at_once = STORE_CALLS if isinstance(options.store, Path) else KUBERNETES_CALLS
         self._store_executor = ThreadPoolExecutor(at_once, thread_name_prefix="store")
+        self._lease_executor = ThreadPoolExecutor(1, thread_name_prefix="lease")
         self._room = DiskRoom(options.data, self._settings)
         self._disk = NodeDisk(
             self._room, chunk_bytes=self._settings.chunk_bytes, executor=self._executor, tell=self._tell_full
@@ -115,6 +116,7 @@ class Node:
         self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
         self._closing.callback(self._store.close)
         self._closing.callback(self._store_executor.shutdown)
+        self._closing.callback(self._lease_executor.shutdown)
         port, peer_port = int(listening[""].getsockname()[1]), int(peer_listening.getsockname()[1])
         cluster, record = await self._registered(port, peer_port)
         self._record = record
@@ -214,6 +216,7 @@ class Node:
             peers=self.peers,
             own_probe=self.probe,
             settings=Settings(rebuild_after_s=self._options.rebuild_after_s),
+            lease_call=self.lease_call,
         )
         self.containers = NodeContainers(
             node=record,
@@ -316,6 +319,12 @@ class Node:
     async def store(self, change: Callable[[ClusterStore], T]) -> T:
         """Run a blocking call on the cluster store in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._store_executor, change, self._store)
+
+    async def lease_call(self, change: Callable[[ClusterStore], T]) -> T:
+        """The same for the controller's lease: hundreds of calls may be waiting when a node has died, which it decides
+        about.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._lease_executor, change, self._store)
 
     def _register(self, store: ClusterStore, port: int, peer_port: int) -> tuple[ClusterRecord, NodeRecord]:
         """[blocking]"""

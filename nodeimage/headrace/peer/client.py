@@ -1,5 +1,7 @@
 """The calling side: calls over one connection to each address, many at a time, and sessions for streams.
 
+Urgent calls have another connection: what says whether a node lives must not wait behind others that it is busy with.
+
 A connection is made by the first call to its address and kept. When it ends, what waits on it fails with
 PeerUnreachable, and the next call makes another; nothing is sent twice, since only the caller knows what may be.
 Callers that come while it is being made share the attempt, each with its own timeout; the attempt ends after 3 s.
@@ -11,7 +13,7 @@ next one makes another connection, and is closed when its last call has ended.
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 import structlog
@@ -49,7 +51,7 @@ class PeerClient:
 
     def __init__(self, *, cluster_id: str, secret: str, node: NodeId, run: uuid.UUID) -> None:
         self._identity = Identity(cluster_id, secret, node, run)
-        self._connections: dict[Address, _Connection] = {}
+        self._connections: dict[_Line, _Connection] = {}
         self._attempts: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
         self._closing = False
@@ -67,15 +69,16 @@ class PeerClient:
         Raises PeerUnreachable, and KafkaError (PeerRefused) where the other node refuses.
         """
         began = asyncio.get_running_loop().time()
+        line = _Line(address, message.urgent)
         connection: _Connection | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                connection = self._connection(address)
+                connection = self._connection(line)
                 session = await asyncio.shield(connection.ready)
                 answer, payload = await connection.call(session, message, buffers)
         except TimeoutError as error:
             if connection is not None and connection.led_nowhere_since(began):
-                self._retire(address, connection)
+                self._retire(line, connection)
             name = type(message).__name__
             raise PeerUnreachable(
                 f"{address[0]}:{address[1]} did not answer {name} within {timeout_s:g} s", timed_out=True
@@ -113,25 +116,27 @@ class PeerClient:
             session.abort("closed on this side")
         await asyncio.gather(*(session.closed for session in sessions))
 
-    def _connection(self, address: Address) -> "_Connection":
+    def _connection(self, line: "_Line") -> "_Connection":
+        host, port = line.address
         if self._closing:
-            raise PeerUnreachable(f"{address[0]}:{address[1]}: this node closes")
-        connection = self._connections.get(address)
+            raise PeerUnreachable(f"{host}:{port}: this node closes")
+        connection = self._connections.get(line)
         if connection is None:
-            connection = self._connections[address] = _Connection()
+            connection = self._connections[line] = _Connection()
             attempt = asyncio.get_running_loop().create_task(
-                self._attempt(address, connection), name=f"connect to {address[0]}:{address[1]}"
+                self._attempt(line, connection), name=f"connect to {host}:{port}"
             )
             self._attempts.add(attempt)
             attempt.add_done_callback(self._attempts.discard)
         return connection
 
-    async def _attempt(self, address: Address, connection: "_Connection") -> None:
+    async def _attempt(self, line: "_Line", connection: "_Connection") -> None:
+        address = line.address
         try:
             async with asyncio.timeout(CONNECT_S):
                 session = await self._connect(address)
         except (PeerUnreachable, TimeoutError, asyncio.CancelledError) as error:
-            self._forget(address, connection)
+            self._forget(line, connection)
             match error:
                 case PeerUnreachable():
                     connection.fail(error)
@@ -145,11 +150,11 @@ class PeerClient:
             return
         except Exception as error:  # a fault of ours must not keep this address from being tried again
             log.exception("a connection could not be made", peer=f"{address[0]}:{address[1]}")
-            self._forget(address, connection)
+            self._forget(line, connection)
             connection.fail(PeerUnreachable(f"{address[0]}:{address[1]}: internal error: {type(error).__name__}"))
             return
         session.on_message = connection.received
-        session.on_closed = lambda: self._lost(address, connection, session)
+        session.on_closed = lambda: self._lost(line, connection, session)
         connection.ready.set_result(session)
 
     async def _connect(self, address: Address) -> Session:
@@ -195,17 +200,24 @@ class PeerClient:
             raise session.unreachable()
         return session
 
-    def _forget(self, address: Address, connection: "_Connection") -> None:
-        if self._connections.get(address) is connection:
-            del self._connections[address]
+    def _forget(self, line: "_Line", connection: "_Connection") -> None:
+        if self._connections.get(line) is connection:
+            del self._connections[line]
 
-    def _lost(self, address: Address, connection: "_Connection", session: Session) -> None:
-        self._forget(address, connection)
+    def _lost(self, line: "_Line", connection: "_Connection", session: Session) -> None:
+        self._forget(line, connection)
         connection.lost(session)
 
-    def _retire(self, address: Address, connection: "_Connection") -> None:
-        self._forget(address, connection)
+    def _retire(self, line: "_Line", connection: "_Connection") -> None:
+        self._forget(line, connection)
         connection.retire()
+
+
+class _Line(NamedTuple):
+    """Calls that share a connection."""
+
+    address: Address
+    urgent: bool
 
 
 class _Connection:

@@ -45,6 +45,8 @@ class Request(Message, Generic[AnswerT], frozen=True):
 
     answer: ClassVar[type[Message]]
     """The type of its answer: `AnswerT`, where it can be read at run time."""
+    urgent: ClassVar[bool] = False
+    """It waits behind no others: it has a connection of its own, and counts for no limit of calls under way."""
 
 
 class Opening(Message, frozen=True):
@@ -119,9 +121,10 @@ class ProbeAnswer(Message, frozen=True):
 
 
 class Probe(Request[ProbeAnswer], frozen=True):
-    """Asks how the node is."""
+    """Asks how the node is. Who is busy with others' calls is not dead."""
 
     answer = ProbeAnswer
+    urgent = True
 
 
 # --- calls

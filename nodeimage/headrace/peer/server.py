@@ -8,7 +8,8 @@ A handler goes on to its end though its caller has given up or gone: it may be h
 better done than left. `close` waits for all of them, and cancels those that take longer than its grace.
 
 Back-pressure: a session that has 256 calls under way, or does not read its answers, is not read from. With 4,096
-under way on all sessions together, more are refused.
+under way on all sessions together, more are refused. Urgent ones are answered nevertheless: they have a session of
+their own, with few under way.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from headrace.errors import Code, HeadraceError, MalformedRequest
 from headrace.ids import NodeId
 from headrace.peer.framing import Buffer, decode_message, encode_message
 from headrace.peer.handshake import Identity, ServerHandshake
-from headrace.peer.messages import Answer, Call, Message, refusal
+from headrace.peer.messages import Answer, Call, Message, Request, refusal
 from headrace.peer.session import MAX_PENDING, PeerUnreachable, Session
 
 log = structlog.get_logger()
@@ -129,7 +130,7 @@ class PeerServer:
             reason = f"node {self._identity.node} answers no {name}"
             log.warning("call refused", peer=session.peer, node=session.node, reason=reason)
             _answer(session, call.call, refusal(Code.UNSUPPORTED_VERSION, reason))
-        elif len(self._tasks) >= MAX_ALL_UNDER_WAY:
+        elif len(self._tasks) >= MAX_ALL_UNDER_WAY and not (isinstance(message, Request) and message.urgent):
             reason = f"node {self._identity.node} has {len(self._tasks)} calls under way"
             _answer(session, call.call, refusal(Code.BROKER_NOT_AVAILABLE, reason))
         else:

@@ -24,14 +24,18 @@ def read(store: ClusterStore, key: str, type_: type[R]) -> R | None:
     return None if found is None else decode(found.value, type_, key)
 
 
-def change(store: ClusterStore, key: str, type_: type[R], decide: Callable[[R | None], R]) -> R:
-    """Compare and set until it holds. A record that need not change is not written."""
+def change(
+    store: ClusterStore, key: str, type_: type[R], decide: Callable[[R | None], R], *, anyway: bool = False
+) -> R:
+    """Compare and set until it holds. A record that need not change is not written, unless `anyway`: for what is
+    ordered, and may be ordered otherwise next, as an earlier order may still land whose answer was lost.
+    """
     attempt = 0
     while True:
         found = store.get(key)
         present = None if found is None else decode(found.value, type_, key)
         wanted = decide(present)
-        if wanted == present:
+        if wanted == present and not anyway:
             return wanted
         try:
             store.put(key, msgspec.json.encode(wanted), None if found is None else found.version)

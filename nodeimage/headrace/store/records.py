@@ -248,7 +248,7 @@ def change_volume(
         check_volume(wanted)
         return wanted
 
-    return change(store, f"{VOLUME_PREFIX}{name}", VolumeRecord, checked)
+    return change(store, f"{VOLUME_PREFIX}{name}", VolumeRecord, checked, anyway=True)
 
 
 def get_lease(store: ClusterStore) -> tuple[LeaseRecord, int] | None:
@@ -265,7 +265,11 @@ def put_lease(store: ClusterStore, record: LeaseRecord, expected_version: int | 
 def set_balance(store: ClusterStore, **fields: Any) -> BalanceRecord:
     """Have the controller move load, or not, and from when on; what is not given stays. The policy then."""
     return change(
-        store, BALANCE_KEY, BalanceRecord, lambda before: structs.replace(before or BalanceRecord(), **fields)
+        store,
+        BALANCE_KEY,
+        BalanceRecord,
+        lambda before: structs.replace(before or BalanceRecord(), **fields),
+        anyway=True,
     )
 
 
@@ -289,4 +293,4 @@ def _change_node(store: ClusterStore, node_id: NodeId, decide: Callable[[NodeRec
             raise HeadraceError(f"there is no node {node_id}")
         return decide(present)
 
-    return change(store, f"{NODE_PREFIX}{node_id}", NodeRecord, known)
+    return change(store, f"{NODE_PREFIX}{node_id}", NodeRecord, known, anyway=True)

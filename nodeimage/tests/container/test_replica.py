@@ -70,6 +70,17 @@ def test_a_silent_follower_is_proposed_out_and_commits_wait_for_both_sets_meanwh
     assert three.committed == 100
 
 
+def test_a_follower_that_has_left_a_stopping_node_is_proposed_out_at_once() -> None:
+    three = primary(3)
+    for member in MEMBERS[1:]:
+        three.follows(member, Position(0), now=0.0)
+    stopping = {MEMBERS[1].node}
+    assert three.proposal(0.1, stopping) is None, "it follows still"
+    three.gone(MEMBERS[1])
+    three.gone(MEMBERS[2])
+    assert three.proposal(0.2, stopping) == {MEMBERS[0], MEMBERS[2]}
+
+
 def test_a_follower_without_progress_is_proposed_out() -> None:
     two = primary(2)
     two.follows(MEMBERS[1], Position(0), now=0.0)

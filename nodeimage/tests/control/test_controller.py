@@ -56,6 +56,9 @@ class Member:
         self.load = NodeLoad()
         self.mute = asyncio.Event()
         self.store_fails: Callable[[], None] | None = None
+        self.threads = asyncio.Event()
+        """One is free for the cluster store."""
+        self.threads.set()
         self.refuses: KafkaError | None = None
         """Why it makes no folders."""
 
@@ -91,11 +94,21 @@ class Member:
         self.view = ClusterView(self.store)
         await self.view.start()
         self.controller = Controller(
-            own=own, run=self.run, view=self.view, store_call=self.store_call, peers=self.wires, own_probe=self.probe
+            own=own,
+            run=self.run,
+            view=self.view,
+            store_call=self.store_call,
+            peers=self.wires,
+            own_probe=self.probe,
+            lease_call=self.lease_call,
         )
         self.controller.start()
 
     async def store_call(self, function: Callable[[ClusterStore], T]) -> T:
+        await self.threads.wait()
+        return await self.lease_call(function)
+
+    async def lease_call(self, function: Callable[[ClusterStore], T]) -> T:
         result = await asyncio.get_running_loop().run_in_executor(None, function, self.store)
         if self.store_fails is not None:
             self.store_fails()
@@ -479,6 +492,17 @@ async def test_a_node_makes_its_next_container_without_being_in_office(cluster: 
     assert (made.primary, sorted(made.replicas), made.kind) == (asking.node_id, [1, 2, 3], "data")
     with pytest.raises(HeadraceError, match="no node 77"):
         await asking.controller.create(first=NodeId(77), volume=VolumeRecord("default"))
+
+
+async def test_the_lease_does_not_wait_behind_other_calls_of_the_store(cluster: Cluster) -> None:
+    """Hundreds are made where a node has died: whoever decides about that must not lose its office over them."""
+    await cluster.start(2)
+    await cluster.until_complete()
+    (holder,) = cluster.controllers()
+    holder.threads.clear()
+    renewal = holder.view.lease.renewal if holder.view.lease is not None else 0
+    await cluster.until(lambda: holder.view.lease is not None and holder.view.lease.renewal > renewal + 5)
+    assert cluster.controllers() == [holder]
 
 
 async def test_a_container_with_too_few_replicas_is_made_at_the_next_attempt_under_the_same_id(

@@ -162,6 +162,16 @@ def test_a_stopping_node_stays_in_sync_where_there_would_be_too_few(three: World
     assert three.put()[3].primary == 3
 
 
+def test_a_stopping_node_leaves_no_heir_alone_in_sync(three: World) -> None:
+    """Though one would be enough: the heir may have died a moment ago, and its disk with it (seed 131127)."""
+    three.volume(2, 1)
+    three.container(3, (2, 3))
+    three.mark(2, stopping=True)
+    record = three.put()[3]
+    assert record.primary == 3
+    assert {node for node, _ in record.in_sync} == {2, 3}
+
+
 def test_when_all_stop_nothing_is_handed_around(three: World) -> None:
     for number in (1, 2, 3):
         three.mark(number, stopping=True)

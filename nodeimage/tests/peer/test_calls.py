@@ -7,18 +7,21 @@ import struct
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 import pytest
 
 from headrace.errors import Code, CorruptLog, KafkaError
-from headrace.ids import ContainerId, Epoch, Offset, PartitionletId, Position
+from headrace.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
 from headrace.peer.client import PeerClient, PeerRefused
 from headrace.peer.messages import (
     Message,
     Prepare,
     Prepared,
+    Probe,
+    ProbeAnswer,
     RangeRead,
     ReadRange,
     Refused,
@@ -28,6 +31,7 @@ from headrace.peer.messages import (
     Submit,
     Submitted,
 )
+from headrace.peer.reports import NodeLoad
 from headrace.peer.server import MAX_UNDER_WAY
 from headrace.peer.session import PeerUnreachable, Session
 from headrace.sockets import endpoints
@@ -404,6 +408,31 @@ async def test_a_session_with_many_calls_under_way_is_not_read_from_until_some_a
     assert gate.begun == MAX_UNDER_WAY
     gate.opened.set()
     assert [answer.count for answer, _ in await asyncio.gather(*calls)] == list(range(600))
+
+
+async def test_a_probe_is_answered_while_a_node_is_busy_with_as_many_calls_as_it_takes(
+    nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be taken for dead, and for as long as the calls last."""
+    monkeypatch.setattr("headrace.peer.server.MAX_ALL_UNDER_WAY", MAX_UNDER_WAY)
+
+    async def probed(message: Probe, payload: memoryview, session: Session) -> Message:
+        return ProbeAnswer(
+            node=NodeId(1), run=uuid.UUID(int=1), replicas=[], load=NodeLoad(), reaches_store=True, ready=True
+        )
+
+    gate = Gate()
+    server, client = await nodes.server({RollAway: gate, Probe: probed}), nodes.client()
+    calls = [asyncio.ensure_future(client.call(server.address, roll(i), timeout_s=60)) for i in range(300)]
+    await gate.until(MAX_UNDER_WAY)
+    answer, _ = await client.call(server.address, Probe(), timeout_s=20)
+    assert answer.ready
+    assert gate.begun == MAX_UNDER_WAY
+    with pytest.raises(KafkaError, match="calls under way"):
+        await nodes.client(node=7).call(server.address, roll(1), timeout_s=20)
+    for call in calls:
+        call.cancel()
+    gate.opened.set()
 
 
 async def test_closing_the_server_ends_its_sessions_and_waits_for_handlers(nodes: Any) -> None:

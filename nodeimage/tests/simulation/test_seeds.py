@@ -34,6 +34,7 @@ FOUND = {
     108006: "a round of probes began less than a rounding error from now: probes were sent for ever in that moment",
     114532: "a drained node gave up its replica while one that counted as in sync had just lost its folder",
     121053: "of a new container only one replica had been made, and was lost before the record was: none could lead it",
+    131127: "a node stopped as the one that was to lead after it died: that one was in sync alone, and lost its disk",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

@@ -18,7 +18,7 @@ from headrace.store.container_records import (
     list_containers_versioned,
     put_container,
 )
-from headrace.store.protocol import ClusterStore, VersionConflict
+from headrace.store.protocol import ClusterStore, StoreUnavailable, VersionConflict
 from headrace.store.records import (
     CATALOG_ID,
     CLUSTER_KEY,
@@ -38,6 +38,7 @@ from headrace.store.records import (
     put_lease,
     register_node,
     remove_node,
+    set_balance,
     set_draining,
     set_full,
     set_stopping,
@@ -174,6 +175,45 @@ def test_a_start_takes_back_stopping_but_not_draining(store: ClusterStore) -> No
     assert set_draining(store, node.node_id, False).draining is False
     with pytest.raises(HeadraceError, match="no node 9"):
         set_draining(store, NodeId(9), True)
+
+
+class Late:
+    """A store of which a put gets no answer, and lands later."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self.puts: list[tuple[str, bytes, int | None]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        self.puts.append((key, value, expected_version))
+        raise StoreUnavailable("no answer")
+
+
+def test_an_order_that_lands_late_does_not_undo_the_one_that_was_given_after_it(store: ClusterStore) -> None:
+    node, late = register(store), Late(store)
+    ensure_volume(store, VolumeRecord("default", 3, 2))
+    orders: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
+        (
+            lambda s: set_full(s, node.node_id, True, run=node.run),
+            lambda s: set_full(s, node.node_id, False, run=node.run),
+        ),
+        (lambda s: set_draining(s, node.node_id, True), lambda s: set_draining(s, node.node_id, False)),
+        (lambda s: set_balance(s, paused=True), lambda s: set_balance(s, paused=False)),
+        (
+            lambda s: change_volume(s, "default", lambda _: VolumeRecord("default", 1, 1)),
+            lambda s: change_volume(s, "default", lambda _: VolumeRecord("default", 3, 2)),
+        ),
+    ]
+    for order, other in orders:
+        with pytest.raises(StoreUnavailable):
+            order(late)
+        wanted = other(store)
+        with pytest.raises(VersionConflict):
+            store.put(*late.puts.pop())
+        assert other(store) == wanted
 
 
 def test_a_node_is_removed_once_it_has_no_replicas_and_never_comes_back(store: ClusterStore) -> None:

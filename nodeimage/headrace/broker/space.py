@@ -197,6 +197,8 @@ class Space:
             record = self._broker.cluster.record(held.id)
             if record is not None and record.state == "closed" and all(chunk.body.closed for chunk in chunks):
                 held.log.forget_tail()
+                if held.led is not None:
+                    held.led.forget_recent()
                 if spares := held.log.rest():
                     rested.append((held.log, spares))
         self._upkeep.keep(here)

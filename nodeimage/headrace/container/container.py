@@ -45,6 +45,9 @@ class Remembers(Protocol):
     def add(self, job: WriteJob) -> object:
         """A job that starts now."""
 
+    def clear(self) -> None:
+        """Forget them."""
+
 
 class Container:
     """A container that this node leads."""
@@ -281,6 +284,11 @@ class Container:
     def kick(self) -> None:
         """Write what is pending, at the end of this turn of the loop."""
         self.cycle.kick()
+
+    def forget_recent(self) -> None:
+        """Keep no frames in memory for followers that are behind."""
+        if self.recent is not None:
+            self.recent.clear()
 
     # --- the sync cycle and the followers
 

@@ -76,15 +76,28 @@ class Recent:
                 start = portion.chunk.start + portion.at
                 added.append(Piece(start, start + portion.nbytes, tuple(portion.buffers)))
         for piece in added:
-            if self._pieces and self._pieces[-1].end != piece.start:
-                self._pieces.clear()
-                self._bytes = 0
-            self._pieces.append(piece)
-            self._bytes += piece.end - piece.start
+            self.keep(piece)
+        return added
+
+    def keep(self, piece: Piece) -> None:
+        """One more, and the oldest no longer."""
+        if self._pieces and self._pieces[-1].end != piece.start:
+            self.clear()
+        self._pieces.append(piece)
+        self._bytes += piece.end - piece.start
         while self._bytes > KEPT_BYTES and len(self._pieces) > 1:
             gone = self._pieces.popleft()
             self._bytes -= gone.end - gone.start
-        return added
+
+    def clear(self) -> None:
+        """Forget them: followers that need them read them from disk."""
+        self._pieces.clear()
+        self._bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the frames that it keeps."""
+        return self._bytes
 
     def since(self, position: int) -> list[Piece] | None:
         """The pieces from `position` on; None where it is not a piece's start."""

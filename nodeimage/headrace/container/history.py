@@ -3,7 +3,8 @@
 A history is a list of (epoch, start), rising in both: the frames from `start` to the next entry's start carry `epoch`.
 Only one node writes in an epoch, and in order, so two logs that have the same epoch at a position have the same bytes
 there (KIP-101, KIP-279). The match point is therefore found by comparing epochs by position, never by a commit mark
-(invariant 7). Positions below a history's first start were committed long ago and count as equal.
+(invariant 7). Positions below a history's first start were committed long ago and count as equal, unless the other log
+has been away for so long that what it knows of them cannot be compared any more.
 
 Pure functions, no I/O.
 """
@@ -40,7 +41,7 @@ def last_epoch(history: History, end: Position) -> Epoch:
 def match_point(
     mine: Sequence[tuple[int, int]], my_end: int, theirs: Sequence[tuple[int, int]], their_end: int
 ) -> Position:
-    """The position up to which two logs hold the same frames."""
+    """The position up to which two logs hold the same frames; `mine` is the primary's, with all committed ones."""
     end = min(my_end, their_end)
     mine = [entry for entry in mine if entry[1] < my_end]
     theirs = [entry for entry in theirs if entry[1] < their_end]
@@ -49,10 +50,11 @@ def match_point(
         return Position(end)
     base = max(mine[0][1], theirs[0][1])
     bounds = sorted({base, *(start for _, start in mine), *(start for _, start in theirs)})
-    for at in bounds:
-        if base <= at < end and _epoch_at(mine, at) != _epoch_at(theirs, at):
-            return Position(at)
-    return Position(end)
+    parts = next((at for at in bounds if base <= at < end and _epoch_at(mine, at) != _epoch_at(theirs, at)), end)
+    if parts <= base and theirs[0][1] < base:
+        # They may part anywhere below, where this log's epochs are forgotten.
+        return Position(theirs[0][1])
+    return Position(parts)
 
 
 def _epoch_at(history: Sequence[tuple[int, int]], position: int) -> int:

@@ -349,6 +349,7 @@ class LocalReplica:
             self._known_committed = max(self._known_committed, self.container.committed)
             self.container.lose()
             self.container = None
+        self.recent.clear()
         if self.follower is not None:
             follower, self.follower = self.follower, None
             await follower.close()

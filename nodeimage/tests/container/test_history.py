@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.container.history import begin_epoch, clip, last_epoch, match_point
+from headrace.container.history import MOST_ENTRIES, begin_epoch, clip, last_epoch, match_point
 from headrace.ids import Epoch, Position
 
 
@@ -26,6 +26,23 @@ def test_an_empty_log_matches_at_its_end() -> None:
 
 def test_positions_below_a_trimmed_start_count_as_equal() -> None:
     assert match_point([(3, 100), (4, 200)], 300, [(1, 0), (3, 90)], 250) == 200
+
+
+def test_of_who_was_away_for_all_epochs_that_are_known_nothing_counts_as_equal() -> None:
+    """It may have been a primary whose last frames were never committed, among the epochs that are forgotten here."""
+    whole = [(1, 0), *((epoch, 10 * epoch) for epoch in range(10, 2_000))]
+    trimmed = whole[-MOST_ENTRIES:]
+    away = [(1, 0), (9, 95)]
+    assert match_point(whole, 20_000, away, 150) == 95
+    assert match_point(trimmed, 20_000, away, 150) == 0
+    assert match_point(trimmed, 20_000, away, 15_000) == 0
+    assert match_point(trimmed, 20_000, [(1, 0), *whole[1:-500]], 14_995) == 14_995
+
+
+def test_what_is_fetched_below_the_epochs_that_are_known_is_kept() -> None:
+    """It has taken up the primary's history, and not all of its frames yet."""
+    trimmed = [(epoch, 10 * epoch) for epoch in range(1_000, 2_000)]
+    assert match_point(trimmed, 20_000, clip(tuple(trimmed), 5_000), 5_000) == 5_000
 
 
 def test_an_epoch_without_frames_leaves_no_trace() -> None:

@@ -337,6 +337,21 @@ async def test_a_node_that_reads_along_becomes_a_replica(three: Several) -> None
     await until(lambda: third in {member.node for member in container.primary.in_sync} or None)
 
 
+async def test_who_leads_no_more_keeps_no_frames_in_memory_for_followers(three: Several) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await until(lambda: len(container.feeds) == 2 or None)
+    await container.append_command(bytes(100_000))
+    replica = three.replica(0, container_id)
+    assert replica.recent.nbytes > 100_000
+    successor = three.nodes[1].node_id
+    await three.change(
+        container_id, lambda record: structs.replace(record, primary=successor, epoch=Epoch(record.epoch + 1))
+    )
+    await until(lambda: replica.follower)
+    assert replica.recent.nbytes == 0
+
+
 async def test_a_primary_that_hands_over_is_out_of_touch_at_once(three: Several) -> None:
     container = await three.led(await three.create(replicas=3, min_in_sync=2))
     await until(lambda: container.in_touch or None)

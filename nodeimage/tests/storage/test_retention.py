@@ -9,6 +9,7 @@ import pytest
 from storage_kit import MIB, Running, until
 
 from headrace.container.container import Container
+from headrace.container.feed import Piece, Recent
 from headrace.errors import Code, KafkaError
 from headrace.ids import Epoch
 from headrace.log.container_log import LogOptions
@@ -320,12 +321,14 @@ async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_
 
 async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in_memory(new_node: NewNode) -> None:
     node, first = await with_a_full_container(new_node)
+    recent = node.broker.containers[first].recent = Recent()
+    recent.keep(Piece(0, 1000, [bytes(1000)]))  # as if there were followers
     await close_open_chunks(node)
     await node.broker.space.pass_now()
     upkeep = node.broker.space._upkeep
     before = set(upkeep._notes)
     assert {container for container, _ in before} >= {first}
-    assert node.broker.containers[first].log._tail.used == 0, "nothing is written there any more"
+    assert node.broker.containers[first].log._tail.used == recent.nbytes == 0, "nothing is written there any more"
     assert await node.call("read", "/default:idle") == [(0, b"stays")]
     await node.call("admin", "stream.delete", path=LEAVE, force=True)
     await settle(node)

@@ -182,6 +182,10 @@ class Replication:
         return True
 
     def _is_copied(self, record: ContainerRecord) -> bool:
+        """Not from a damaged primary that nobody can stand in for: that copy may never be done."""
+        source = self._observed.replica(record.primary, record.container_id)
+        if source is not None and source.damaged:
+            return False
         in_sync = {node for node, _ in record.in_sync}
         return any(
             node not in in_sync and self._observed.takes_roles(node, self._now) and not self._observed.nodes[node].full

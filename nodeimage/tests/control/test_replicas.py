@@ -182,6 +182,30 @@ def test_only_so_many_closed_containers_are_copied_at_a_time(three: World) -> No
     assert all(3 not in record.replicas for record in three.containers.values())
 
 
+def test_copies_that_cannot_be_done_hold_up_no_others(world: World) -> None:
+    """A drain gets off a failing disk what is whole there."""
+    world.volume(1)
+    world.node(1, 2)
+    world.container(1, (2,), kind="catalog")
+    world.container(2, (2,))
+    bad = range(10, 10 + world.settings.rebuilds_at_once)
+    whole = range(30, 35)
+    for number in (*bad, *whole):
+        world.container(number, (1,), state="closed")
+    world.mark(1, draining=True)
+    for _ in range(50):
+        for number in bad:
+            world.replica(1, number, damaged=True)
+        world.apply(world.plan())
+        for number in whole:
+            record = world.containers[ContainerId(number)]
+            pairs = tuple((node, replica_format(node, number)) for node in record.replicas)
+            world.containers[record.container_id] = structs.replace(record, in_sync=pairs)
+            for node in record.replicas:
+                world.replica(node, number)
+    assert {key for key, record in world.containers.items() if 1 in record.replicas} == set(bad)
+
+
 def test_where_all_that_had_replicas_were_removed_another_gets_an_empty_one_that_leads_nothing(world: World) -> None:
     """It was left as it was, for ever: an unclean recovery had nobody to choose."""
     world.volume(1)

@@ -20,7 +20,7 @@ from headrace.control.controller import Controller
 from headrace.control.observed import Settings
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Millis, NodeId, Position
-from headrace.log.container_log import LogOptions
+from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
 from headrace.peer.reports import NodeLoad
@@ -405,13 +405,18 @@ class Node:
                 try:
                     found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
                 except OSError:
-                    if replica.log is log and not replica.cycle.is_closed:  # neither gone nor being made anew
+                    if self._has(replica, log):
                         raise
                     return
-                if found and replica.log is log and not replica.cycle.is_closed:
+                if found and self._has(replica, log):
                     replicas.damaged(container_id)
         finally:
             self._scrubbing.discard(container_id)
+
+    def _has(self, replica: LocalReplica, log: ContainerLog) -> bool:
+        """Whether a replica is there still, and is not being cut or made anew."""
+        present = self.replicas is not None and self.replicas.replica(replica.id) is replica
+        return present and replica.log is log and not replica.cycle.is_closed
 
     # --- chunks are closed as the node's upkeep does
 
@@ -428,8 +433,13 @@ class Node:
         loop = asyncio.get_running_loop()
         log = replica.log
         for chunk in log.chunks_to_close(replica.committed):
-            with contextlib.suppress(StorageFull):
+            try:
                 await loop.run_in_executor(None, log.close_chunk, chunk)
+            except StorageFull:
+                pass
+            except OSError:
+                if self._has(replica, log):
+                    raise
             if replica.log is not log:
                 return
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from headrace_operator.builders.cluster import ROLLED, ClusterObjects
-from headrace_operator.builders.images import image_version, node_image, pull_policy
+from headrace_operator.builders.images import image_of, image_version, node_image, pull_policy
 from headrace_operator.builders.names import bootstrap
 from headrace_operator.specs import ClusterSpec
 
@@ -158,7 +158,7 @@ def test_a_change_of_anything_else_does_not(change: dict[str, Any]) -> None:
 
 
 def test_the_image_is_what_is_asked_for_else_what_runs_else_the_operators_own() -> None:
-    runs = built({}, image="headrace/node:old").stateful_set()
+    runs = image_of(built({}, image="headrace/node:old").stateful_set())
     default = "registry:5000/headrace/node:new"
     assert node_image(ClusterSpec(), default=default, present=None) == default
     assert node_image(ClusterSpec(), default=default, present=runs) == "headrace/node:old"

@@ -12,7 +12,7 @@ from headrace_operator.specs import API, FINALIZER
 from headrace_operator.status import instant
 
 from .fake_api import NOW, Object
-from .fake_cluster import NS, World
+from .fake_cluster import IMAGE, NS, World
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = Key("StreamCluster", NS, "c")
@@ -32,6 +32,10 @@ def pods(world: World) -> list[str]:
 
 def claims(world: World) -> list[str]:
     return sorted(claim["metadata"]["name"] for claim in world.api.find("PersistentVolumeClaim"))
+
+
+def images(world: World) -> set[str]:
+    return {pod["spec"]["containers"][0]["image"] for pod in world.api.find("Pod")}
 
 
 def node_ids(world: World) -> list[int]:
@@ -258,6 +262,19 @@ async def test_a_cluster_that_is_deleted_and_applied_again_has_its_data() -> Non
     assert world.api.one("Secret", "c-cluster")["data"] == secret
 
 
+async def test_a_cluster_that_is_applied_again_stays_at_the_version_that_it_ran() -> None:
+    world = await started()
+    world.api.remove("StreamCluster", "c")
+    for pod in pods(world):
+        world.api.remove("Pod", pod)
+    world.start_operator(image="registry:5000/headrace/node:2")
+    world.declare("StreamCluster", "c", SPEC)
+    world.api.one("StreamCluster", "c")["metadata"]["uid"] = "another"
+    await world.run(KEY)
+    assert images(world) == {IMAGE}
+    assert world.api.one("StreamCluster", "c")["status"]["version"] == "1"
+
+
 async def test_a_lost_secret_is_not_made_anew_over_data() -> None:
     world = await started()
     world.api.remove("Secret", "c-cluster")
@@ -332,8 +349,7 @@ async def test_a_newer_operator_restarts_no_pod_by_itself() -> None:
     assert world.condition("StreamCluster", "c", "Current")[0] == "True"
     world.declare("StreamCluster", "c", SPEC | {"version": "2"})
     await world.run(KEY)
-    images = {pod["spec"]["containers"][0]["image"] for pod in world.api.find("Pod")}
-    assert images == {"registry:5000/headrace/node:2"}
+    assert images(world) == {"registry:5000/headrace/node:2"}
 
 
 async def test_containers_that_cannot_have_more_replicas_hold_no_roll_up() -> None:
@@ -400,6 +416,17 @@ async def test_claims_grow_and_the_stateful_set_is_made_anew_without_its_pods() 
     template = world.api.one("StatefulSet", "c")["spec"]["volumeClaimTemplates"][0]
     assert template["spec"]["resources"]["requests"]["storage"] == "2Gi"
     assert {pod["metadata"]["uid"] for pod in world.api.find("Pod")} == before
+
+
+async def test_claims_grow_and_a_newer_operator_changes_no_version_by_that() -> None:
+    """The StatefulSet, which says what runs, is gone in between."""
+    world = await started()
+    before = {pod["metadata"]["uid"] for pod in world.api.find("Pod")}
+    world.start_operator(image="registry:5000/headrace/node:2")
+    world.declare("StreamCluster", "c", SPEC | {"storage": {"size": "2Gi"}})
+    await world.run(KEY)
+    assert {pod["metadata"]["uid"] for pod in world.api.find("Pod")} == before
+    assert images(world) == {IMAGE}
 
 
 async def test_claims_that_cannot_grow_or_shrink_are_a_condition() -> None:

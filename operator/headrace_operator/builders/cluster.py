@@ -22,6 +22,7 @@ from headrace_operator.builders.names import (
     Manifest,
     bootstrap,
     metadata,
+    record_name,
     selector,
 )
 from headrace_operator.specs import GROUP, ClusterSpec
@@ -61,6 +62,11 @@ class ClusterObjects:
         found += self.external_services()
         found.append(self.stateful_set())
         return found
+
+    @property
+    def record(self) -> str:
+        """The name of the Secret with the cluster's own record."""
+        return record_name(self.name)
 
     # --- rights
 
@@ -111,7 +117,7 @@ class ClusterObjects:
 
     def secret(self, record: dict[str, Any]) -> Manifest:
         """The cluster's own record, which nothing makes anew: its id and its secret live as long as its data."""
-        made = metadata(f"{self.name}-cluster", self.namespace, self.name, owned_by=None)
+        made = metadata(self.record, self.namespace, self.name, owned_by=None)
         value = base64.b64encode(json.dumps(record).encode()).decode()
         return {
             "apiVersion": "v1",
@@ -252,7 +258,7 @@ class ClusterObjects:
                 "topologySpreadConstraints": self._spread(),
                 "containers": [self._container()],
                 "volumes": [
-                    {"name": "cluster", "secret": {"secretName": f"{self.name}-cluster"}},
+                    {"name": "cluster", "secret": {"secretName": self.record}},
                     {"name": "tmp", "emptyDir": {}},
                 ],
             },

@@ -14,17 +14,20 @@ def pull_policy(image: str, asked: str | None) -> str:
     return "Always" if image_version(image) == "latest" else "IfNotPresent"
 
 
-def node_image(spec: ClusterSpec, *, default: str, present: Mapping[str, Any] | None) -> str:
-    """What the nodes run: what is asked for; else what they run already (`present`: their StatefulSet), so that a newer
-    operator changes nothing by itself; else the operator's default.
+def node_image(spec: ClusterSpec, *, default: str, present: str | None) -> str:
+    """What the nodes run: what is asked for; else what they run already (`present`), so that a newer operator changes
+    nothing by itself; else the operator's default.
     """
     if spec.image is not None:
         return spec.image
     if spec.version is not None:
         return f"{_repository(default)}:{spec.version}"
-    if present is not None:
-        return str(present["spec"]["template"]["spec"]["containers"][0]["image"])
-    return default
+    return default if present is None else present
+
+
+def image_of(stateful_set: Mapping[str, Any]) -> str:
+    """What its pods run."""
+    return str(stateful_set["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 def image_version(image: str) -> str:

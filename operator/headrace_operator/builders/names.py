@@ -53,6 +53,11 @@ def metadata(
     return made
 
 
+def record_name(cluster: str) -> str:
+    """Of the Secret with a cluster's own record."""
+    return f"{cluster}-cluster"
+
+
 def bootstrap(cluster: str, namespace: str) -> str:
     """Where clients inside of Kubernetes begin."""
     return f"{cluster}-bootstrap.{namespace}.svc:{CLIENT_PORT}"

@@ -11,8 +11,6 @@ Nothing of it is needed for a failover.
 """
 
 import asyncio
-import base64
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -23,13 +21,13 @@ import structlog
 from headrace.errors import HeadraceError, KafkaError
 from headrace.store.kubernetes.api import ApiError
 from headrace.store.kubernetes.objects import lease_name, store_name
-from headrace.store.record_types import SECRET_BYTES
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
-from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, bootstrap, selector
+from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.cluster_record import Recording, present_image
 from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
@@ -91,6 +89,7 @@ class Clusters:
         self._reporter = reporter
         self._cache = cache
         self._image = image
+        self._recording = Recording(kube=kube)
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
         self._rolling = Rolling(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
@@ -114,9 +113,9 @@ class Clusters:
             await self._reporter.report(body, [paused], {}, types=TYPES)
             return None
         seen = await look(self._kube, self._admin, key)
-        image = node_image(spec, default=self._image, present=seen.stateful_set)
+        image = node_image(spec, default=self._image, present=present_image(seen))
         objects = ClusterObjects(dict(body), spec, image=image)
-        if await self._cluster_record(objects, spec, seen):
+        if await self._recording.ensure(objects, spec, seen):
             await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
             await self._advance(objects, spec, seen)
         figures = self._figures(objects, spec, seen)
@@ -126,6 +125,7 @@ class Clusters:
         return seen.again_s
 
     async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        await self._recording.keep_image(objects, seen)
         size = await self._sizing.next_size(objects, spec, seen)
         try:
             await self._apply(objects, spec, seen, size)
@@ -140,33 +140,6 @@ class Clusters:
         await self._rolling.step(objects, seen, size)
         self._availability(seen)
         await self._tell_cluster(objects, spec, seen)
-
-    # --- the cluster's own record
-
-    async def _cluster_record(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
-        """Whether there is one; it is made for a cluster that has no data yet, and never anew."""
-        name = f"{objects.name}-cluster"
-        if await self._kube.get("v1", "Secret", objects.namespace, name) is not None:
-            return True
-        if seen.nodes or seen.claims:
-            text = (
-                f"Secret {name} is gone, but there are {len(seen.nodes)} storage nodes and {len(seen.claims)} claims of"
-                " this cluster: put it back from a copy (its cluster id stands in the folder of each node), or delete"
-                " StorageNodes, StorageContainers and claims, with all data in them, to begin anew"
-            )
-            seen.note("Reconciled", False, "SecretLost", text)
-            return False
-        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
-        record: dict[str, Any] = {
-            "cluster_id": cluster_id,
-            "random_bits": 1 + secrets.randbelow(2**23 - 1),
-            "secret": secrets.token_hex(SECRET_BYTES),
-            "first_nodes": spec.nodes * spec.shards,
-            "replicas": spec.replicas,
-            "min_in_sync": spec.min_in_sync,
-        }
-        await self._kube.create(objects.secret(record))
-        return True
 
     # --- objects
 
@@ -378,7 +351,7 @@ class Clusters:
                 await self._kube.delete(api_version, kind, key.namespace, each["metadata"]["name"])
         await self._kube.delete("v1", "ConfigMap", key.namespace, store_name(key.name))
         await self._kube.delete("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name))
-        await self._kube.delete("v1", "Secret", key.namespace, f"{key.name}-cluster")
+        await self._kube.delete("v1", "Secret", key.namespace, record_name(key.name))
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
         return None

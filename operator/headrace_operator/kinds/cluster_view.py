@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace_operator.admin import Calls
-from headrace_operator.builders.names import CLUSTER_LABEL, EXTERNAL_PORT, Manifest, bootstrap, selector
+from headrace_operator.builders.names import CLUSTER_LABEL, EXTERNAL_PORT, Manifest, bootstrap, record_name, selector
 from headrace_operator.engine import Key
 from headrace_operator.kube import Kube
 from headrace_operator.specs import API, ClusterSpec
@@ -26,6 +26,8 @@ class Seen:
     """What there is of a cluster."""
 
     stateful_set: Manifest | None
+    secret: Manifest | None
+    """With the cluster's own record."""
     pods: Sequence[Manifest]
     nodes: Sequence[Manifest]
     """StorageNodes that have registered."""
@@ -64,6 +66,7 @@ async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
     nodes = await kube.list(API, "StorageNode", key.namespace, labels={CLUSTER_LABEL: key.name})
     seen = Seen(
         stateful_set=await kube.get("apps/v1", "StatefulSet", key.namespace, key.name),
+        secret=await kube.get("v1", "Secret", key.namespace, record_name(key.name)),
         pods=await kube.list("v1", "Pod", key.namespace, labels=storage),
         nodes=[node for node in nodes if (node.get("status") or {}).get("nodeId")],
         services=await kube.list("v1", "Service", key.namespace, labels=storage),

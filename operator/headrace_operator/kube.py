@@ -8,7 +8,7 @@
 Knows nothing of what the objects mean.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -40,6 +40,13 @@ REFUSALS: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPR
 """Answers of the API server that asking again does not change."""
 KNOWN: Final = 20_000
 """Objects of which is remembered what the server made of them."""
+
+
+class NameTaken(Exception):
+    """An object that is to be made is there already, and is somebody else's."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        super().__init__(f"{found['kind']} {found['metadata']['name']} is somebody else's")
 
 
 class Api(Protocol):
@@ -138,12 +145,16 @@ class Kube:
         self._made: dict[str, tuple[str, str]] = {}
         """By path: the digest that was applied last, and the version of what the server made of it."""
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """Have the object be so in all that is given; as it is then. Raises ApiError, ApiSilent."""
+    async def apply(self, manifest: Manifest, *, is_ours: Callable[[Manifest], bool] = lambda _found: True) -> Manifest:
+        """Have the object be so in all that is given; as it is then. Raises NameTaken where there is one that is not
+        ours, which is left as it is; ApiError, ApiSilent.
+        """
         where = path_of(manifest)
         wanted = _with_digest(manifest)
         mark = wanted["metadata"]["annotations"][APPLIED]
         present = await self._find(where)
+        if present is not None and not is_ours(present):
+            raise NameTaken(manifest)
         if present is not None and (covers(present, wanted) or self._made.get(where) == (mark, _state_of(present))):
             self.unchanged += 1
             return present

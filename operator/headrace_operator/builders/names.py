@@ -1,5 +1,6 @@
 """Names, labels and ports of what belongs to a cluster. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace.node.pod import ADMIN_PORT, CLIENT_PORT, EXTERNAL_PORT, PEER_PORT
@@ -9,6 +10,7 @@ from headrace_operator.specs import API, GROUP
 __all__ = ["ADMIN_PORT", "CLIENT_PORT", "CLUSTER_LABEL", "EXTERNAL_PORT", "PEER_PORT"]
 
 POD_LABEL: Final = "statefulset.kubernetes.io/pod-name"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 JOB_LABEL: Final = f"{GROUP}/job"
 FIELD_MANAGER: Final = "headrace-operator"
 
@@ -21,14 +23,14 @@ def labels(cluster: str, component: str = "storage") -> dict[str, str]:
         CLUSTER_LABEL: cluster,
         "app.kubernetes.io/name": "headrace",
         "app.kubernetes.io/instance": cluster,
-        "app.kubernetes.io/component": component,
+        COMPONENT_LABEL: component,
         "app.kubernetes.io/managed-by": FIELD_MANAGER,
     }
 
 
 def selector(cluster: str, component: str = "storage") -> dict[str, str]:
     """Finds the pods of a cluster."""
-    return {CLUSTER_LABEL: cluster, "app.kubernetes.io/component": component}
+    return {CLUSTER_LABEL: cluster, COMPONENT_LABEL: component}
 
 
 def owner(resource: Manifest) -> Manifest:
@@ -51,6 +53,17 @@ def metadata(
     if owned_by is not None:
         made["ownerReferences"] = [owner(owned_by)]
     return made
+
+
+def belongs(found: Mapping[str, Any], cluster: str) -> bool:
+    """Whether an object is a cluster's own: its StreamCluster made it, or a former one of that name. What has no owner
+    is known by its labels; nodes label what they write with the cluster alone.
+    """
+    meta = found["metadata"]
+    if owners := meta.get("ownerReferences"):
+        return any((each["kind"], each["name"]) == ("StreamCluster", cluster) for each in owners)
+    given = meta.get("labels") or {}
+    return given.get(CLUSTER_LABEL) == cluster and given.get(COMPONENT_LABEL, "storage") == "storage"
 
 
 def record_name(cluster: str) -> str:

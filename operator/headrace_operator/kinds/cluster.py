@@ -13,6 +13,7 @@ Nothing of it is needed for a failover.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -25,7 +26,7 @@ from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
-from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, bootstrap, record_name, selector
+from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.cluster_record import Recording, present_image
 from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
@@ -36,6 +37,7 @@ from headrace_operator.kinds.cluster_view import (
     SOON_S,
     WORKING_S,
     Seen,
+    is_record,
     look,
     outside_address,
     seconds_since,
@@ -43,7 +45,7 @@ from headrace_operator.kinds.cluster_view import (
 from headrace_operator.kinds.finalizers import keep_finalizer
 from headrace_operator.kinds.references import cluster_key, invalid, is_allowed
 from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kube import REFUSALS, Kube, path
+from headrace_operator.kube import REFUSALS, Kube, NameTaken, path
 from headrace_operator.pod_http import Pods
 from headrace_operator.specs import API, FINALIZER, PAUSED, Balance, ClusterSpec, VolumeSpec, quantity
 from headrace_operator.status import Condition
@@ -112,7 +114,11 @@ class Clusters:
             paused = Condition("Reconciled", False, "Paused", f"annotation {PAUSED} is set: take it away to go on")
             await self._reporter.report(body, [paused], {}, types=TYPES)
             return None
-        seen = await look(self._kube, self._admin, key)
+        try:
+            seen = await look(self._kube, self._admin, key)
+        except NameTaken as error:
+            await self._reporter.report(body, [_name_taken(error)], {}, types=TYPES)
+            return QUIET_S
         image = node_image(spec, default=self._image, present=present_image(seen))
         objects = ClusterObjects(dict(body), spec, image=image)
         if await self._recording.ensure(objects, spec, seen):
@@ -135,6 +141,10 @@ class Clusters:
             seen.note("Reconciled", False, "Refused", f"{error}: change what it names", again_s=QUIET_S)
             self._availability(seen)
             return
+        except NameTaken as error:
+            seen.conditions.append(_name_taken(error))
+            self._availability(seen)
+            return
         await self._sizing.forget(objects, seen, size)
         await self._place_nodes(objects, spec, seen)
         await self._rolling.step(objects, seen, size)
@@ -147,13 +157,14 @@ class Clusters:
         storage = await self._storing.settle(objects, spec, seen)
         sized = msgspec.structs.replace(spec, nodes=size, storage=storage)
         wanted = ClusterObjects(objects.resource, sized, image=objects.image)
+        is_ours = partial(belongs, cluster=objects.name)
         for manifest in wanted.all():
             if manifest["kind"] != "StatefulSet":
-                await self._kube.apply(manifest)
+                await self._kube.apply(manifest, is_ours=is_ours)
             elif not self._storing.rebuilding(seen):
-                seen.stateful_set = await self._kube.apply(manifest)
+                seen.stateful_set = await self._kube.apply(manifest, is_ours=is_ours)
         if not wanted.has_disruption_budget:
-            await self._drop("policy/v1", "PodDisruptionBudget", objects, objects.name)
+            await self._drop("policy/v1", "PodDisruptionBudget", objects.namespace, objects.name, of=objects.name)
         kept = {each["metadata"]["name"] for each in wanted.external_services()}
         for service in seen.services:
             name = service["metadata"]["name"]
@@ -161,10 +172,11 @@ class Clusters:
                 await self._kube.delete("v1", "Service", objects.namespace, name)
         seen.note("Reconciled", True, "Applied")
 
-    async def _drop(self, api_version: str, kind: str, objects: ClusterObjects, name: str) -> None:
-        found = await self._kube.get(api_version, kind, objects.namespace, name)
-        if found is not None and (found["metadata"].get("labels") or {}).get(CLUSTER_LABEL) == objects.name:
-            await self._kube.delete(api_version, kind, objects.namespace, name)
+    async def _drop(self, api_version: str, kind: str, namespace: str, name: str, *, of: str) -> None:
+        """Have an object of the cluster `of` be gone; one of that name that is another's stays."""
+        found = await self._kube.get(api_version, kind, namespace, name)
+        if found is not None and (is_record(found, of) if kind == "Secret" else belongs(found, of)):
+            await self._kube.delete(api_version, kind, namespace, name, uid=found["metadata"]["uid"])
 
     # --- what nodes do not know themselves
 
@@ -341,7 +353,7 @@ class Clusters:
             await keep_finalizer(self._kube, self._cache, body, wanted=False)
             self._reporter.forget(body["metadata"]["uid"])
             return None
-        await self._kube.delete("apps/v1", "StatefulSet", key.namespace, key.name)
+        await self._drop("apps/v1", "StatefulSet", key.namespace, key.name, of=key.name)
         pods = await self._kube.list("v1", "Pod", key.namespace, labels=selector(key.name))
         if pods and seconds_since(body["metadata"]["deletionTimestamp"]) < PODS_END_S:
             return SOON_S
@@ -349,12 +361,16 @@ class Clusters:
             labels = selector(key.name) if kind == "PersistentVolumeClaim" else {CLUSTER_LABEL: key.name}
             for each in await self._kube.list(api_version, kind, key.namespace, labels=labels):
                 await self._kube.delete(api_version, kind, key.namespace, each["metadata"]["name"])
-        await self._kube.delete("v1", "ConfigMap", key.namespace, store_name(key.name))
-        await self._kube.delete("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name))
-        await self._kube.delete("v1", "Secret", key.namespace, record_name(key.name))
+        await self._drop("v1", "ConfigMap", key.namespace, store_name(key.name), of=key.name)
+        await self._drop("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name), of=key.name)
+        await self._drop("v1", "Secret", key.namespace, record_name(key.name), of=key.name)
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
         return None
+
+
+def _name_taken(error: NameTaken) -> Condition:
+    return Condition("Reconciled", False, "NameTaken", f"{error}: take it away, or name this cluster otherwise")
 
 
 def event_reason(kind: str) -> str:

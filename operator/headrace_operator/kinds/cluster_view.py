@@ -9,9 +9,17 @@ from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace_operator.admin import Calls
-from headrace_operator.builders.names import CLUSTER_LABEL, EXTERNAL_PORT, Manifest, bootstrap, record_name, selector
+from headrace_operator.builders.names import (
+    CLUSTER_LABEL,
+    EXTERNAL_PORT,
+    Manifest,
+    belongs,
+    bootstrap,
+    record_name,
+    selector,
+)
 from headrace_operator.engine import Key
-from headrace_operator.kube import Kube
+from headrace_operator.kube import Kube, NameTaken
 from headrace_operator.specs import API, ClusterSpec
 from headrace_operator.status import Condition
 
@@ -61,12 +69,18 @@ class Seen:
 
 
 async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
-    """What there is now. Raises ApiError, ApiSilent."""
+    """What there is now. Raises NameTaken where what a cluster rests on is another's; ApiError, ApiSilent."""
     storage = selector(key.name)
+    stateful_set = await kube.get("apps/v1", "StatefulSet", key.namespace, key.name)
+    if stateful_set is not None and not belongs(stateful_set, key.name):
+        raise NameTaken(stateful_set)
+    secret = await kube.get("v1", "Secret", key.namespace, record_name(key.name))
+    if secret is not None and not is_record(secret, key.name):
+        raise NameTaken(secret)
     nodes = await kube.list(API, "StorageNode", key.namespace, labels={CLUSTER_LABEL: key.name})
     seen = Seen(
-        stateful_set=await kube.get("apps/v1", "StatefulSet", key.namespace, key.name),
-        secret=await kube.get("v1", "Secret", key.namespace, record_name(key.name)),
+        stateful_set=stateful_set,
+        secret=secret,
         pods=await kube.list("v1", "Pod", key.namespace, labels=storage),
         nodes=[node for node in nodes if (node.get("status") or {}).get("nodeId")],
         services=await kube.list("v1", "Service", key.namespace, labels=storage),
@@ -81,6 +95,11 @@ async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
     except HeadraceError as error:
         seen.problem = str(error)
     return seen
+
+
+def is_record(secret: Mapping[str, Any], cluster: str) -> bool:
+    """Whether a Secret is the cluster's own; one that was put back from a copy may have lost its labels."""
+    return belongs(secret, cluster) or "record" in (secret.get("data") or {})
 
 
 def ordinal(name: str) -> int:

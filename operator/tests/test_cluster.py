@@ -237,6 +237,30 @@ async def test_a_pod_that_never_registers_goes_and_leaves_its_claim(status: Obje
     assert "data-c-3" in claims(world)
 
 
+async def test_a_claim_goes_only_once_all_of_its_shards_are_drained() -> None:
+    world = await started(shards=2)
+    (node,) = [each for each in world.cluster.nodes() if each["status"]["slot"] == "c-2/1"]
+    world.api.remove("StorageNode", node["metadata"]["name"])
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 2, "shards": 2})
+    await world.run(KEY)
+    assert pods(world) == ["c-0", "c-1"]
+    assert "data-c-2" in claims(world), "nobody knows what its second shard holds"
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 1, "shards": 2})
+    await world.run(KEY)
+    assert claims(world) == ["data-c-0", "data-c-2"], "both shards of the second pod were drained"
+
+
+async def test_a_shard_that_is_there_twice_stands_for_no_other() -> None:
+    """Its folder was lost, so it has registered anew, and the former node is not forgotten yet."""
+    world = await started(shards=2)
+    of_slot = {each["status"]["slot"]: each for each in world.cluster.nodes()}
+    (other,) = [each for slot, each in of_slot.items() if slot == "c-2/1"]
+    other["status"]["slot"] = "c-2/0"
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 2, "shards": 2})
+    await world.run(KEY)
+    assert "data-c-2" in claims(world)
+
+
 async def test_a_deleted_stateful_set_comes_back_as_large_as_there_are_data() -> None:
     world = await started(nodes=4)
     world.api.remove("StatefulSet", "c")

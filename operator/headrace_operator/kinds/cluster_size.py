@@ -4,9 +4,9 @@ Down: the nodes of the last pod are drained; its claim is marked as drained; the
 gone the nodes are forgotten; then the claim is deleted. Up: a claim that is marked goes first, as its nodes are
 forgotten and their folders would be refused.
 
-1. A claim is deleted only if it is marked, and it is marked only when the cluster itself has said that all nodes in it
-   are drained and hold nothing. That StorageNodes are missing proves nothing: so a pod that is still coming, as when
-   somebody has scaled the StatefulSet, is waited for, and drained once it has registered.
+1. A claim is deleted only if it is marked, and it is marked only when the cluster itself has said that all nodes in it,
+   one for each shard, are drained and hold nothing. That StorageNodes are missing proves nothing: so a pod that is
+   still coming, as when somebody has scaled the StatefulSet, is waited for, and drained once it has registered.
 2. Each step is decided by what there is, so it can be broken off after any write.
 """
 
@@ -122,7 +122,8 @@ class Sizing:
             seen.note("Sized", False, "NoAnswer", text, again_s=WORKING_S)
             return present
         leaving = [node for node in seen.nodes if node_ordinal(node) == present - 1]
-        if len(leaving) < spec.shards and _is_coming(seen, last):
+        unknown = _unknown_shards(leaving, last, spec.shards)
+        if unknown and _is_coming(seen, last):
             text = f"pod {last} is still coming: it is drained once it has registered"
             seen.note("Sized", False, "Shrinking", text, again_s=SOON_S)
             return present
@@ -139,9 +140,9 @@ class Sizing:
             seen.note("Sized", False, "Draining", text, again_s=SOON_S)
             return present
         claim = next((each for each in seen.claims if claim_ordinal(each) == present - 1), None)
-        if leaving and claim is not None and not annotation(claim, DRAINED):
+        if not unknown and claim is not None and not annotation(claim, DRAINED):
             await self._annotate_claim(objects, claim, ",".join(str(node["status"]["nodeId"]) for node in leaving))
-        what = "is empty and goes" if leaving else "never registered a node and goes; its claim stays"
+        what = f"goes; its claim stays: no node is known of {', '.join(unknown)}" if unknown else "is empty and goes"
         await self._reporter.tell(objects, "ScaledDown", f"pod {last} {what}")
         seen.note("Sized", False, "Shrinking", f"{present - 1} pods now, {spec.nodes} asked for", again_s=SOON_S)
         return present - 1
@@ -223,6 +224,12 @@ def _held(seen: Seen) -> int:
         *(claim_ordinal(claim) for claim in seen.claims if not annotation(claim, DRAINED)),
     ]
     return 1 + max(ordinals, default=-1)
+
+
+def _unknown_shards(nodes: Sequence[Manifest], pod: str, shards: int) -> list[str]:
+    """The slots of a pod that none of its nodes is in: whether they hold something cannot be said."""
+    known = {node["status"]["slot"] for node in nodes}
+    return [slot for slot in (f"{pod}/{shard}" for shard in range(shards)) if slot not in known]
 
 
 def _is_coming(seen: Seen, name: str) -> bool:

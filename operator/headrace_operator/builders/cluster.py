@@ -39,11 +39,14 @@ operator writes otherwise in the template waits until they are made anew anyway.
 class ClusterObjects:
     """Builds them for one StreamCluster."""
 
-    def __init__(self, resource: Manifest, spec: ClusterSpec, *, image: str) -> None:
-        """`image`: of the storage nodes (`node_image`)."""
+    def __init__(self, resource: Manifest, spec: ClusterSpec, *, image: str, replicas: int | None = None) -> None:
+        """`image`: of the storage nodes (`node_image`). `replicas`: of the volume that has most of them; None: as the
+        resource asks of the default one.
+        """
         self.resource = resource
         self._spec = spec
         self.image = image
+        self._replicas = spec.replicas if replicas is None else replicas
         self.name: str = resource["metadata"]["name"]
         self.namespace: str = resource["metadata"]["namespace"]
 
@@ -196,8 +199,8 @@ class ClusterObjects:
 
     @property
     def has_disruption_budget(self) -> bool:
-        """One that would protect something: with a single replica it could only be in the way."""
-        return self._spec.nodes > 1 and self._spec.replicas > 1
+        """One that would protect something: where no volume has a second replica it could only be in the way."""
+        return self._spec.nodes > 1 and self._replicas > 1
 
     def disruption_budget(self) -> Manifest:
         """One pod at a time goes by evictions."""

@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from headrace.errors import HeadraceError, KafkaError
-from headrace.store.kubernetes.api import ApiError
+from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
@@ -42,12 +42,13 @@ from headrace_operator.kinds.cluster_view import (
     outside_address,
     seconds_since,
 )
+from headrace_operator.kinds.cluster_volumes import Replicating, most_replicas
 from headrace_operator.kinds.finalizers import keep_finalizer
-from headrace_operator.kinds.references import cluster_key, invalid, is_allowed
+from headrace_operator.kinds.references import invalid
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import REFUSALS, Kube, NameTaken, path
 from headrace_operator.pod_http import Pods
-from headrace_operator.specs import API, FINALIZER, PAUSED, Balance, ClusterSpec, VolumeSpec, quantity
+from headrace_operator.specs import API, FINALIZER, PAUSED, Balance, ClusterSpec, quantity
 from headrace_operator.status import Condition
 
 log = structlog.get_logger()
@@ -92,6 +93,7 @@ class Clusters:
         self._cache = cache
         self._image = image
         self._recording = Recording(kube=kube)
+        self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
         self._rolling = Rolling(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
@@ -156,14 +158,14 @@ class Clusters:
     async def _apply(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
         storage = await self._storing.settle(objects, spec, seen)
         sized = msgspec.structs.replace(spec, nodes=size, storage=storage)
-        wanted = ClusterObjects(objects.resource, sized, image=objects.image)
+        wanted = ClusterObjects(objects.resource, sized, image=objects.image, replicas=most_replicas(spec, seen))
         is_ours = partial(belongs, cluster=objects.name)
         for manifest in wanted.all():
             if manifest["kind"] != "StatefulSet":
                 await self._kube.apply(manifest, is_ours=is_ours)
             elif not self._storing.rebuilding(seen):
                 seen.stateful_set = await self._kube.apply(manifest, is_ours=is_ours)
-        if not wanted.has_disruption_budget:
+        if not wanted.has_disruption_budget and seen.status is not None:
             await self._drop("policy/v1", "PodDisruptionBudget", objects.namespace, objects.name, of=objects.name)
         kept = {each["metadata"]["name"] for each in wanted.external_services()}
         for service in seen.services:
@@ -232,34 +234,13 @@ class Clusters:
             wanted = balance_policy(spec.balance)
             if any(shown.get(name, value) != value for name, value in wanted.items()):
                 await self._admin.call(where, "balance", wanted)
-            await self._default_volume(objects, spec, seen)
+            await self._replicating.settle(objects, spec, seen)
+        except (ApiError, ApiSilent):
+            raise  # they are not the cluster's
         except KafkaError as error:
             seen.note("Reconciled", False, "Refused", str(error))
         except HeadraceError as error:
             seen.note("Available", False, "NoAnswer", str(error), again_s=WORKING_S)
-
-    async def _default_volume(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        """As `replication` says, where it says something and no Volume does."""
-        if spec.replication.replicas is None or self._has_own_default_volume(objects):
-            return
-        volumes = (seen.status or {}).get("volumes", [])
-        present = next((each for each in volumes if each["volume"] == "default"), None)
-        asked = {"replicas": spec.replicas, "min_in_sync": spec.min_in_sync}
-        if present is not None and any(present[name] != value for name, value in asked.items()):
-            where = bootstrap(objects.name, objects.namespace)
-            await self._admin.call(where, "volume.alter", {"name": "default", **asked})
-
-    def _has_own_default_volume(self, objects: ClusterObjects) -> bool:
-        mine = Key("StreamCluster", objects.namespace, objects.name)
-        for body in self._cache.all("Volume"):
-            try:
-                volume = msgspec.convert(body["spec"], VolumeSpec)
-            except msgspec.ValidationError:
-                continue  # it says so itself
-            named = (volume.name or body["metadata"]["name"]) == "default"
-            if named and cluster_key(body, volume.cluster_ref) == mine and is_allowed(self._cache, body):
-                return True
-        return False
 
     # --- what is said of it
 

@@ -1,12 +1,14 @@
 """The cluster's own record: the Secret with its id and its secret, which outlives the resource, as the data do.
 
 It is made for a cluster that has no data yet, and never anew. Its annotations say what the operator has to know of a
-cluster of which nothing else may be left: the image that its nodes run.
+cluster of which nothing else may be left: the image that its nodes run, and what it made of the default volume.
 """
 
 import base64
 import secrets
 from typing import Any, Final
+
+import msgspec
 
 from headrace.store.record_types import SECRET_BYTES
 from headrace_operator.builders.cluster import ClusterObjects
@@ -17,6 +19,20 @@ from headrace_operator.specs import GROUP, ClusterSpec
 
 IMAGE: Final = f"{GROUP}/image"
 """Annotation: what the nodes run, for a cluster whose StatefulSet is gone."""
+
+
+DEFAULT_VOLUME: Final = f"{GROUP}/default-volume"
+"""Annotation: `replicas/minimum in sync` of the volume `default` when it was last as the resource asks; none where that
+is as the record says.
+"""
+
+
+def known_default_volume(seen: Seen) -> str:
+    """As DEFAULT_VOLUME; "": not known."""
+    if seen.secret is None:
+        return ""
+    record = msgspec.json.decode(base64.b64decode(seen.secret["data"]["record"]))
+    return annotation(seen.secret, DEFAULT_VOLUME) or f"{record.get('replicas')}/{record.get('min_in_sync')}"
 
 
 def present_image(seen: Seen) -> str | None:
@@ -60,9 +76,10 @@ class Recording:
     async def keep_image(self, objects: ClusterObjects, seen: Seen) -> None:
         """Write down what the StatefulSet runs: it may be gone at the next look. Raises ApiError, ApiSilent."""
         if seen.stateful_set is not None:
-            await self._note(objects, seen, IMAGE, image_of(seen.stateful_set))
+            await self.note(objects, seen, IMAGE, image_of(seen.stateful_set))
 
-    async def _note(self, objects: ClusterObjects, seen: Seen, name: str, value: str) -> None:
+    async def note(self, objects: ClusterObjects, seen: Seen, name: str, value: str) -> None:
+        """Set an annotation. Raises ApiError, ApiSilent."""
         if seen.secret is None or annotation(seen.secret, name) != value:
             where = path("v1", "Secret", objects.namespace, objects.record)
             await self._kube.merge(where, {"metadata": {"annotations": {name: value}}})

@@ -4,9 +4,13 @@ A StatefulSet's claim template cannot change, so with claims that have grown it 
 then applied again, which takes the pods over.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.cluster import ClusterObjects
-from headrace_operator.kinds.cluster_view import SOON_S, Seen
+from headrace_operator.builders.names import Manifest
+from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, claim_ordinal
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import ClusterSpec, Storage, quantity
@@ -22,7 +26,7 @@ class Storing:
     async def settle(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Storage:
         """The storage that the StatefulSet is to ask for now. Raises ApiError, ApiSilent."""
         if seen.stateful_set is None:
-            seen.note("Storage", True, "AsAsked", spec.storage.size)
+            _note_size(spec, seen)
             return spec.storage
         template = seen.stateful_set["spec"]["volumeClaimTemplates"][0]["spec"]
         present = Storage(
@@ -42,7 +46,7 @@ class Storing:
             return present
         if not await self._grow_claims(objects, spec, seen):
             return present
-        seen.note("Storage", True, "AsAsked", spec.storage.size)
+        _note_size(spec, seen)
         if quantity(spec.storage.size) > quantity(present.size) and not self.rebuilding(seen):
             meta = seen.stateful_set["metadata"]
             await self._kube.delete(
@@ -79,3 +83,27 @@ class Storing:
                 seen.note("Storage", False, "CannotGrow", text)
                 return False
         return True
+
+
+def _note_size(spec: ClusterSpec, seen: Seen) -> None:
+    """By what the claims have, which comes after what they ask for. One that is bound to no volume yet has nothing, and
+    one that no pod uses may never have more.
+    """
+    used = [claim for claim in seen.claims if seen.size is None or claim_ordinal(claim) < seen.size]
+    small = [
+        claim
+        for claim in used
+        if "storage" in _capacity(claim) and quantity(_capacity(claim)["storage"]) < quantity(spec.storage.size)
+    ]
+    if not small:
+        seen.note("Storage", True, "AsAsked", spec.storage.size)
+        return
+    first = small[0]
+    others = f", and {len(small) - 1} more are too small" if len(small) > 1 else ""
+    told = "".join(f"; {each['type']}: {each.get('message', '')}" for each in first["status"].get("conditions") or [])
+    text = f"claim {first['metadata']['name']} has {_capacity(first)['storage']} of {spec.storage.size}{others}{told}"
+    seen.note("Storage", False, "Growing", text, again_s=WORKING_S)
+
+
+def _capacity(claim: Manifest) -> Mapping[str, Any]:
+    return (claim.get("status") or {}).get("capacity") or {}

@@ -181,6 +181,22 @@ def test_what_a_driver_runs_makes_it_anew_when_it_changes() -> None:
     assert digest({**FORMS["executors"], "suspend": True}) == first
 
 
+def asked(fields: dict[str, Any], **placing: Any) -> str:
+    job = by_kind({**FORMS["available-now"], **fields}, **placing)["Job/copy-job"]
+    found: str = job["metadata"]["annotations"]["headrace.dev/asked"]
+    return found
+
+
+def test_what_a_run_was_asked_for_changes_with_its_resource_alone() -> None:
+    first = asked({})
+    assert asked({}, file_digest="other") == first
+    assert asked({"suspend": True, "reclaimPolicy": "Delete"}) == first
+    assert asked({"executors": 0, "driver": {"cores": 1, "memory": "1Gi"}}) == first, "as other CRDs may fill it in"
+    assert asked({"driver": {"memory": "2Gi"}}) != first
+    one, other = ([{"name": "a", "stream": "/a", **more}] for more in ({}, {"startingOffsets": "earliest"}))
+    assert asked({"input": None, "inputs": one}) == asked({"input": None, "inputs": other}) != first
+
+
 def test_every_form_of_a_job_has_the_same_checkpoint() -> None:
     forms = [{"trigger": {"interval": "2s"}}, {"trigger": {"availableNow": True}}, FORMS["schedule"]]
     for fields in forms:

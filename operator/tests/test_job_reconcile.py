@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.job_pods import ASKED
 from headrace_operator.engine import Cache, Key
 from headrace_operator.kinds import job as job_kind
 from headrace_operator.kinds.job import Jobs
@@ -53,6 +54,10 @@ class FakeKube:
     async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         self.statuses.append(dict(status))
 
+    async def merge(self, where: str, patch: Mapping[str, Any]) -> None:
+        found = self.objects["Job", where.rpartition("/")[2]]
+        found["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+
     async def get(self, _api: str, kind: str, _namespace: str | None, name: str) -> dict[str, Any] | None:
         return self.objects.get((kind, name))
 
@@ -89,10 +94,14 @@ class World:
         self.cache = Cache()
         self.generation = 0
         self.seen = 0
-        self.jobs = Jobs(  # type: ignore[arg-type]
-            kube=self.kube, pods=PodHttp(), reporter=Reporter(self.kube), cache=self.cache, image="spark:1"
-        )
+        self.start_operator()
         self.sees("StreamCluster", "quickstart", {})
+
+    def start_operator(self, *, image: str = "spark:1") -> None:
+        """Anew: nothing is remembered."""
+        self.jobs = Jobs(  # type: ignore[arg-type]
+            kube=self.kube, pods=PodHttp(), reporter=Reporter(self.kube), cache=self.cache, image=image
+        )
 
     def sees(self, kind: str, name: str, spec: dict[str, Any]) -> None:
         self.seen += 1
@@ -297,6 +306,66 @@ async def test_a_job_whose_definition_changes_is_run_anew_after_the_former_run(w
     assert world.kube.deleted == [("Job", "copy-job", "Foreground")]
     _, status = await world.reconcile(**now, parameters={"a": "b"})
     assert status["state"] == "Starting"
+
+
+NOW = {"trigger": {"availableNow": True}}
+KUBEFLOW = {**NOW, "engine": "kubeflow", "executors": 1, "checkpoint": {"claim": "shared"}}
+
+
+async def done(world: World) -> dict[str, Any]:
+    """A Job that has run; as it is in `objects`."""
+    await world.reconcile(**NOW)
+    return is_through(world, "Job")
+
+
+def is_through(world: World, kind: str) -> dict[str, Any]:
+    found = world.kube.objects[kind, "copy-job"]
+    state = {"applicationState": {"state": "COMPLETED"}}
+    found["status"] = {"conditions": [{"type": "Complete", "status": "True"}]} if kind == "Job" else state
+    return found
+
+
+async def test_a_run_that_is_done_is_run_again_for_nothing_but_its_own_spec(world: World) -> None:
+    job = await done(world)
+    world.start_operator(image="spark:2")
+    world.sees("StreamCluster", "quickstart", {"spark": {"sparkConf": {"spark.a": "1"}}})
+    for fields in (NOW, {**NOW, "suspend": True}, NOW, {**NOW, "reclaimPolicy": "Delete", "executors": 0}):
+        _, status = await world.reconcile(**fields)
+        assert world.kube.deleted == []
+        assert world.kube.objects["Job", "copy-job"] is job
+    assert status["state"] == "Done"
+    _, status = await world.reconcile(**NOW, parameters={"a": "b"})
+    assert status["state"] == "Replacing"
+    assert world.kube.deleted == [("Job", "copy-job", "Foreground")]
+
+
+async def test_a_run_that_is_done_since_before_that_was_noted_stays_done(world: World) -> None:
+    job = await done(world)
+    del job["metadata"]["annotations"][ASKED]
+    world.start_operator(image="spark:2")
+    for _ in range(2):
+        _, status = await world.reconcile(**NOW)
+        assert (status["state"], world.kube.deleted) == ("Done", [])
+    await world.reconcile(**NOW, parameters={"a": "b"})
+    assert world.kube.deleted == [("Job", "copy-job", "Foreground")]
+
+
+async def test_a_run_that_is_not_done_goes_on_with_the_new_image(world: World) -> None:
+    await world.reconcile(**NOW)
+    world.start_operator(image="spark:2")
+    await world.reconcile(**NOW)
+    assert world.kube.deleted == [("Job", "copy-job", "Foreground")]
+
+
+async def test_a_spark_application_that_is_done_is_left_as_it_is_too(world: World) -> None:
+    world.kube.objects["PersistentVolumeClaim", "shared"] = {"spec": {"accessModes": ["ReadWriteMany"]}}
+    await world.reconcile(**KUBEFLOW)
+    application = is_through(world, "SparkApplication")
+    world.start_operator(image="spark:2")
+    await world.reconcile(**KUBEFLOW)
+    assert world.kube.objects["SparkApplication", "copy-job"] is application
+    await world.reconcile(**KUBEFLOW, parameters={"a": "b"})
+    assert world.kube.objects["SparkApplication", "copy-job"]["spec"]["image"] == "spark:2"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ lies where all of them write. All objects are owned by the StreamJob; the claim 
 """
 
 import json
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import yaml
 
 from headrace_operator.builders.digest import digest
@@ -30,6 +31,7 @@ from headrace_operator.builders.job_definition import (
     spark_conf,
 )
 from headrace_operator.builders.job_pods import (
+    ASKED,
     DEFINITION,
     PROGRESS_PORT,
     claim_name,
@@ -40,7 +42,7 @@ from headrace_operator.builders.job_pods import (
     submitted_driver_template,
 )
 from headrace_operator.builders.names import JOB_LABEL, Manifest, labels, owner
-from headrace_operator.specs import Machine, quantity
+from headrace_operator.specs import JobSpec, Machine, quantity
 
 SPARK_API: Final = "sparkoperator.k8s.io/v1beta2"
 SPARK_VERSION: Final = "4.2.0"
@@ -185,7 +187,7 @@ class JobObjects:
     def _job(self) -> Manifest:
         made = self._made("batch/v1", "Job", self.placed.base)
         made["spec"] = {**self._run(), "suspend": self._spec.suspend}
-        made["metadata"]["annotations"] = {DEFINITION: digest(self._driver("Never"))}
+        made["metadata"]["annotations"] = {DEFINITION: digest(self._driver("Never")), ASKED: self._asked()}
         return made
 
     def _cron_job(self) -> Manifest:
@@ -224,6 +226,7 @@ class JobObjects:
         made = self._made(SPARK_API, "SparkApplication", placed.base)
         restart: Manifest = {"type": "Always"}
         if spec.trigger.available_now:
+            made["metadata"]["annotations"] = {ASKED: self._asked()}
             restart = {
                 "type": "OnFailure",
                 "onFailureRetries": RETRIES,
@@ -273,6 +276,11 @@ class JobObjects:
         executor = self._executor() if self._spec.distributed else None
         return digest([definition(self.placed), executor, self.placed.file_digest])
 
+    def _asked(self) -> str:
+        """Of the resource alone: not of its cluster, nor of this operator; and not of what changes no run."""
+        asked = msgspec.convert(self.resource["spec"], JobSpec)
+        return digest(_said(msgspec.structs.replace(asked, suspend=False, reclaim_policy="Retain")))
+
     def _labels(self) -> dict[str, str]:
         return {**labels(self._spec.cluster_ref.name, "job"), JOB_LABEL: self.placed.name}
 
@@ -287,6 +295,22 @@ class JobObjects:
                 "ownerReferences": [owner(self.resource)],
             },
         }
+
+
+def _said(value: Any) -> Any:
+    """What is not left to a default: another version has more fields, and says the same without them."""
+    match value:
+        case msgspec.Struct():
+            fields = [(each, getattr(value, each.name)) for each in msgspec.structs.fields(value)]
+            return {each.encode_name: _said(said) for each, said in fields if said != _default(each)}
+        case list():
+            return [_said(each) for each in value]
+        case _:
+            return value
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _machine(machine: Machine, *, least: int) -> Manifest:

@@ -27,6 +27,8 @@ PROGRESS_PORT: Final = 4041
 USER: Final = 10001
 DEFINITION: Final = f"{GROUP}/definition"
 """Annotation of a driver's pod, and of a Job: a hash of what it runs."""
+ASKED: Final = f"{GROUP}/asked"
+"""Annotation of what runs once: a hash of what the StreamJob itself asked for."""
 GRACE_S: Final = 40
 """The driver gives its queries 20 s, and Java some more."""
 

@@ -2,9 +2,10 @@
 
 The driver is asked over HTTP, so that figures need no writes of its own and no rights; what comes of the answer is
 `job_status`'s. How many executors there are the driver decides itself (headrace_spark.job.autoscale), whether the
-operator is there or not; here it is shown. Two things are this module's alone: a job that changes its form waits until
-the former workload is gone with its pods, so there are never two writers of a checkpoint; and executors that outlived
-their driver's container are cleared away.
+operator is there or not; here it is shown. Three things are this module's alone: a job that changes its form waits
+until the former workload is gone with its pods, so there are never two writers of a checkpoint; a run that is done
+begins again only where the StreamJob itself asks for another; and executors that outlived their driver's container are
+cleared away.
 """
 
 import json
@@ -18,11 +19,12 @@ from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
 from headrace_operator.builders.job_definition import Placed, fault
-from headrace_operator.builders.job_pods import DEFINITION, PROGRESS_PORT, driver_selector
+from headrace_operator.builders.job_pods import ASKED, DEFINITION, PROGRESS_PORT, driver_selector
 from headrace_operator.builders.names import JOB_LABEL, Manifest
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.job_status import (
     Seen,
+    end_of,
     executors,
     figures,
     is_over,
@@ -33,7 +35,7 @@ from headrace_operator.kinds.job_status import (
 )
 from headrace_operator.kinds.references import Unresolved, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kube import REFUSALS, Kube
+from headrace_operator.kube import REFUSALS, Kube, path_of
 from headrace_operator.pod_http import Pods
 from headrace_operator.specs import ClusterSpec, JobSpec
 
@@ -191,8 +193,12 @@ class Jobs:
     async def _apply(self, objects: JobObjects) -> None:
         """Raises Unresolved where the API server refuses what was asked for."""
         for manifest in objects.all():
-            if manifest["kind"] == "Job":
-                await self._make_room_for_run(objects, manifest)
+            if ASKED in manifest["metadata"].get("annotations", {}):
+                present = await self._kube.get(*objects.form, objects.placed.namespace, objects.placed.base)
+                if present is not None and await self._stays_done(present, manifest):
+                    continue
+                if manifest["kind"] == "Job":
+                    await self._make_room_for_run(objects, manifest, present)
             try:
                 await self._kube.apply(manifest)
             except ApiError as error:
@@ -203,14 +209,23 @@ class Jobs:
                 what = f"{manifest['kind']} {manifest['metadata']['name']}"
                 raise Unresolved("Refused", f"{what} cannot be so: {error}") from error
 
-    async def _make_room_for_run(self, objects: JobObjects, manifest: Manifest) -> None:
+    async def _stays_done(self, present: Manifest, manifest: Manifest) -> bool:
+        """Whether a run is done that is what the StreamJob asks for, whatever image or settings it would have now."""
+        if end_of(present) != "Done":
+            return False
+        asked = manifest["metadata"]["annotations"][ASKED]
+        known = (present["metadata"].get("annotations") or {}).get(ASKED)
+        if known is None:  # of a version that did not note it
+            await self._kube.merge(path_of(manifest), {"metadata": {"annotations": {ASKED: asked}}})
+        return known in (None, asked)
+
+    async def _make_room_for_run(self, objects: JobObjects, manifest: Manifest, present: Manifest | None) -> None:
         """A Job of another definition goes first: what a Job runs cannot change. Raises Unresolved until it is gone."""
-        meta = manifest["metadata"]
-        present = await self._kube.get("batch/v1", "Job", meta["namespace"], meta["name"])
         if present is None:
             await self._await_former_drivers(objects)
             return
-        if present["metadata"].get("annotations", {}).get(DEFINITION) == meta["annotations"][DEFINITION]:
+        wanted = manifest["metadata"]["annotations"][DEFINITION]
+        if present["metadata"].get("annotations", {}).get(DEFINITION) == wanted:
             return
         await self._gone("batch/v1", "Job", objects)
         raise Unresolved("Replacing", "waits until the Job of the former definition has ended")

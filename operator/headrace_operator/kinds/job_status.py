@@ -87,7 +87,7 @@ def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
         return "Suspended", [*found, Condition("Running", False, "Suspended", "spec.suspend is set")]
     if seen.told.get("state") in ("Running", "Done"):  # done, and about to end
         return "Running", [*found, Condition("Running", True, "Running")]
-    end = _end_of_workload(seen)
+    end = end_of(seen.workload)
     if end == "Done":
         return "Done", [*found, Condition("Running", True, "Done")]
     failure = why_ended(seen.driver)
@@ -125,9 +125,9 @@ def figures(spec: JobSpec, state: str, seen: Seen, *, name: str, namespace: str)
     }
 
 
-def _end_of_workload(seen: Seen) -> str | None:
-    """Done or Failed, where the workload is over for good."""
-    workload = seen.workload or {}
+def end_of(workload: Manifest | None) -> str | None:
+    """Done or Failed, where a workload is over for good."""
+    workload = workload or {}
     match workload.get("kind"):
         case "Job":
             if _condition(workload, "Complete"):

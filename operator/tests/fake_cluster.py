@@ -5,7 +5,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.errors import Code, KafkaError
@@ -68,6 +68,12 @@ class FakeCluster:
         self.holds_sources: asyncio.Event | None = None
         """Sources answer once it is set."""
         self.held = 0
+        self.silent: set[str] = set()
+        """Addresses that do not answer."""
+        self.loses: tuple[str, bool] | None = None
+        """A method, the next answer of which is lost; whether what it asks for is done."""
+        self.asked: Callable[[str], None] = lambda _bootstrap: None
+        """Hears of the address of every admin call."""
         self._asked = ""
 
     async def call(
@@ -78,7 +84,8 @@ class FakeCluster:
         *,
         patience_s: float | None = None,
     ) -> Any:
-        if self.away:
+        self.asked(bootstrap)
+        if self.away or bootstrap in self.silent:
             raise Unreachable(f"{bootstrap} does not answer")
         params = params or {}
         if method not in LOOKS:
@@ -87,7 +94,13 @@ class FakeCluster:
             self.held += 1
             await self.holds_sources.wait()
         self._asked = bootstrap
-        return getattr(self, method.replace(".", "_"))(**params)
+        answer = getattr(self, method.replace(".", "_"))
+        if self.loses is None or self.loses[0] != method:
+            return answer(**params)
+        (_, is_done), self.loses = self.loses, None
+        if is_done:
+            answer(**params)
+        raise Unreachable(f"the answer of {bootstrap} was lost")
 
     async def kafka(self, bootstrap: str, api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
         if self.away:

@@ -345,14 +345,107 @@ async def test_multi_home_has_the_source_copy_from_here_and_both_links_go_with_t
     assert "/plant" in two.cluster.streams, "what was copied stays"
 
 
-async def test_a_link_that_goes_one_way_again_takes_the_reverse_one_away(two: World) -> None:
+@pytest.fixture
+async def both_ways(two: World) -> tuple[World, Key]:
+    """A link that goes both ways, which is to go one way again."""
     two.declare("StreamCluster", "d", {"nodes": 1, "allowedNamespaces": {"names": ["*"]}}, namespace="far")
     key = declared(two, **FAR, mode="MultiHome")
     await two.run(key)
     declared(two, **FAR, mode="OneWay")
+    return two, key
+
+
+def is_one_way(world: World) -> bool:
+    return list(world.cluster.links) == [(OWN, "l")] and the_link(world)["direction"] == "pull"
+
+
+async def test_a_link_that_goes_one_way_again_takes_the_reverse_one_away(both_ways: tuple[World, Key]) -> None:
+    world, key = both_ways
+    await world.run(key)
+    assert is_one_way(world)
+    assert status(world)["reverseLink"] is False
+    asked: list[str] = []
+    world.cluster.asked = asked.append
+    await world.once(key)
+    assert set(asked) == {OWN}, "the source is asked no more"
+
+
+@pytest.mark.parametrize(("method", "is_done"), [("link.alter", True), ("link.alter", False), ("link.delete", True)])
+async def test_the_reverse_link_goes_though_an_answer_is_lost(
+    both_ways: tuple[World, Key], method: str, is_done: bool
+) -> None:
+    world, key = both_ways
+    world.cluster.loses = (method, is_done)
+    await world.once(key)
+    world.start_operator()
+    await world.run(key)
+    assert is_one_way(world)
+    assert world.condition("ReplicationLink", "l")[0] == "True"
+
+
+async def test_the_reverse_link_goes_when_the_source_answers_again(both_ways: tuple[World, Key]) -> None:
+    world, key = both_ways
+    world.cluster.silent = {"d-bootstrap.far.svc:9092"}
+    for _ in range(2):
+        await world.once(key)
+    reason, message = world.condition("ReplicationLink", "l", "Reconciled")[1:]
+    assert reason == "SourceSilent"
+    assert "the source's link l still copies from here" in message
+    world.start_operator()
+    world.cluster.silent = set()
+    await world.run(key)
+    assert is_one_way(world)
+    assert world.condition("ReplicationLink", "l")[0] == "True"
+
+
+async def test_a_reverse_link_that_is_left_goes_with_the_resource(both_ways: tuple[World, Key]) -> None:
+    world, key = both_ways
+    world.cluster.silent = {"d-bootstrap.far.svc:9092"}
+    await world.once(key)
+    world.cluster.silent = set()
+    world.api.remove("ReplicationLink", "l")
+    await world.once(key)
+    assert not world.cluster.links
+
+
+async def test_a_reverse_link_whose_making_was_not_heard_of_goes_too(two: World) -> None:
+    two.declare("StreamCluster", "d", {"nodes": 1, "allowedNamespaces": {"names": ["*"]}}, namespace="far")
+    key = declared(two, **FAR, mode="MultiHome")
+    await two.once(key)
+    assert (status(two)["reverseLink"], two.cluster.links) == (True, {}), "it is noted first"
+    two.cluster.loses = ("link.create", True)
+    await two.once(key)
+    del two.cluster.links[OWN, "l"]  # the source made its own, and the target failed then
+    declared(two, **FAR, mode="OneWay")
     await two.run(key)
-    assert list(two.cluster.links) == [(OWN, "l")]
-    assert the_link(two)["direction"] == "pull"
+    assert is_one_way(two)
+
+
+async def test_a_reverse_link_that_cannot_be_asked_about_is_told_of_once(world: World) -> None:
+    reached = {"stream": "/plant", "bootstrap": "plant.example.com:9092"}
+    key = declared(world, mode="MultiHome", target=reached)
+    await world.run(key)
+    declared(world, target=reached)
+    for _ in range(3):
+        await world.once(key)
+    assert world.events().count("NotDeleted") == 1
+    assert the_link(world)["direction"] == "pull"
+
+
+async def test_a_reverse_link_by_an_address_of_its_own_goes_too(two: World) -> None:
+    two.declare("StreamCluster", "d", {"nodes": 1, "allowedNamespaces": {"names": ["*"]}}, namespace="far")
+    reached = {"stream": "/plant", "bootstrap": "plant.example.com:9092"}
+    for one_way in (True, False):
+        key = declared(two, **FAR, mode="MultiHome", target=reached)
+        await two.run(key)
+        if one_way:
+            declared(two, **FAR, target=reached)
+            await two.run(key)
+            assert is_one_way(two)
+        else:
+            two.api.remove("ReplicationLink", "l")
+            await two.once(key)
+            assert not two.cluster.links
 
 
 async def test_multi_home_needs_an_address_that_the_source_reaches(world: World) -> None:

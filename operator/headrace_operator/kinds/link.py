@@ -8,6 +8,8 @@ of the credentials, is sent when the Secret is another version than the one that
 2. Calls for which a cluster asks the source take as long as the source does: few at a time, so that sources that are
    silent keep nobody else waiting.
 3. Nothing of a Secret is in a status, an event or a log.
+4. That the source has a link which copies from here is noted in the status before it is made, and until it is known to
+   be gone: so a pass that ends midway leaves none behind, and no source is asked about one that never was.
 """
 
 import random
@@ -29,7 +31,7 @@ from headrace_operator.kinds.data import (
     Kind,
     Made,
 )
-from headrace_operator.kinds.link_asked import Asked, Asking, Unheard
+from headrace_operator.kinds.link_asked import Asked, Asking, Unheard, addresses
 from headrace_operator.kinds.link_credentials import without_secrets
 from headrace_operator.kinds.link_status import (
     ASIDE,
@@ -71,7 +73,11 @@ NO_METHOD: Final = "there is no method"
 
 
 class _InTurn(Exception):
-    """Other sources are asked just now."""
+    """Something else comes first; `noted`: figures to be written before it goes on."""
+
+    def __init__(self, why: str, **noted: Any) -> None:
+        super().__init__(why)
+        self.noted = noted
 
 
 class Links(Kind[LinkSpec]):
@@ -106,11 +112,13 @@ class Links(Kind[LinkSpec]):
             conditions = [*reconciled, *judge(shown, before, now=time())]
             again = self._again_after(problem) if problem else self._next_look(shown, conditions)
             found = {**figures(shown, spec), "credentialsVersion": self._sent.get(body["metadata"]["uid"])}
+            if asked.both or (_has_reverse(body) and problem is None):
+                found["reverseLink"] = asked.both
             found |= await self._stream(asked, body, spec)
-        except _InTurn:
-            waits = Condition("Reconciled", None, "InTurn", "the sources of other links are asked first")
+        except _InTurn as first:
+            waits = Condition("Reconciled", None, "InTurn", str(first))
             is_told = before.get("observedGeneration") == body["metadata"]["generation"]
-            return kept(before) if is_told else [waits], {}, IN_TURN_S * random.uniform(0.5, 1.5)
+            return kept(before) if is_told else [waits], first.noted, IN_TURN_S * random.uniform(0.5, 1.5)
         except Unheard as error:
             return [error.condition], await self._as_it_is(body, spec), self._again(AGAIN_S, AGAIN_EACH_S)
         except Unresolved as error:  # the index calls again when that changes
@@ -166,6 +174,7 @@ class Links(Kind[LinkSpec]):
         shown = await self._shown(asked.bootstrap, asked.name)
         if is_new := shown is None:
             await self._await_stream(asked, body, spec)
+            self._note_reverse(body, asked.both)
             try:
                 shown = await self._create(asked, body, spec)
             except KafkaError as error:
@@ -176,11 +185,14 @@ class Links(Kind[LinkSpec]):
                 f"the cluster has a link {asked.name} already, from {shown['source_stream']} into {shown['stream']}:"
                 " name this one otherwise, or delete that one with `headrace link delete`",
             )
+        self._note_reverse(body, asked.both or shown["direction"] == "both")
         seen, problem = shown, None
         if spec.paused and shown["state"] != "Paused":  # at once, whatever the source says
             shown = await self._admin.call(asked.bootstrap, "link.pause", {"name": asked.name})
         try:
-            shown = await self._altered(asked, body, spec, shown)
+            shown = await self._altered(asked, body, shown)
+            if not asked.both and _has_reverse(body):
+                await self._drop_reverse(asked, body, spec)
         except KafkaError as error:
             problem = error
         if not spec.paused and shown["state"] == "Paused":
@@ -188,6 +200,12 @@ class Links(Kind[LinkSpec]):
         if shown is not seen or is_new:  # what makes or changes it does not tell all
             shown = await self._shown(asked.bootstrap, asked.name) or shown
         return shown, problem
+
+    def _note_reverse(self, body: Body, there: bool) -> None:
+        """Raises _InTurn where there is, or will be, a link of the source's that is not noted yet."""
+        if there and not _has_reverse(body):
+            self._reporter.forget(body["metadata"]["uid"])  # figures wait for a minute
+            raise _InTurn("it is noted first that the source copies from here too", reverseLink=True)
 
     async def _shown(self, bootstrap: str, name: str) -> Shown | None:
         """None: there is no such link."""
@@ -232,7 +250,7 @@ class Links(Kind[LinkSpec]):
         await self._kube.tell(body, reason="LinkCreated", message=f"{what} into {spec.target.stream}")
         return shown
 
-    async def _altered(self, asked: Asked, body: Body, spec: LinkSpec, shown: Shown) -> Shown:
+    async def _altered(self, asked: Asked, body: Body, shown: Shown) -> Shown:
         changes = {name: value for name, value in asked.fields.items() if name in shown and shown[name] != value}
         noted = (body.get("status") or {}).get("credentialsVersion", "")
         known = self._sent.get(body["metadata"]["uid"], noted)
@@ -242,7 +260,7 @@ class Links(Kind[LinkSpec]):
         if not changes:
             self._note_sent(body, asked)
             return shown
-        was_both, told = shown["direction"] == "both", ", ".join(changes)
+        told = ", ".join(changes)
         if "direction" in changes:
             changes["bootstrap"] = asked.reach
         if changes.keys() & {"source", "credentials", "direction", "topics"}:
@@ -254,9 +272,18 @@ class Links(Kind[LinkSpec]):
             changed = await self._admin.call(asked.bootstrap, "link.alter", {"name": asked.name, **changes})
         self._note_sent(body, asked)
         await self._kube.tell(body, reason="LinkChanged", message=f"the link has another {told} now")
-        if was_both and asked.fields["direction"] == "pull":
-            await self._drop_reverse(asked, body, spec)
         return dict(changed)
+
+    async def _drop_reverse(self, asked: Asked, body: Body, spec: LinkSpec) -> None:
+        """The source copies from here no longer. Raises KafkaError where that is to be tried again, _InTurn."""
+        try:
+            async with self._asking_a_source():
+                left = await self._dropped(asked.source_bootstrap, asked.name, asked.reach, spec)
+        except HeadraceError as error:
+            code = error.code if isinstance(error, KafkaError) else Code.BROKER_NOT_AVAILABLE
+            raise KafkaError(code, f"the source's link {asked.name} still copies from here: {error}") from error
+        if left:
+            await self._tell_left(body, asked.name, left)
 
     def _note_sent(self, body: Body, asked: Asked) -> None:
         self._sent[body["metadata"]["uid"]] = asked.version
@@ -269,7 +296,7 @@ class Links(Kind[LinkSpec]):
     async def _asking_a_source(self) -> AsyncIterator[None]:
         """Raises _InTurn where enough are."""
         if self._asking >= AT_ONCE:
-            raise _InTurn
+            raise _InTurn("the sources of other links are asked first")
         self._asking += 1
         try:
             yield
@@ -315,45 +342,60 @@ class Links(Kind[LinkSpec]):
             if (shown["stream"], shown["source_stream"]) != (spec.target.stream, spec.source.stream):
                 return  # somebody else's
             await self._admin.call(bootstrap, "link.delete", {"name": name})
-        if spec.mode == "MultiHome":
-            await self._drop_reverse_of(bootstrap, name, body, spec)
+        if spec.mode == "MultiHome" or _has_reverse(body):
+            await self._end_reverse(bootstrap, name, body, spec)
         self._forget(body)
 
-    async def _drop_reverse_of(self, bootstrap: str, name: str, body: Body, spec: LinkSpec) -> None:
+    async def _end_reverse(self, bootstrap: str, name: str, body: Body, spec: LinkSpec) -> None:
+        """Once: the resource does not wait for a source that is silent."""
         where = None
         if spec.source.cluster_ref is not None:
             try:
                 _, _, where = resolve(self._cache, body, spec.source.cluster_ref)
             except Unresolved:
                 return  # with that cluster its links have gone
-        await self._drop(where, name, bootstrap, body, spec)
+        target = addresses(spec.target.bootstrap or bootstrap)
+        try:
+            left = await self._dropped(where, name, target, spec)
+        except HeadraceError as error:
+            left = str(error)
+        if left:
+            await self._tell_left(body, name, left)
 
-    async def _drop_reverse(self, asked: Asked, body: Body, spec: LinkSpec) -> None:
-        await self._drop(asked.source_bootstrap, asked.name, asked.bootstrap, body, spec)
+    async def _dropped(self, where: str | None, name: str, target: Sequence[str], spec: LinkSpec) -> str:
+        """Delete the link of the source that copies from here; why that is for somebody else to do, "": it is gone.
 
-    async def _drop(self, where: str | None, name: str, target: str, body: Body, spec: LinkSpec) -> None:
-        """Delete the link of the source that copies from here; say so where that cannot be."""
-        why = "it is not known here how to ask it"
-        if where is not None:
-            try:
-                shown = await self._shown(where, name)
-                if shown is None:
-                    return
-                ends = shown["stream"], shown["source_stream"], list(shown["source"])
-                if ends == (spec.source.stream, spec.target.stream, [target]):
-                    await self._admin.call(where, "link.delete", {"name": name})
-                    return
-                why = "it has been changed"
-            except (HeadraceError, Unresolved) as error:
-                why = str(error)
+        Raises HeadraceError where the source does not answer, or refuses.
+        """
+        if where is None:
+            return "it is not known here how to ask it"
+        try:
+            shown = await self._shown(where, name)
+        except Unheard:  # a version without links
+            return ""
+        if shown is None:
+            return ""
+        ends = shown["stream"], shown["source_stream"], list(shown["source"])
+        if ends != (spec.source.stream, spec.target.stream, list(target)):
+            return "it has been changed"
+        await self._admin.call(where, "link.delete", {"name": name})
+        return ""
+
+    async def _tell_left(self, body: Body, name: str, why: str) -> None:
         message = (
             f"the source's link {name}, which copies from here, is left: `headrace link delete {name}` there ({why})"
         )
-        await self._kube.tell(body, reason="NotDeleted", message=message, warning=True)
+        mark = f"reverse-{body['metadata']['generation']}"
+        await self._kube.tell(body, reason="NotDeleted", message=message, warning=True, mark=mark)
 
     def _forget(self, body: Body) -> None:
         self._sent.pop(body["metadata"]["uid"], None)
         self._homes.pop(body["metadata"]["uid"], None)
+
+
+def _has_reverse(body: Body) -> bool:
+    """Whether the source may have a link that copies from here, as far as was noted."""
+    return bool((body.get("status") or {}).get("reverseLink"))
 
 
 def _failed(error: HeadraceError | None, credentials: Mapping[str, str]) -> list[Condition]:

@@ -38,6 +38,11 @@ class Asked:
     fields: Mapping[str, Any]
     """What `link.alter` can change, but for the credentials."""
 
+    @property
+    def both(self) -> bool:
+        """Whether the source is to copy from here too."""
+        return bool(self.fields["direction"] == "both")
+
 
 class Asking:
     """Over all ReplicationLinks."""
@@ -55,13 +60,13 @@ class Asking:
         source_bootstrap = None
         if spec.source.cluster_ref is not None:
             _, _, source_bootstrap = resolve(self._cache, body, spec.source.cluster_ref, field="source.clusterRef")
-        source = _addresses(source_bootstrap or spec.source.bootstrap or "")
+        source = addresses(source_bootstrap or spec.source.bootstrap or "")
         if spec.target.bootstrap is not None:
-            reach = _addresses(spec.target.bootstrap)
+            reach = addresses(spec.target.bootstrap)
         elif source_bootstrap is not None:
             reach = [bootstrap]
         else:
-            reach = _addresses(str((cluster.get("status") or {}).get("externalBootstrap") or ""))
+            reach = addresses(str((cluster.get("status") or {}).get("externalBootstrap") or ""))
         both = spec.mode == "MultiHome"
         if both and not reach:
             raise Unheard(
@@ -129,6 +134,6 @@ class Asking:
                 raise Unheard("TtlTwice", f"{of}: leave target.ttl out, or change it there")
 
 
-def _addresses(text: str) -> list[str]:
+def addresses(text: str) -> list[str]:
     """As a cluster writes them; none for "". Raises KafkaError."""
     return [str(each) for each in parse_addresses([text])] if text else []

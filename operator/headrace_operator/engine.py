@@ -19,7 +19,7 @@ import asyncio
 import heapq
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,9 +50,17 @@ FIRST_LOOK_AGAIN_S: Final = 1.0
 Reconcile = Callable[[Key, Body | None], Awaitable[float | None]]
 """Makes things as a resource asks for; None: it is gone. After how many seconds to be called again, if at all."""
 Listing = Callable[[str], AsyncIterator[Body]]
-"""All resources of a kind, from the API server."""
+"""All resources of a kind, from the API server. Raises Refused at its end."""
 Referrers = Callable[[Key, Body], Iterable[Key]]
 """The resources that a change of this one concerns."""
+
+
+class Refused(Exception):
+    """Some namespaces may not be looked at (any more). What is known of them stays; the others have been listed."""
+
+    def __init__(self, namespaces: Collection[str]) -> None:
+        super().__init__(f"no right to look at {', '.join(sorted(namespaces))}")
+        self.namespaces = namespaces
 
 
 @dataclass(slots=True)
@@ -238,7 +246,9 @@ class Engine:
             async with asyncio.timeout(FIRST_LOOK_S):
                 while left:
                     try:
-                        await self._list(left[0])
+                        _, refused = await self._list(left[0])
+                        if refused:
+                            raise Refused(refused)
                         del left[0]
                     except Exception as error:
                         log.warning("a first look failed", kind=left[0], error=repr(error))
@@ -248,18 +258,23 @@ class Engine:
             log.warning("not everything could be listed: what was heard of has to do", kinds=left)
         self._looked.set()
 
-    async def _list(self, kind: str) -> Mapping[Key, bool]:
-        """What there is of a kind by the listing, and whether that was news of something that was known."""
+    async def _list(self, kind: str) -> tuple[Mapping[Key, bool], Collection[str]]:
+        """What there is of a kind by the listing, and whether that was news of something that was known; and the
+        namespaces of which that could not be said.
+        """
         assert self._listing is not None
         found = {}
-        async for body in self._listing(kind):
-            key = key_of(body)
-            known = self.cache.get(key) is not None
-            is_news = self.cache.take(body) is News.CHANGED
-            if is_news:
-                self._changed(key, body)  # its event will be none when it comes
-            found[key] = is_news and known
-        return found
+        try:
+            async for body in self._listing(kind):
+                key = key_of(body)
+                known = self.cache.get(key) is not None
+                is_news = self.cache.take(body) is News.CHANGED
+                if is_news:
+                    self._changed(key, body)  # its event will be none when it comes
+                found[key] = is_news and known
+        except Refused as error:
+            return found, error.namespaces
+        return found, ()
 
     async def _sweep(self) -> None:
         await self._first_look()
@@ -276,20 +291,24 @@ class Engine:
 
     async def sweep(self, kind: str) -> None:
         """Look at all of a kind, as they are listed now. Raises whatever the listing does."""
+        refused: Collection[str] = ()
         if self._listing is not None:
             before = {key_of(body): body["metadata"]["resourceVersion"] for body in self.cache.all(kind)}
-            listed = await self._list(kind)
+            listed, refused = await self._list(kind)
             for key, is_news in listed.items():
                 if is_news and key in before:
                     self._miss(key)
             for key, version in before.items():
                 present = self.cache.get(key)
+                if key.namespace in refused:
+                    continue
                 if key not in listed and present is not None and present["metadata"]["resourceVersion"] == version:
                     self.cache.gone(key)
                     self._miss(key)
                     self._changed(key, present)
-        for body in self.cache.all(kind):
-            self.enqueue(key_of(body))
+        for key in map(key_of, self.cache.all(kind)):
+            if key.namespace not in refused:
+                self.enqueue(key)
 
     def _miss(self, key: Key) -> None:
         self._unheard.setdefault(key, self._sweeps)

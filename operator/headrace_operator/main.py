@@ -14,17 +14,19 @@ sets:
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from itertools import chain, repeat
 from typing import Any, Final
 
 import kopf
 import structlog
 
 from headrace import __version__
-from headrace.store.kubernetes.api import Access, Api
+from headrace.store.kubernetes.api import Access, Api, ApiError
 from headrace_operator.admin import Admin
 from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL
-from headrace_operator.engine import BACKOFF_S, SWEEP_S, Body, Cache, Engine, Key, Reconcile
+from headrace_operator.engine import BACKOFF_S, SWEEP_S, Body, Cache, Engine, Key, Reconcile, Refused, key_of
 from headrace_operator.http_port import Figures, HttpPort
 from headrace_operator.kinds.cluster import Clusters
 from headrace_operator.kinds.data import Streams, Topics, Volumes
@@ -41,6 +43,8 @@ from headrace_operator.specs import API, GROUP, OWN_NAMESPACE, VERSION
 log = structlog.get_logger()
 
 PORT: Final = 8080
+RETRIES_S: Final = (1.0, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 30.0)
+"""Before kopf asks the API server again, where it watches some namespaces alone; the last of them for ever."""
 WORKERS: Final = 16
 IDLE_S: Final = 0.05
 SERVER_S: Final = 300
@@ -75,6 +79,8 @@ class Operator:
         """`cluster_rights`: whether it may look at namespaces and workers."""
         self._api = api
         self._namespaces = namespaces
+        self._refused: set[str] = set()
+        """Namespaces that could not be looked at."""
         self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
         self._reporter = Reporter(self.kube, cache=cache)
         self._index = Index(cache)
@@ -107,14 +113,15 @@ class Operator:
             await close()
 
     def namespace_seen(self, body: Body, *, deleted: bool) -> None:
-        """One of them is so now. When the operator's own ends, it lets go of everything, everywhere."""
-        cache = self.engine.cache
+        """One of them is so now. When it ends, the operator lets go of what is in it; if it is its own, of all."""
+        cache, name = self.engine.cache, str(body["metadata"]["name"])
         self.engine.seen(body, deleted=deleted)
-        if OWN_NAMESPACE and body["metadata"]["name"] == OWN_NAMESPACE and is_ending(cache, OWN_NAMESPACE):
-            for kind in ("StreamCluster", "Stream", "Topic", "ReplicationLink"):
-                for each in cache.all(kind):
-                    meta = each["metadata"]
-                    self.engine.enqueue(Key(kind, str(meta["namespace"]), str(meta["name"])))
+        if not is_ending(cache, name):
+            return
+        for kind in ("StreamCluster", "Stream", "Topic", "ReplicationLink"):
+            for key in map(key_of, cache.all(kind)):
+                if name in (key.namespace, OWN_NAMESPACE):
+                    self.engine.enqueue(key)
 
     def _reconcilers(self, cache: Cache, *, image: str, spark: str, sees_workers: bool) -> dict[str, Reconcile]:
         kube, admin, reporter, index = self.kube, self._admin, self._reporter, self._index
@@ -154,9 +161,32 @@ class Operator:
                 yield body
             return
         everywhere: Sequence[str | None] = self._namespaces or [None]
+        refused: dict[str, ApiError] = {}
         for namespace in everywhere:
-            async for body in self.kube.pages(API, kind, namespace):
-                yield body
+            try:
+                async for body in self.kube.pages(API, kind, namespace):
+                    yield body
+            except ApiError as error:
+                if namespace is None or error.status not in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+                    raise
+                refused[namespace] = error
+        if len(refused) == len(everywhere):
+            raise next(iter(refused.values()))
+        self._tell_refused(refused)
+        if left := [each for each in refused if not self._is_gone(each)]:
+            raise Refused(left)
+
+    def _tell_refused(self, refused: Mapping[str, ApiError]) -> None:
+        """Once for each namespace, until it can be looked at again."""
+        for namespace in refused.keys() - self._refused:
+            error = str(refused[namespace])
+            log.warning("no right to look at a namespace: the others are looked after", of=namespace, error=error)
+        self._refused = set(refused)
+
+    def _is_gone(self, namespace: str) -> bool:
+        """Whether there is no such namespace, as far as this operator may look at namespaces."""
+        cache = self.engine.cache
+        return bool(cache.count("Namespace")) and cache.get(Key("Namespace", "", namespace)) is None
 
     def _figures(self) -> Figures:
         engine, cache = self.engine, self.engine.cache
@@ -192,10 +222,21 @@ def _has_cluster_rights() -> bool:
     return os.environ.get("HEADRACE_CLUSTER_RIGHTS", "1") != "0"
 
 
-def bound(settings: kopf.OperatorSettings) -> None:
+class Retries:
+    """RETRIES_S, without an end. What kopf has asked for in vain often enough ends it, and the operator with it; so one
+    namespace in which the operator has no rights any more would end it for all others.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return chain(RETRIES_S, repeat(RETRIES_S[-1]))
+
+
+def bound(settings: kopf.OperatorSettings, *, namespaced: bool = False) -> None:
     """How long watches last, and how many events are under way. A worker of kopf's is of one object, and stays for
     `idle_timeout` after its last event: with kopf's 5 s, 16 of them would hear of three objects a second.
     """
+    if namespaced:
+        settings.networking.error_backoffs = Retries()
     settings.watching.server_timeout = SERVER_S
     settings.watching.client_timeout = SERVER_S + 10
     settings.watching.connect_timeout = 10
@@ -214,7 +255,7 @@ def login(**settings: Any) -> kopf.ConnectionInfo | None:
 async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     """Bound what kopf does, and start the operator."""
     global _operator
-    bound(settings)
+    bound(settings, namespaced=bool(_namespaces()))
     settings.scanning.disabled = not _has_cluster_rights()
     image = os.environ.get("HEADRACE_NODE_IMAGE", f"headrace/node:{__version__}")
     _operator = Operator(

@@ -1,8 +1,10 @@
 """Volumes, Streams, Topics and users, against an API server and a cluster in memory."""
 
+import asyncio
 import base64
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError, ApiSilent
@@ -288,6 +290,43 @@ async def test_the_finalizer_waits_for_an_answer_but_not_in_a_namespace_that_end
     world.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NS, "deletionTimestamp": NOW}})
     await world.once(key)
     assert not world.api.find("Stream")
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_in_a_namespace_that_ends_finalizers_go_before_anything_is_deleted(world: World, away: bool) -> None:
+    """The operator's rights there may be among the first that go."""
+    deleting = {"reclaimPolicy": "Delete"}
+    key = world.declare("Stream", "plant", STREAM | deleting)
+    await world.run(key)
+    cluster = world.declare("StreamCluster", "c", {"nodes": 3, **deleting})
+    await world.run(cluster)
+    world.cluster.away = away
+    world.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NS, "deletionTimestamp": NOW}})
+    for each in (key, cluster, key, cluster):
+        await world.once(each)
+        assert not world.api.one(each.kind, each.name)["metadata"].get("finalizers")
+    assert ("/plant" in world.cluster.streams) is away
+    assert ("NotDeleted" in world.events()) is away
+
+
+async def test_a_cluster_that_answers_too_late_holds_no_finalizer_in_a_namespace_that_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await ended(world)
+    monkeypatch.setattr(data, "ENDING_S", 0.01)
+    monkeypatch.setattr(world.cluster, "call", lambda *_, **__: asyncio.sleep(60))
+    world.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NS, "deletionTimestamp": NOW}})
+    await world.once(key)
+    assert not world.api.find("Stream")
+
+
+async def test_a_finalizer_that_may_not_be_taken_off_any_more_is_logged_and_fails_nothing(world: World) -> None:
+    key = await ended(world)
+    world.api.refuse = lambda method, path: ApiError(403, "forbidden") if method == "PATCH" else None
+    with capture_logs() as logged:
+        assert await world.once(key) is None
+    (line,) = [each for each in logged if "finalizer" in each["event"]]
+    assert (line["of"], line["finalizer"]) == (f"{NS}/plant", FINALIZER)
 
 
 async def test_what_may_not_be_deleted_is_left_with_an_event(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

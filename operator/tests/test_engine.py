@@ -295,6 +295,34 @@ async def test_kinds_that_cannot_be_listed_hold_the_others_up_for_a_while_only(m
     await engine.close()
 
 
+async def test_a_namespace_that_may_not_be_looked_at_any_more_stays_as_it_is_known_and_the_others_are_swept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "FIRST_LOOK_S", 0.1)
+    monkeypatch.setattr(engine_module, "FIRST_LOOK_AGAIN_S", 0.01)
+    kind = Kind()
+    there = [body("a", 1), body("b", 1)]
+
+    async def listing(_kind: str):
+        for each in there:
+            yield each
+        raise engine_module.Refused(["far"])
+
+    far = body("f", 1)
+    far["metadata"]["namespace"] = "far"
+    engine = Engine({"Topic": kind.reconcile}, cache=Cache(), sweep_s=0.05, listing=listing)
+    engine.seen(far)
+    engine.start()
+    await until(lambda: len({key for key, _ in kind.seen}) == 3)
+    there[:] = [body("a", 2)]
+    await until(lambda: (KEY, body("a", 2)) in kind.seen and (Key("Topic", "ns", "b"), None) in kind.seen)
+    swept = engine._swept_at
+    await until(lambda: engine._swept_at > swept)
+    assert engine.cache.get(Key("Topic", "far", "f")) is not None
+    assert [key.name for key, _ in kind.seen].count("f") == 1
+    await engine.close()
+
+
 async def test_a_list_that_was_under_way_brings_nothing_back_that_has_gone() -> None:
     cache = Cache()
     cache.take(body("a", 1))

@@ -3,16 +3,21 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 
 import aiohttp
 import kopf
 import pytest
+from structlog.testing import capture_logs
 
+from headrace.store.kubernetes.api import ApiError
 from headrace_operator import main
 from headrace_operator.engine import Key
 from headrace_operator.http_port import exposition
+from headrace_operator.specs import API
 
 from .fake_api import NOW, FakeApi
+from .test_engine import until
 
 
 class ClosingApi(FakeApi):
@@ -65,6 +70,63 @@ async def test_when_its_own_namespace_ends_all_with_finalizers_are_looked_at(
     ending = {"name": "ops", "resourceVersion": "2", "uid": "n", "deletionTimestamp": NOW}
     operator.namespace_seen({"kind": "Namespace", "metadata": ending}, deleted=False)
     assert looked == ["s"]
+
+
+async def test_when_a_namespace_ends_all_with_finalizers_in_it_are_looked_at(
+    running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, _ = running
+    looked: list[tuple[str, str]] = []
+    for namespace in ("a", "b"):
+        for kind in ("StreamCluster", "Stream"):
+            meta = {"name": "s", "namespace": namespace, "resourceVersion": "1", "uid": f"{kind}{namespace}"}
+            operator.engine.cache.take({"apiVersion": API, "kind": kind, "metadata": meta, "spec": {}})
+    monkeypatch.setattr(operator.engine, "enqueue", lambda key: looked.append((key.kind, key.namespace)))
+    ending = {"name": "a", "resourceVersion": "2", "uid": "n", "deletionTimestamp": NOW}
+    operator.namespace_seen({"kind": "Namespace", "metadata": ending}, deleted=False)
+    assert looked == [("StreamCluster", "a"), ("Stream", "a")]
+
+
+@pytest.fixture
+async def of_two() -> AsyncIterator[tuple[main.Operator, ClosingApi]]:
+    """An operator of a and b that has no rights in a, and a Stream in each; not started yet."""
+    api = ClosingApi()
+    for namespace in ("a", "b"):
+        meta = {"name": "s", "namespace": namespace}
+        api.put({"apiVersion": API, "kind": "Stream", "metadata": meta, "spec": {}})
+    api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "b"}})
+    api.refuse = lambda _method, path: ApiError(403, "forbidden") if "/namespaces/a/" in path else None
+    operator = main.Operator(api, namespaces=["a", "b"], sweep_s=0.05, image="i", spark="s")  # type: ignore[arg-type]
+    yield operator, api
+    await operator.close()
+
+
+async def test_a_namespace_without_rights_is_told_of_once_and_holds_up_no_other(of_two) -> None:
+    operator, api = of_two
+    api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}})
+    known = {"name": "s", "namespace": "a", "resourceVersion": "1", "uid": "x"}
+    operator.engine.cache.take({"apiVersion": API, "kind": "Topic", "metadata": known, "spec": {}})
+    with capture_logs() as logged:
+        for kind in ("Stream", "Topic"):
+            await operator.engine.sweep(kind)
+    assert operator.engine.cache.get(Key("Stream", "b", "s")) is not None
+    assert operator.engine.cache.get(Key("Topic", "a", "s")) is not None, "it may be there still"
+    assert [each["of"] for each in logged if "no right" in each["event"]] == ["a"]
+    api.refuse = lambda _method, path: ApiError(403, "forbidden")
+    with pytest.raises(ApiError):
+        await operator.engine.sweep("Stream")
+
+
+async def test_a_namespace_that_has_gone_holds_up_nothing(of_two) -> None:
+    operator, _ = of_two
+    known = {"name": "s", "namespace": "a", "resourceVersion": "1", "uid": "x"}
+    operator.engine.cache.take({"apiVersion": API, "kind": "Topic", "metadata": known, "spec": {}})
+    swept = operator.engine._swept_at
+    operator.engine.start()
+    await until(lambda: operator.engine._swept_at > swept)
+    assert operator.engine.cache.get(Key("Stream", "b", "s")) is not None
+    assert operator.engine.cache.get(Key("Topic", "a", "s")) is None
+    assert operator.engine.stale() == ""
 
 
 @pytest.mark.parametrize("rights", [True, False])

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,6 +27,10 @@ class ToyServer:
     def __init__(self, api: FakeApi) -> None:
         self.api = api
         self.writes: list[str] = []
+        self.forbidden = ""
+        """A namespace in which nobody has rights."""
+        self.refused: Counter[str] = Counter()
+        """How often, by path."""
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self.handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -42,6 +47,9 @@ class ToyServer:
         if request.method != "GET":
             self.writes.append(f"{request.method} {request.path}")
         path = request.path.rstrip("/")
+        if f"/namespaces/{self.forbidden}/" in path:
+            self.refused[path] += 1
+            return web.json_response({"kind": "Status", "code": 403, "message": "forbidden"}, status=403)
         if path == "/api":
             return web.json_response({"versions": ["v1"]})
         if path == "/apis":
@@ -112,12 +120,14 @@ class ClosingApi(FakeApi):
 
 
 @asynccontextmanager
-async def running_operator(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeApi, FakeCluster, ToyServer]]:
+async def running_operator(
+    monkeypatch: pytest.MonkeyPatch, *, namespaces: Sequence[str] = ()
+) -> AsyncIterator[tuple[FakeApi, FakeCluster, ToyServer]]:
     """Entered by the test's own task: when kopf ends it cancels all that began after itself."""
     api = ClosingApi()
     cluster, server = FakeCluster(api), ToyServer(api)
     url = await server.start()
-    operator = main.Operator(api, namespaces=[], sweep_s=300, image="i", spark="s")  # type: ignore[arg-type]
+    operator = main.Operator(api, namespaces=namespaces, sweep_s=300, image="i", spark="s")  # type: ignore[arg-type]
     reconcilers = operator._reconcilers(operator.engine.cache, image="i", spark="s", sees_workers=True)
     for each in reconcilers.values():
         if hasattr(each.__self__, "_admin"):  # type: ignore[attr-defined]
@@ -137,12 +147,20 @@ async def running_operator(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tup
         return kopf.ConnectionInfo(server=url)
 
     settings = kopf.OperatorSettings()
-    settings.posting.enabled = False
+    main.bound(settings, namespaced=bool(namespaces))
+    settings.scanning.disabled = bool(namespaces)
     settings.process.ultimate_exiting_timeout = None
     stop = asyncio.Event()
     operator.engine.start()
     running = asyncio.create_task(
-        kopf.operator(registry=registry, settings=settings, clusterwide=True, standalone=True, stop_flag=stop)
+        kopf.operator(
+            registry=registry,
+            settings=settings,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            standalone=True,
+            stop_flag=stop,
+        )
     )
     yield api, cluster, server
     stop.set()
@@ -167,6 +185,14 @@ def is_ready(api: FakeApi, kind: str, name: str) -> bool:
 
 async def test_what_is_applied_comes_to_be_and_kopf_itself_writes_nothing(monkeypatch) -> None:
     async with running_operator(monkeypatch) as (api, cluster, server):
+        await check(api, cluster, server)
+
+
+async def test_a_namespace_whose_rights_are_gone_ends_no_watch_of_another(monkeypatch) -> None:
+    monkeypatch.setattr(main, "RETRIES_S", (0.01,))
+    async with running_operator(monkeypatch, namespaces=["gone", NS]) as (api, cluster, server):
+        server.forbidden = "gone"
+        await until(lambda: server.refused and min(server.refused.values()) > 20)
         await check(api, cluster, server)
 
 

@@ -29,6 +29,8 @@ from headrace_operator.status import Condition, instant
 AGAIN_S: Final = 15.0
 FIGURES_AGAIN_S: Final = 60.0
 END_AGAIN_S: Final = 5.0
+ENDING_S: Final = 3.0
+"""So long what is to be deleted with its namespace may take; then there is no time left (kinds.finalizers)."""
 SHOWN_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
 """Pauses before a topic that was made just now is looked for, each time."""
 AGAIN_EACH_S: Final = 0.05
@@ -98,7 +100,7 @@ class Kind(ABC, Generic[S]):
             if not body["metadata"].get("deletionTimestamp"):
                 await self._report(body, [invalid(error)], {})
             return None
-        if body["metadata"].get("deletionTimestamp"):
+        if body["metadata"].get("deletionTimestamp") or is_ending(self._cache, key.namespace):
             return await self._end(body, spec)
         await keep_finalizer(self._kube, self._cache, body, wanted=self._deletes(spec))
         conditions, figures, again = await self._advance(body, spec)
@@ -149,7 +151,9 @@ class Kind(ABC, Generic[S]):
     async def _end(self, body: Body, spec: S) -> float | None:
         if FINALIZER in (body["metadata"].get("finalizers") or []):
             why = await self._taken_away(body, spec) if self._deletes(spec) and not is_leaving(self._cache) else ""
-            if why:
+            if why and is_ending(self._cache, body["metadata"]["namespace"]):
+                await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {why}", warning=True)
+            elif why:
                 refused = Condition(
                     "Reconciled", False, "NotDeleted", f"{why}; with reclaimPolicy Retain it is left as it is"
                 )
@@ -161,10 +165,14 @@ class Kind(ABC, Generic[S]):
 
     async def _taken_away(self, body: Body, spec: S) -> str:
         """Why it is to be tried again; "": it is gone, or nobody is there who could delete it."""
+        ending = is_ending(self._cache, body["metadata"]["namespace"])
         try:
             _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
             check_oldest(self._cache, self._index, body)
-            await self._unmake(bootstrap, body, spec)
+            async with asyncio.timeout(ENDING_S if ending else None):
+                await self._unmake(bootstrap, body, spec)
+        except TimeoutError:
+            return f"no answer within {ENDING_S:g} s"
         except Unresolved:
             return ""  # with its cluster gone, or an older one there, nothing is left to delete
         except KafkaError as error:
@@ -173,9 +181,7 @@ class Kind(ABC, Generic[S]):
             if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
                 await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {error}", warning=True)
         except HeadraceError as error:
-            if not is_ending(self._cache, body["metadata"]["namespace"]):
-                return str(error)
-            await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {error}", warning=True)
+            return str(error)
         return ""
 
 

@@ -1,22 +1,44 @@
 """The operator's one finalizer: on resources with `reclaimPolicy: Delete` alone, and never where nobody would take it
 away again.
+
+The operator's rights in a namespace may lie in it, and end with it. Kubernetes waits for five seconds before it deletes
+what is in a namespace that ends (namespaceDeletionGracePeriod): so by then all finalizers there have to be off.
 """
 
+from http import HTTPStatus
+
+import structlog
+
+from headrace.store.kubernetes.api import ApiError
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import API, FINALIZER, OWN_NAMESPACE
+
+log = structlog.get_logger()
 
 
 async def keep_finalizer(kube: Kube, cache: Cache, body: Body, *, wanted: bool) -> bool:
     """Have it or not; whether that was a change. Raises ApiError (409: the resource has changed since), ApiSilent."""
     meta = body["metadata"]
     present = list(meta.get("finalizers") or [])
-    wanted = wanted and not is_leaving(cache)
+    wanted = wanted and not is_leaving(cache) and not is_ending(cache, meta["namespace"])
     if wanted == (FINALIZER in present) or (wanted and meta.get("deletionTimestamp")):
         return False
     after = [*present, FINALIZER] if wanted else [each for each in present if each != FINALIZER]
     where = path(API, body["kind"], meta["namespace"], meta["name"])
-    found = await kube.merge(where, {"metadata": {"finalizers": after, "resourceVersion": meta["resourceVersion"]}})
+    try:
+        found = await kube.merge(where, {"metadata": {"finalizers": after, "resourceVersion": meta["resourceVersion"]}})
+    except ApiError as error:
+        if wanted or error.status != HTTPStatus.FORBIDDEN:
+            raise
+        log.warning(
+            "a finalizer cannot be taken off, as the operator has no rights there (any more): take it off by hand",
+            kind=body["kind"],
+            of=f"{meta['namespace']}/{meta['name']}",
+            finalizer=FINALIZER,
+            error=str(error),
+        )
+        return False
     if found is not None:
         cache.learn({"apiVersion": body["apiVersion"], "kind": body["kind"], **found})
     return True

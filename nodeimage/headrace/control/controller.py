@@ -46,6 +46,9 @@ MOST_ROLLED: Final = 64
 SHOWN_S: Final = 3.0
 """Within which a new container should show in the view."""
 FAILED_PAUSE_S: Final = 0.5
+YIELD_AGAIN_S: Final = 10.0
+"""Who is cut off leaves the office again after so long, if nobody else has taken it; then after twice as long."""
+YIELD_AGAIN_MOST_S: Final = 300.0
 
 _Creation = tuple[str, NodeId, str]
 
@@ -95,8 +98,10 @@ class Controller:
         self._begun: dict[_Creation, ContainerId] = {}
         """Containers that had too few replicas: the next attempt goes on with the folders that there are."""
         self._balance = BalanceState()
-        self._yielded = False
-        """The lease was left to others, who hear more. If none takes it, there is none, and this node goes on."""
+        self._yields = 0
+        """How often the lease was left to others, who hear more, since all was well or one of them had it."""
+        self._yields_at = float("-inf")
+        """When to do so again. If none takes it, there is none at the moment, and this node goes on."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._changes_seen: set[asyncio.Event] = set()
@@ -208,7 +213,7 @@ class Controller:
             self._office.lease_changed()
         lease = self._view.lease
         if lease is not None and lease.node not in (self._own, NOBODY):
-            self._yielded = False
+            self._yields, self._yields_at = 0, float("-inf")
         if changed.nodes or changed.containers or changed.volumes or changed.balance or changed.cluster:
             self._wake.set()
         for each in self._changes_seen:
@@ -258,9 +263,10 @@ class Controller:
         self._tell_clocks()
         why = cut_off(observed, now) or ("" if observed.reaches_store(self._own) else "does not reach the store")
         if not why:
-            self._yielded = False
-        elif len(observed.nodes) > 1 and not self._yielded:
-            self._yielded = True
+            self._yields, self._yields_at = 0, float("-inf")
+        elif len(observed.nodes) > 1 and now >= self._yields_at:
+            self._yields_at = now + min(YIELD_AGAIN_S * 2**self._yields, YIELD_AGAIN_MOST_S)
+            self._yields += 1
             self.events.add("office", f"node {self._own} {why}: leaves the office to others", node=self._own)
             await self._office.give_back()
             return

@@ -316,7 +316,7 @@ async def test_who_is_cut_off_leaves_a_free_office_to_others(cluster: Cluster) -
     deaf, *others = sorted(cluster.members, key=lambda each: each.controller.in_office)
     deaf.wires.cut = True
     await cluster.until(deaf.controller._is_cut_off)
-    deaf.controller._yielded = True  # it has left it once, and does not do so again
+    deaf.controller._yields_at = float("inf")  # it has left it, and does not do so again soon
     for each in others:
         await each.controller._office.give_back(hold_off_s=0.6)
     assert not cluster.controllers()
@@ -325,6 +325,10 @@ async def test_who_is_cut_off_leaves_a_free_office_to_others(cluster: Cluster) -
     for each in others:
         await each.controller._office.give_back(hold_off_s=60)
     await cluster.until(lambda: deaf.controller.in_office)  # where nobody else takes it
+    for each in others:
+        each.controller._office._hold_off_until = 0.0
+    deaf.controller._yields_at = 0.0  # a while later
+    await cluster.until(lambda: any(each.controller.in_office for each in others))
 
 
 async def test_a_process_that_stood_still_takes_nothing_from_others(cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from headrace.container.container import Container
 from headrace.container.producers import KnownBatch, Producers
 from headrace.container.waiting import Waiting
 from headrace.ids import Home, PartitionletId
-from headrace.wire.batch import BatchHeader, stamp, stamp_append_time
+from headrace.wire.batch import BatchHeader, detached, stamp, stamp_append_time
 
 
 class Watcher(Protocol):
@@ -191,7 +191,7 @@ class Partition:
             first=first,
             last=last,
             max_timestamp=max_timestamp,
-            batch=batch,
+            batch=detached(batch),
             waiting=Append(partition=self, next_offset=last + 1, request=request),
         )
         self.next_offset = last + 1
@@ -223,7 +223,7 @@ class Partition:
             first=first,
             last=last,
             max_timestamp=header.max_timestamp,
-            batch=batch,
+            batch=detached(batch),
             waiting=Append(partition=self, next_offset=last + 1, request=request),
         )
         self.next_offset = last + 1

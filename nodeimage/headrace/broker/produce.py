@@ -30,7 +30,7 @@ from headrace.container.producers import SequenceGap
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
-from headrace.wire.batch import TRANSACTIONAL_BIT, read_batch
+from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request
 
@@ -349,7 +349,8 @@ def _pass_on(
                 outcome = _early(broker, session, part, None, str(outcome)) or outcome
             pending.settle(number, _refused(broker, session, part, outcome, topic, partition.log_start))
 
-    forwards.send(session.number, topic, part, timeout_ms=pending.timeout_ms, done=done)
+    waits = part._replace(records=None if part.records is None else detached(part.records))
+    forwards.send(session.number, topic, waits, timeout_ms=pending.timeout_ms, done=done)
 
 
 def _refused(

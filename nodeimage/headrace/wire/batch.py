@@ -160,6 +160,13 @@ def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
     _UINT32.pack_into(view, _CRC_AT, crc32c(memoryview(view)[_ATTRIBUTES_AT:end]))
 
 
+def detached(batch: memoryview) -> memoryview:
+    """The batch for whoever keeps it: copied, if it would keep alive more than as much again of what it came in."""
+    if 2 * len(batch) < len(batch.obj):  # type: ignore[arg-type]  # bytes, a bytearray or an mmap
+        return memoryview(bytes(batch))
+    return batch
+
+
 def iter_batches(view: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Each batch of a run of them, with its bytes. CRCs are not checked. Raises `CorruptBatch`.
 

@@ -280,6 +280,25 @@ async def test_requests_larger_than_the_buffer(connect: Any) -> None:
         await client.answer()
 
 
+async def test_of_a_request_no_more_stays_in_memory_than_about_what_was_stored_of_it(
+    broker: Broker, connect: Any
+) -> None:
+    client = await connect()
+    client.send(made(client))
+    await client.answer()
+    refused = memoryview(batch(bytes(2 << 20)))  # longer than the topic takes
+    stored = memoryview(batch(b"x")), memoryview(batch(bytes(500_000)))
+    parts = [produce.PartitionRecords(TOPIC, 0, records) for records in (*stored, refused)]
+    asked = produce.encode_request(9, produce.ProduceRequest(None, -1, 1000, parts))
+    client.send(client.request(ApiKey.PRODUCE, 9, asked))
+    await client.answer()
+    (found,) = await broker.topics.resolve([TOPIC])
+    partition = found.partitions[0]  # type: ignore[union-attr]
+    kept = partition.container.log.read_tail(partition.open, 0, limit=2, max_bytes=1 << 20)
+    assert [len(each) for each in kept] == [len(each) for each in stored]
+    assert sum(len(each.obj) for each in kept) < 2 * sum(len(each) for each in stored)
+
+
 @pytest.mark.parametrize("length", [0, -1, -(2**31), MAX_REQUEST_BYTES + 1, 2**31 - 1])
 async def test_impossible_lengths_end_the_connection_with_a_reason(
     connect: Any, capsys: pytest.CaptureFixture[str], length: int

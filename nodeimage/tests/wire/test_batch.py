@@ -118,6 +118,14 @@ def test_stamping_leaves_the_crc_right_and_the_rest_alone() -> None:
     assert [record.offset for record in b.iter_records(batch)] == [2**40, 2**40 + 1, 2**40 + 2]
 
 
+def test_a_batch_is_copied_for_who_keeps_it_only_where_it_holds_much_else() -> None:
+    request = memoryview(bytearray(1000))
+    assert b.detached(request[:500]).obj is request.obj
+    few = b.detached(request[100:599])
+    assert few.obj is not request.obj
+    assert few == request[100:599]
+
+
 def test_append_time_becomes_the_time_of_every_record() -> None:
     batch = b.build_batch(THREE, compression=4)
     view = memoryview(batch + b"what follows in the buffer")

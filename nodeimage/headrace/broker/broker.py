@@ -30,6 +30,7 @@ from headrace.broker.forwards import Forwards
 from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.service import GroupService
 from headrace.broker.groups.takeover import Coordination
+from headrace.broker.idle_connections import IdleConnections
 from headrace.broker.layout import Address, Layout, NodeIdentity, NodeSettings
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.loop_lag import LoopLag
@@ -127,6 +128,7 @@ class Broker:
         self.connections: dict[Connection, None] = {}
         """In the order in which they came, which is that in which they are closed."""
         self.answer_budget = AnswerBudget(self.connections, time=self.loop.time)
+        self.idle_connections = IdleConnections(self.connections, self.loop)
         self.home_addresses: dict[str, str] = {}
         """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
         self.forwards: Forwards | None = None
@@ -389,6 +391,7 @@ class Broker:
         """Begin the background work, and serve what this node leads by now."""
         self.space.start()
         self.loop_lag.start()
+        self.idle_connections.start()
         for container in list(self.containers.values()):
             self.container_led(container)
 
@@ -406,6 +409,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.loop_lag.close()
+        self.idle_connections.close()
         self.deadlines.close()
 
     async def _all_answered(self, container: Container) -> None:

@@ -142,6 +142,10 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id: str | None = None
         self.software: str = ""
         self.closed = False
+        self.heard = True
+        """Bytes came since `IdleConnections` last looked."""
+        self.idle_since = 0.0
+        """Loop time of the last look that found it in use."""
         self.on_close: list[Callable[[], None]] = []
         self.answered = 0
         """Bytes of answers that are not written yet."""
@@ -195,6 +199,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` came."""
+        self.heard = True
         if self._large is not None:
             self._large_end += nbytes
         else:
@@ -207,10 +212,12 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._ended = True
         self._process()
-        return not self._is_done()
+        return self.has_work
 
-    def _is_done(self) -> bool:
-        return self._parked is None and not self.slots
+    @property
+    def has_work(self) -> bool:
+        """A request is under way."""
+        return self._parked is not None or bool(self.slots)
 
     def pause_writing(self) -> None:
         """The client does not read its answers: start nothing more for it."""
@@ -333,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if self._ended and self._is_done() and not self.closed:
+        if self._ended and not self.has_work and not self.closed:
             self.end()
 
     def _process(self) -> None:

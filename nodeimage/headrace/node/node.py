@@ -66,6 +66,9 @@ STORE_CALLS: Final = 2
 KUBERNETES_CALLS: Final = 8
 """A call takes some milliseconds there, and a failover hundreds of calls."""
 STORE_AGAIN_S: Final = 1.0
+KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+"""A client that vanished is found out after two minutes. There is no TCP_USER_TIMEOUT: it would cut off one that is
+alive and does not read for a while."""
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
 
@@ -457,7 +460,7 @@ def _open_store(where: Path | KubernetesCluster) -> "SqliteStore | KubernetesSto
 
 
 async def _listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
-    """A bound socket. Raises `FolderRefused` with a line that says who has the port.
+    """A bound socket, from which connections have their options. Raises `FolderRefused` where somebody has the port.
 
     It is waited for a while: see folder.FORMER_S.
     """
@@ -465,6 +468,9 @@ async def _listen(host: str, port: int, *, option: str = "--port") -> socket.soc
     deadline = loop.time() + FORMER_S
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE:
+        listening.setsockopt(socket.IPPROTO_TCP, name, value)
     while True:
         try:
             listening.bind((host, port))

@@ -14,8 +14,10 @@ import pytest
 from headrace.broker import metadata as broker_metadata
 from headrace.broker.answer_budget import COUNTED_S, LEAST_BYTES, SHARED_BYTES
 from headrace.broker.broker import Broker
+from headrace.broker.idle_connections import IDLE_S
 from headrace.broker.listener import MAX_REQUEST_BYTES, MAX_UNDER_WAY, Connection
 from headrace.errors import Code
+from headrace.node.node import KEEPALIVE
 from headrace.wire import cold, fetch, metadata, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
@@ -469,6 +471,41 @@ async def test_a_client_that_leaves_while_its_partitions_are_looked_up_leaves_no
     async with asyncio.timeout(20):
         while partition.watchers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_a_connection_on_which_nothing_happens_for_long_is_closed(broker: Broker, connect: Any) -> None:
+    idle, unfinished, waits, talks = [await connect() for _ in range(4)]
+    for client in (idle, unfinished, waits, talks):
+        client.send(made(client))
+        await client.answer()
+    unfinished.send(versions(unfinished)[:-1])
+    waits.send(fetches(waits, 0, max_wait_ms=20_000))
+    session = await _session_of(broker, waits.port)
+    async with asyncio.timeout(20):
+        while not session.waiting_fetches:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    broker.idle_connections.look(1000.0)
+    broker.idle_connections.look(1001.0)
+    talks.send(versions(talks))
+    assert await talks.ids(1) == [2]
+    broker.idle_connections.look(1000.0 + IDLE_S - 1)
+    assert len(broker.connections) == 4
+    broker.idle_connections.look(1000.0 + IDLE_S)
+    assert await idle.ended()
+    assert await unfinished.ended()
+    waits.send(versions(waits))
+    talks.send(versions(talks))
+    assert await waits.ids(2) == [2, 3]
+    assert await talks.ids(1) == [3]
+
+
+async def test_a_client_that_has_vanished_is_noticed_by_tcp(broker: Broker, connect: Any) -> None:
+    client = await connect()
+    session = await _session_of(broker, client.port)
+    accepted = session._transport.get_extra_info("socket")
+    assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    idle, interval, count = (accepted.getsockopt(socket.IPPROTO_TCP, option) for option, _ in KEEPALIVE)
+    assert idle + interval * count == 120
 
 
 async def _session_of(broker: Broker, port: int) -> Any:

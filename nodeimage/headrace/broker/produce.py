@@ -1,7 +1,8 @@
 """Produce: check, number and append each partition's batch; answer when all of them are committed.
 
 A request starts when all of its partitions are in memory, none of them is rolling, and their containers have room;
-until then it parks its connection, so that a producer's requests keep their order. Then it is handled in one go.
+until then it parks its connection, so that a producer's requests keep their order. Then it is handled in one go; one
+for many partitions is so a piece at a time, beside other clients' requests.
 
 Errors are per partition (KIP-467 message in versions 8 and above): a batch is refused whole or stored whole. A batch
 behind one that was refused for the moment shares its refusal (refusals.py).
@@ -14,7 +15,7 @@ stored. The producer sends it again, and a repeat is recognised where it leads t
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -44,6 +45,8 @@ MAX_TRIES = 100
 LEAST_WAIT_S = 3.0
 MOST_WAIT_S = 10.0
 """How long a request waits until it can start: half of the limit that it sets itself, within these bounds."""
+MANY: Final = 1000
+"""Partitions that are handled at once."""
 
 
 def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
@@ -60,11 +63,20 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
     ):
         return
     arrived = time.monotonic()
-    partitions = _ready(broker, produce)
+    pending = Produce(
+        slot=slot,
+        version=header.api_version,
+        acks=produce.acks,
+        partitions=len(produce.partitions) + 1,
+        timeout_ms=produce.timeout_ms,
+    )
+    broker.counters.produce_requests += 1
+    partitions = None if len(produce.partitions) > MANY else _ready(broker, produce)
     if partitions is None or broker.saturated:
-        session.park(_start_later(broker, produce, header.api_version, slot, session, arrived), finish=True)
+        session.park(_start_later(broker, produce, session, pending, arrived), finish=True)
     else:
-        _start(broker, produce, partitions, header.api_version, slot, session, arrived)
+        _start(broker, produce, partitions, session, pending, arrived)
+        pending.committed()
 
 
 def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection) -> bool:
@@ -147,7 +159,23 @@ def _lengths(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | 
 
 
 async def _start_later(
-    broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection, arrived: float
+    broker: "Broker", produce: ProduceRequest, session: Connection, pending: Produce, arrived: float
+) -> None:
+    """Start the request piece by piece, each when it is ready."""
+    for first in range(0, len(produce.partitions), MANY):
+        if first:
+            await asyncio.sleep(0)
+        piece = produce._replace(partitions=produce.partitions[first : first + MANY])
+        partitions = _ready(broker, piece)
+        if partitions is None or broker.saturated:
+            await _start_when_ready(broker, piece, session, pending, arrived)
+        else:
+            _start(broker, piece, partitions, session, pending, arrived)
+    pending.committed()
+
+
+async def _start_when_ready(
+    broker: "Broker", produce: ProduceRequest, session: Connection, pending: Produce, arrived: float
 ) -> None:
     """Get everything ready, then start the request; partitions that cannot be got ready in time are refused."""
     refused: dict[int, KafkaError] = {}
@@ -178,7 +206,7 @@ async def _start_later(
         partitions = []
     rest = iter(partitions)
     merged = [None if index in refused else next(rest) for index in range(len(produce.partitions))]
-    _start(broker, produce, merged, version, slot, session, arrived, refused)
+    _start(broker, produce, merged, session, pending, arrived, refused)
 
 
 async def _prepare(
@@ -219,19 +247,11 @@ def _start(
     broker: "Broker",
     produce: ProduceRequest,
     partitions: list[tuple[Topic, Partition] | None],
-    version: int,
-    slot: Slot,
     session: Connection,
+    pending: Produce,
     arrived: float,
     refused: dict[int, KafkaError] | None = None,
 ) -> None:
-    pending = Produce(
-        slot=slot,
-        version=version,
-        acks=produce.acks,
-        partitions=len(produce.partitions) + 1,
-        timeout_ms=produce.timeout_ms,
-    )
     now = broker.now()
     for index, (part, found) in enumerate(zip(produce.partitions, partitions, strict=True)):
         try:
@@ -252,8 +272,6 @@ def _start(
             pending.add(
                 _refused(broker, session, part, error, broker.topics.cached(part.topic), log_start), settled=True
             )
-    broker.counters.produce_requests += 1
-    pending.committed()
 
 
 def _append(

@@ -24,6 +24,9 @@ INT64 = struct.Struct(">q")
 MAX_ELEMENTS = 1 << 20
 """The most elements that one array of a request may have; more than a cluster's topics in one request."""
 
+MOST_PARTITIONS = 1 << 17
+"""That one Produce or Fetch may name; more than a node leads."""
+
 STRING_LIMIT = 32_767
 """The longest string of the older encoding, in bytes."""
 

@@ -135,7 +135,7 @@ class Broker:
         """Passes on writes to copies; None before links run."""
         self.deadlines = Deadlines(self.loop)
         self.loop_lag = LoopLag(self.loop)
-        self.fetch_sessions = FetchSessions()
+        self.fetch_sessions = FetchSessions(time=self.loop.time)
         self.volume_limits = VolumeLimits(self)
         self.space = Space(self, regroup_enabled=regroup_enabled)
         self.scrub = Scrub(self)

@@ -9,17 +9,23 @@ What a node cannot answer is the error of that partition alone. A partition that
 fetches, which answer NOT_LEADER_OR_FOLLOWER; the client's next fetch looks it up anew.
 
 A waiting fetch is answered early when another request of its client waits behind it: answers go out in order.
+
+What names many partitions, or is the answer for many, is done a bit at a time, beside other clients' requests: a node
+that leads 100,000 partitions may be asked for all of them at once.
 """
 
 import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.admin_steps import turn
 from headrace.broker.cold_reads import Range, locate, read_all
 from headrace.broker.deadlines import Deadline
-from headrace.broker.fetch_sessions import FetchSession, Interest, Key
+from headrace.broker.fetch_answer import FetchAnswer
+from headrace.broker.fetch_sessions import INITIAL_EPOCH, FetchSession, Interest, Key
 from headrace.broker.listener import Buffer, Connection, Slot
 from headrace.errors import Code, KafkaError
-from headrace.wire.fetch import FetchRequest, FetchResult, FetchTopicResult, decode_request, encode_response
+from headrace.wire.fetch import FetchPartition, FetchRequest, decode_request, encode_response
 from headrace.wire.header import RequestHeader
 
 if TYPE_CHECKING:
@@ -27,45 +33,29 @@ if TYPE_CHECKING:
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Whatever a client asks for, one answer holds no more than this (and one batch)."""
-
-
-_ANSWERED: Final = frozenset(
-    {
-        Code.OFFSET_OUT_OF_RANGE,
-        Code.CORRUPT_MESSAGE,
-        Code.UNKNOWN_TOPIC_OR_PARTITION,
-        Code.NOT_LEADER_OR_FOLLOWER,
-        Code.REPLICA_NOT_AVAILABLE,
-        Code.TOPIC_AUTHORIZATION_FAILED,
-        Code.KAFKA_STORAGE_ERROR,
-        Code.FENCED_LEADER_EPOCH,
-        Code.UNKNOWN_LEADER_EPOCH,
-        Code.UNKNOWN_TOPIC_ID,
-        Code.INVALID_TOPIC_EXCEPTION,
-    }
-)
-"""What clients understand in an answer to Fetch; Java's consumer ends at any other code. For those that pass they get
-NOT_LEADER_OR_FOLLOWER, and come again."""
+LONG_BYTES: Final = 64 * 1024
+"""A longer request is read beside the loop: it may name many thousand partitions."""
+MANY: Final = 1000
+"""Partitions that are looked up, or answered for, at once."""
+MOST_SERVED: Final = 5000
+"""Partitions whose records are in one answer."""
 
 
 def handle(broker: "Broker", connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
     """Start to answer a Fetch request. Raises `MalformedRequest`."""
+    if len(request) > LONG_BYTES:
+        connection.park(_start_long(broker, connection, header, request, slot))
+        return
     asked = decode_request(request, header.body, header.api_version)
     try:
         session = broker.fetch_sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
+        _forget(session, asked)
+        for key, part in _named(asked):
+            session.ask(key, part)
+        broker.fetch_sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
     except KafkaError as error:
-        body = encode_response(
-            header.api_version, throttle_ms=0, error=error.code, session_id=asked.session_id, topics=[]
-        )
-        slot.answer(body)
+        _refuse(slot, header.api_version, asked, error)
         return
-    for name, topic_id, numbers in asked.forgotten:
-        for number in numbers:
-            session.forget((name if name is not None else topic_id or b"", number))
-    for topic in asked.topics:
-        name_or_id = topic.topic if topic.topic is not None else topic.topic_id or b""
-        for part in topic.partitions:
-            session.ask((name_or_id, part.partition), part)
     fetch = Fetch(broker, connection, slot, session, asked, header.api_version)
     if fetch.bind_cached():
         fetch.start()
@@ -73,10 +63,47 @@ def handle(broker: "Broker", connection: Connection, header: RequestHeader, requ
         connection.park(fetch.bind_and_start())
 
 
+async def _start_long(
+    broker: "Broker", connection: Connection, header: RequestHeader, request: memoryview, slot: Slot
+) -> None:
+    """The same, beside other clients' requests."""
+    version = header.api_version
+    asked = await broker.loop.run_in_executor(broker.executor, decode_request, request, header.body, version)
+    try:
+        session = broker.fetch_sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
+        _forget(session, asked)
+        for index, (key, part) in enumerate(_named(asked)):
+            session.ask(key, part)
+            await turn(index)
+        broker.fetch_sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
+    except KafkaError as error:
+        _refuse(slot, version, asked, error)
+        return
+    await Fetch(broker, connection, slot, session, asked, version).bind_and_start()
+
+
+def _forget(session: FetchSession, asked: FetchRequest) -> None:
+    for name, topic_id, numbers in asked.forgotten:
+        for number in numbers:
+            session.forget((name if name is not None else topic_id or b"", number))
+
+
+def _named(asked: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
+    for topic in asked.topics:
+        name_or_id = topic.topic if topic.topic is not None else topic.topic_id or b""
+        for part in topic.partitions:
+            yield (name_or_id, part.partition), part
+
+
+def _refuse(slot: Slot, version: int, asked: FetchRequest, error: KafkaError) -> None:
+    slot.answer(encode_response(version, throttle_ms=0, error=error.code, session_id=asked.session_id, topics=[]))
+
+
 class Fetch:
     """One request under way."""
 
     __slots__ = (
+        "_answering",
         "_asked",
         "_broker",
         "_connection",
@@ -103,6 +130,7 @@ class Fetch:
         self._session = session
         self._asked = asked
         self._version = version
+        self._answering: asyncio.Task[None] | None = None
         self._deadline: Deadline | None = None
         self._due = False
         self._ended = False
@@ -128,17 +156,25 @@ class Fetch:
         return True
 
     async def bind_and_start(self) -> None:
-        """Look up what is not in memory, then start."""
+        """Look up what is not in memory, then start; what names the next many partitions starts after this answer."""
         try:
             await self._bind()
         except BaseException:  # nobody will answer: let go of the partitions that are bound already
             self._cancel()
             raise
         self.start()
+        if self._answering is not None:
+            await asyncio.wait([self._answering])
 
     async def _bind(self) -> None:
         # Others join meanwhile, when something is committed: these are bound already.
         asked = list(self._session.active.items())
+        for first in range(0, len(asked), MANY):
+            if first:
+                await asyncio.sleep(0)
+            await self._bind_some(asked[first : first + MANY])
+
+    async def _bind_some(self, asked: Sequence[tuple[Key, Interest]]) -> None:
         names = list({key[0] for key, _ in asked if isinstance(key[0], str)})
         ids = list({key[0] for key, _ in asked if isinstance(key[0], bytes)})
         topics = dict(zip(names, await self._broker.topics.resolve(names, self._connection), strict=True))
@@ -216,7 +252,7 @@ class Fetch:
         found: dict[Key, list[Buffer]] = {}
         cold: list[tuple[Interest, Range]] = []
         total = 0
-        failed = False
+        failed = full = False
         quiet = []
         for key, interest in self._session.active.items():
             error = self._check(interest)
@@ -232,7 +268,7 @@ class Fetch:
                 ):
                     quiet.append(key)
                 continue
-            if total >= budget:
+            if full or total >= budget:
                 continue
             where = locate(self._broker, partition, interest.asked.offset)
             if where.offset >= where.limit:
@@ -241,6 +277,7 @@ class Fetch:
             batches = None
             if where.container is not None:
                 batches = where.container.read_tail(where.row.id, where.offset, limit=where.limit, max_bytes=most)
+            full = len(found) + len(cold) + 1 == MOST_SERVED
             if batches is None or (not batches and where.row.cut):  # it may end in a gap
                 cold.append((interest, where))
                 continue
@@ -248,37 +285,72 @@ class Fetch:
             total += sum(map(len, batches))
         for key in quiet:
             del self._session.active[key]
-        if cold:
+        enough = total >= min(self._asked.min_bytes, budget) or failed or full or final or self._session.closed
+        if cold or (enough and len(self._session.to_tell) > MANY):
             self._end()
             self._session.waiting = _nothing  # the session is busy until the answer
-            self._connection.on_close.append(self._cancel)  # the client may go away before the reading begins
-            reading = self._read_cold(found, cold, budget - total)
+            self._connection.on_close.append(self._cancel)  # the client may go away before it begins
+            answering = self._answer_later(found, cold, budget - total)
             if self._connection.parked:
-                self._connection.hold(self._broker.spawn(reading))
+                self._answering = self._broker.spawn(answering)
+                self._connection.hold(self._answering)
             else:
-                self._connection.park(reading)
+                self._connection.park(answering)
             return True
-        if total >= min(self._asked.min_bytes, budget) or failed or final:
+        if enough:
             self._end()
-            self._answer(found)
-            return True
-        return False
+            answer = FetchAnswer(self._session)
+            for interest in list(self._session.to_tell.values()):
+                answer.add(interest, found.get(interest.key))
+            self._send(answer, answer.encode(self._version))
+        return enough
 
-    async def _read_cold(self, found: dict[Key, list[Buffer]], cold: list[tuple[Interest, Range]], budget: int) -> None:
+    async def _answer_later(
+        self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
+    ) -> None:
+        """Read what has to be read from disk, then answer, beside other clients' requests."""
         connection = self._connection
         if self._cancel in connection.on_close:
             connection.on_close.remove(self._cancel)
         try:
             await connection.turn_to_read(self._slot)
             try:
-                budget = min(budget, self._broker.answer_budget.bytes())
-                asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
-                read = await read_all(self._broker, asked, budget)
+                if cold:
+                    await self._read_cold(found, cold, min(budget, self._broker.answer_budget.bytes()))
+                answer = FetchAnswer(self._session)
+                body = await self._filled(answer, found)
             finally:
                 connection.read_over()
-        except asyncio.CancelledError:
+        except BaseException:  # nobody will answer
             self._cancel()
             raise
+        self._session.waiting = None
+        if connection.closed:
+            self._cancel()
+        else:
+            self._send(answer, body)
+
+    async def _filled(self, answer: FetchAnswer, found: Mapping[Key, list[Buffer]]) -> list[Buffer]:
+        interests = list(self._session.to_tell.values())
+        if len(interests) <= MANY:
+            for interest in interests:
+                answer.add(interest, found.get(interest.key))
+            return answer.encode(self._version)
+        for index, interest in enumerate(interests):
+            answer.add(interest, found.get(interest.key))
+            await turn(index)
+        return await self._broker.loop.run_in_executor(self._broker.executor, answer.encode, self._version)
+
+    def _send(self, answer: FetchAnswer, body: list[Buffer]) -> None:
+        self._broker.counters.bytes_out += answer.bytes
+        self._broker.fetch_sessions.advance(self._session)
+        self._slot.answer(body)
+
+    async def _read_cold(
+        self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
+    ) -> None:
+        asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
+        read = await read_all(self._broker, asked, budget)
         for interest, where in cold:
             match read.get(interest.key):
                 case None:
@@ -297,11 +369,6 @@ class Fetch:
             partition = interest.partition
             if partition is not None and partition.left and interest.key not in found and interest.error is None:
                 interest.error = _left()
-        self._session.waiting = None
-        if self._connection.closed:
-            self._cancel()
-            return
-        self._answer(found)
 
     def _check(self, interest: Interest) -> KafkaError | None:
         """The error that the client gets for this partition, if any."""
@@ -324,67 +391,6 @@ class Fetch:
         elif not partition.log_start <= interest.asked.offset <= partition.next_offset:
             interest.error = KafkaError(Code.OFFSET_OUT_OF_RANGE)
         return interest.error
-
-    # --- answering
-
-    def _answer(self, found: dict[Key, list[Buffer]]) -> None:
-        session = self._session
-        incremental = session.incremental
-        grouped: dict[str | bytes, list[FetchResult]] = {}
-        chosen = list(session.active.items()) if incremental else list(session.interests.items())
-        for key, interest in chosen:
-            result = self._result(interest, found.get(key))
-            if incremental and not self._is_news(interest, result):
-                continue
-            interest.told_high_watermark = result.high_watermark
-            interest.told_log_start = result.log_start
-            grouped.setdefault(key[0], []).append(result)
-            if result.records and key in session.active:  # served: behind the others, next time
-                session.active[key] = session.active.pop(key)
-            self._broker.counters.bytes_out += sum(map(len, result.records))
-        topics = [
-            FetchTopicResult(
-                topic=key if isinstance(key, str) else None,
-                topic_id=key if isinstance(key, bytes) else None,
-                partitions=results,
-            )
-            for key, results in grouped.items()
-        ]
-        session_id = session.id
-        self._broker.fetch_sessions.advance(session)
-        self._slot.answer(encode_response(self._version, throttle_ms=0, error=0, session_id=session_id, topics=topics))
-
-    @staticmethod
-    def _is_news(interest: Interest, result: FetchResult) -> bool:
-        return (
-            bool(result.records)
-            or result.error != 0
-            or result.high_watermark != interest.told_high_watermark
-            or result.log_start != interest.told_log_start
-        )
-
-    def _result(self, interest: Interest, records: list[Buffer] | None) -> FetchResult:
-        partition = interest.partition
-        error = interest.error
-        if partition is None or error is not None:
-            known = partition is not None and not partition.deleted and not partition.left
-            code = error.code if error is not None else Code.UNKNOWN_TOPIC_OR_PARTITION
-            return FetchResult(
-                partition=interest.key[1],
-                error=code if code in _ANSWERED else Code.NOT_LEADER_OR_FOLLOWER,
-                high_watermark=partition.high_watermark if known and partition is not None else -1,
-                last_stable=-1,
-                log_start=partition.log_start if known and partition is not None else -1,
-                records=[],
-            )
-        return FetchResult(
-            partition=interest.key[1],
-            error=0,
-            high_watermark=partition.high_watermark,
-            last_stable=partition.high_watermark,
-            log_start=partition.log_start,
-            records=records or [],
-        )
 
 
 def _nothing() -> None:

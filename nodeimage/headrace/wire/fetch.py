@@ -24,7 +24,7 @@ from headrace.errors import MalformedRequest
 from headrace.wire.primitives import (
     INT32,
     INT64,
-    MAX_ELEMENTS,
+    MOST_PARTITIONS,
     Buffer,
     check_end,
     malformed,
@@ -141,21 +141,21 @@ def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     count, pos = read_count(buf, pos, flexible)
     topics: list[FetchTopic] = []
     total = 0
-    for _ in range(count):
+    for _ in range(_bounded(count)):
         topic, topic_id, pos = _read_topic(buf, pos, version)
         partitions, pos = _read_partitions(buf, pos, version)
-        total += len(partitions)
-        if total > MAX_ELEMENTS:
-            raise MalformedRequest(f"more than {MAX_ELEMENTS} partitions")
+        total = _bounded(total + len(partitions))
         topics.append(FetchTopic(topic, topic_id, partitions))
         if flexible:
             pos = skip_tags(buf, pos)
     forgotten: list[tuple[str | None, bytes | None, list[int]]] = []
     if version >= 7:
         count, pos = read_count(buf, pos, flexible)
-        for _ in range(count):
+        total = 0
+        for _ in range(_bounded(count)):
             topic, topic_id, pos = _read_topic(buf, pos, version)
             numbers, pos = read_int32s(buf, pos, flexible)
+            total = _bounded(total + len(numbers))
             forgotten.append((topic, topic_id, numbers))
             if flexible:
                 pos = skip_tags(buf, pos)
@@ -168,6 +168,13 @@ def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     return FetchRequest(
         max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack
     )
+
+
+def _bounded(count: int) -> int:
+    """`count`, of topics or partitions, if it is not too large."""
+    if count > MOST_PARTITIONS:
+        raise MalformedRequest(f"more than {MOST_PARTITIONS} topics or partitions")
+    return count
 
 
 def _read_topic(buf: Buffer, pos: int, version: int) -> tuple[str | None, bytes | None, int]:

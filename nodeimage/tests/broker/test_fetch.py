@@ -37,13 +37,20 @@ class Answered:
             return wire.decode_response(memoryview(await self.future), 0, 12)
 
 
-def ask(broker: Broker, connection: Connection, session: tuple[int, int], offsets: Mapping[str, int]) -> Answered:
+def ask(
+    broker: Broker,
+    connection: Connection,
+    session: tuple[int, int],
+    offsets: Mapping[str, int],
+    *,
+    wait_ms: int = 0,
+) -> Answered:
     """Start an incremental fetch."""
     topics = [
         wire.FetchTopic(name, None, [wire.FetchPartition(0, -1, offset, -1, -1, 1 << 20)])
         for name, offset in offsets.items()
     ]
-    body = wire.encode_request(12, wire.FetchRequest(0, 1, 1 << 20, 0, *session, topics, [], ""))
+    body = wire.encode_request(12, wire.FetchRequest(wait_ms, 1, 1 << 20, 0, *session, topics, [], ""))
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
     slot = Answered()
     fetch.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
@@ -134,3 +141,80 @@ async def test_a_client_that_leaves_before_its_read_from_disk_begins_leaves_noth
         connection.connection_lost(None)
         assert partition.idle, "it can never be forgotten again"
     assert not len(broker.fetch_sessions)
+
+
+async def test_a_fetch_that_waits_is_answered_when_its_session_is_ended(broker: Broker, append: Append) -> None:
+    await broker.topics.resolve(["t"], create=True)
+    first, second = Connection(broker), Connection(broker)
+    begun = await ask(broker, first, (0, 0), {"t": 0}).response()
+    waits = ask(broker, first, (begun.session_id, 1), {}, wait_ms=600_000)
+    assert not waits.future.done()
+    again = await ask(broker, second, (begun.session_id, 0), {"t": 0}).response()  # its client begins anew
+    assert again.session_id != begun.session_id
+    assert (await waits.response()).topics == []
+    gone = await ask(broker, first, (begun.session_id, 2), {}).response()
+    assert gone.error == Code.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_without_room_for_a_session_all_partitions_are_named_each_time(
+    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.topics.resolve(["t"], create=True)
+    connection = Connection(broker)
+    begun = await ask(broker, connection, (0, 0), {"t": 0}).response()
+    monkeypatch.setattr(broker.fetch_sessions, "_most", 1)
+    waits = ask(broker, connection, (begun.session_id, 1), {}, wait_ms=600_000)
+    others = [ask(broker, Connection(broker), (0, 0), {"t": 0}, wait_ms=600_000) for _ in range(3)]
+    await append("t", b"a")
+    for answered in (waits, *others):
+        response = await answered.response()
+        assert response.topics[0].partitions[0].records
+        assert response.session_id == (begun.session_id if answered is waits else 0)
+
+
+async def turns_during(work: Awaitable[Any]) -> tuple[Any, int]:
+    """What came of it, and how often others had their turn on the loop meanwhile."""
+    task, turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    return task.result(), turns
+
+
+async def test_a_fetch_of_very_many_partitions_lets_others_have_their_turn(broker: Broker, append: Append) -> None:
+    await broker.topics.resolve(["t"], create=True)
+    await append("t", b"a")
+    connection, count = Connection(broker), 20_000
+    parts = [wire.FetchPartition(number, -1, 0, -1, -1, 1000) for number in range(count)]
+    body = wire.encode_request(
+        12, wire.FetchRequest(0, 1, 1 << 20, 0, 0, 0, [wire.FetchTopic("t", None, parts)], [], "")
+    )
+    request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
+    slot = Answered()
+    fetch.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    response, turns = await turns_during(slot.response())
+    assert [part.partition for part in response.topics[0].partitions] == list(range(count))
+    assert response.topics[0].partitions[0].records
+    assert {part.error for part in response.topics[0].partitions[1:]} == {Code.UNKNOWN_TOPIC_OR_PARTITION}
+    assert turns > 2 * count // 256
+    again = await ask(broker, connection, (response.session_id, 1), {"t": 1}).response()
+    assert len(again.topics[0].partitions) == count - 1, "errors are told again"
+
+
+async def test_one_answer_has_records_of_so_many_partitions_and_the_next_of_others(
+    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "MOST_SERVED", 2)
+    names = [f"t-{number}" for number in range(5)]
+    await broker.topics.resolve(names, create=True)
+    for name in names:
+        await append(name, b"a")
+    connection, session, served = Connection(broker), (0, 0), []
+    offsets = dict.fromkeys(names, 0)
+    while len(served) < len(names):
+        response = await ask(broker, connection, session, offsets, wait_ms=600_000).response()
+        offsets = {str(topic.topic): 1 for topic in response.topics if topic.partitions[0].records}
+        assert len(offsets) == min(2, len(names) - len(served))
+        served += offsets
+        session = response.session_id, session[1] + 1
+    assert served == names

@@ -15,6 +15,8 @@ from contextvars import Context, ContextVar, copy_context
 from itertools import chain, islice
 from typing import Any, Protocol
 
+from headrace.errors import HeadraceError
+
 TICK_S = 1e-9
 """The least that a timer waits, if it waits."""
 PROCESS: ContextVar["Process | None"] = ContextVar("PROCESS", default=None)
@@ -75,10 +77,20 @@ class Task(asyncio.Task[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         Task.serial += 1
         self._serial = Task.serial
+        context = kwargs.get("context")
+        self._process = PROCESS.get() if context is None else context.get(PROCESS)
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:
         return self._serial
+
+    @property
+    def failed_unheard(self) -> bool:
+        """Whether it ended by an error that nobody has heard of. A process that is dead may have been about to."""
+        if not self.done() or self.cancelled() or not self._log_traceback:
+            return False
+        ended = self._process is not None and self._process.dead
+        return not (ended and isinstance(self.exception(), HeadraceError))
 
 
 class Event(asyncio.Event):
@@ -169,7 +181,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def with_uncaught(self, problem: str) -> str:
         """A problem, and what nobody caught first: in a callback, or in a task that nobody waited for."""
-        failed = (task for task in self.tasks if task.done() and not task.cancelled() and task._log_traceback)
+        failed = (task for task in self.tasks if task.failed_unheard)
         lost = (f"nobody waited for {task.get_coro()}: {task.exception()!r}" for task in failed)
         return "\n".join(filter(None, [problem, *islice(chain(self._uncaught, lost), 1)]))
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.commits import back_in_touch
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
-from headrace.broker.rolls import leader_epochs
 from headrace.broker.topics import Topic
 from headrace.catalog.rows import PartitionletRow
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
@@ -77,7 +76,7 @@ async def offset_for_leader_epoch(broker: "Broker", request: Any, session: Conne
             try:
                 partition = await _partition(broker, topic, part.partition)
                 check_epoch(partition, field(part, "current_leader_epoch", -1))
-                epoch, end = await _end_of_epoch(broker, partition, part.leader_epoch)
+                epoch, end = _end_of_epoch(partition, part.leader_epoch)
                 answer |= {"error_code": 0, "leader_epoch": epoch, "end_offset": end}
             except KafkaError as error:
                 answer |= {"error_code": int(error.code), "leader_epoch": -1, "end_offset": -1}
@@ -128,7 +127,7 @@ async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found
             await settled(broker, partition)
             return partition.high_watermark, -1, partition.leader_epoch
         case -2 | -4:
-            return partition.log_start, -1, _epoch_at_start(partition)
+            return partition.log_start, -1, partition.epochs()[0][0]
         case -5:
             return -1, -1, -1
         case _ if timestamp < MAX_TIMESTAMP:
@@ -157,11 +156,6 @@ async def settled(broker: "Broker", partition: Partition) -> None:
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is being rolled: {error}") from error
     if partition.left:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
-
-
-def _epoch_at_start(partition: Partition) -> int:
-    row = partition.chain[0]
-    return row.epochs[0][0] if row.epochs else row.leader_epoch
 
 
 def _live(partition: Partition) -> Iterator[tuple[PartitionletRow, int, int]]:
@@ -252,26 +246,16 @@ def _scan_batches(
     return None, offset
 
 
-async def _end_of_epoch(broker: "Broker", partition: Partition, asked: int) -> tuple[int, int]:
+def _end_of_epoch(partition: Partition, asked: int) -> tuple[int, int]:
     if asked == partition.leader_epoch:
         return asked, partition.high_watermark
     if not 0 <= asked < partition.leader_epoch:
         return -1, -1
-    # A partitionlet that was cut by an edit of the chain ends before epochs that its seal tells.
-    history: list[tuple[int, int]] = [
-        (epoch, min(first, row.end)) for row in partition.chain[:-1] for epoch, first in row.epochs
-    ]
-    history += await broker.loop.run_in_executor(
-        broker.executor, leader_epochs, partition.container, partition.chain[-1]
-    )
-    # What is older than all that is known has expired, or never had a record: it ends where the oldest begins, as with
+    history = partition.epochs()
+    after = next(number for number, (epoch, _) in enumerate(history) if epoch > asked)  # the present one at the latest
+    # What is older than all that are known has expired, or never had a record: it ends where the oldest begins, as with
     # Kafka. Without an end, clients take it that the log was cut, and consumers reset to the latest offset.
-    found = asked
-    for epoch, first in history:
-        if epoch > asked:
-            return found, first
-        found = epoch
-    return found, partition.high_watermark
+    return history[after - 1][0] if after else asked, history[after][1]
 
 
 HANDLERS = {ApiKey.LIST_OFFSETS: list_offsets, ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch}

@@ -63,6 +63,7 @@ class Partition:
         "chain",
         "container",
         "deleted",
+        "earlier_epochs",
         "feed",
         "gap",
         "high_watermark",
@@ -70,6 +71,7 @@ class Partition:
         "home_start",
         "index",
         "leader_epoch",
+        "led_from",
         "left",
         "log_start",
         "next_offset",
@@ -94,6 +96,7 @@ class Partition:
         producers: Producers,
         size: int,
         feed: Feed,
+        epochs: tuple[tuple[int, int], ...] = (),
         seal: Seal | None = None,
         settled: HomeStart | None = None,
     ) -> None:
@@ -110,7 +113,9 @@ class Partition:
         """True while its open partitionlet is being sealed and the next one opened: appends wait."""
         self.watchers: dict[Watcher, None] | None = None
         """None while there has been none: most partitions are written to and not waited for."""
-        self.adopt(chain=chain, container=container, next_offset=next_offset, producers=producers, size=size)
+        self.adopt(
+            chain=chain, container=container, next_offset=next_offset, producers=producers, size=size, epochs=epochs
+        )
         self.high_watermark = next_offset
         self.gap: tuple[int, int] | None
         """From this offset on there was nothing to read up to that high watermark: a copy may have been cut there."""
@@ -127,12 +132,20 @@ class Partition:
         next_offset: int,
         producers: Producers,
         size: int,
+        epochs: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        """Take up `chain`, whose last partitionlet is open in `container`."""
+        """Take up `chain`, whose last partitionlet is open in `container`.
+
+        `epochs`: the leader epochs in which records of that partitionlet came, each with the first offset.
+        """
         self.chain = chain
         self.open: PartitionletId = chain[-1].id
         self.container = container
         self.leader_epoch: int = chain[-1].current_leader_epoch(container.epoch)
+        self.earlier_epochs = tuple(each for each in epochs if each[0] < self.leader_epoch)
+        """Of the open partitionlet."""
+        self.led_from = next((first for epoch, first in epochs if epoch == self.leader_epoch), next_offset)
+        """Where the present leader epoch begins."""
         self.next_offset = next_offset
         self.producers = producers
         self.bytes = size
@@ -217,6 +230,8 @@ class Partition:
         first = header.base_offset
         last = first + header.last_offset_delta
         assert first >= self.next_offset, "a copy's offsets only rise"
+        if self.led_from == self.next_offset:
+            self.led_from = first  # no record of this epoch lies in the gap before it
         stamp(batch, first, self.leader_epoch)
         self.container.append_batch(
             partitionlet=self.open,
@@ -253,6 +268,19 @@ class Partition:
         if self.gap is not None and self.gap[1] == end:
             found = min(found, self.gap[0])
         return max(min(found, end), self.log_start)
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """The (leader epoch, first offset) history of what is kept, in order, up to the present epoch.
+
+        As in Kafka, no epoch begins below the log start, and those that ended there or before are left out.
+        """
+        # A partitionlet that was cut by an edit of the chain ends before epochs that its seal tells.
+        history: list[tuple[int, int]] = [
+            (epoch, min(first, row.end)) for row in self.chain[:-1] for epoch, first in row.epochs
+        ]
+        history += [*self.earlier_epochs, (self.leader_epoch, self.led_from)]
+        begun = [number for number, (_, first) in enumerate(history) if first <= self.log_start]
+        return [(epoch, max(first, self.log_start)) for epoch, first in history[begun[-1] if begun else 0 :]]
 
     def advance(self, next_offset: int) -> None:
         """Everything below `next_offset` is committed."""

@@ -26,7 +26,7 @@ from headrace.container.container import Container
 from headrace.container.producers import Producers
 from headrace.container.waiting import Waiting
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, PartitionletId
+from headrace.ids import ContainerId, Epoch, PartitionletId
 from headrace.wire.batch import BatchHeader
 
 if TYPE_CHECKING:
@@ -396,6 +396,7 @@ class Partitions:
                 self._broker.read_failed(tail, container.id)
                 outcomes[key] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(tail))
                 continue
+            row = chain.rows[-1]
             outcomes[key] = Partition(
                 topic_id=key[0],
                 index=key[1],
@@ -405,6 +406,7 @@ class Partitions:
                 log_start=chain.log_start,
                 producers=tail.producers,
                 size=tail.size,
+                epochs=tuple((row.current_leader_epoch(Epoch(epoch)), first) for epoch, first in tail.epochs),
                 feed=self._broker.changes,
                 seal=tail.seal,
                 settled=chain.settled,

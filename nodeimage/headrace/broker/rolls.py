@@ -28,7 +28,6 @@ from headrace.broker.roll_steps import (
     Roll,
     RollSteps,
     Settling,
-    leader_epochs,
 )
 from headrace.broker.topics import Topic
 from headrace.catalog.commands import RollIntent
@@ -39,7 +38,7 @@ from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Home
 
-__all__ = ["Rolls", "leader_epochs"]
+__all__ = ["Rolls"]
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker

@@ -44,6 +44,8 @@ class Tail(NamedTuple):
     certain: bool = True
     """That it ends there. Not certain: records or a seal that followed may have been given back by others, before this
     replica had them, and then only the catalog tells."""
+    epochs: Sequence[tuple[int, int]] = ()
+    """Its container's epochs in which records came that are there, each with the first offset."""
 
 
 def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
@@ -93,7 +95,7 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
     if seal is not None:
         next_offset = max(first, seal.end)
     certain = seal is not None or state.last_end > container.log.gaps_end
-    return Tail(next_offset, Producers(known), state.bytes, seal, certain)
+    return Tail(next_offset, Producers(known), state.bytes, seal, certain, state.epochs)
 
 
 def _torn_below(container: Container, state: PartitionletState) -> int:

@@ -1,5 +1,6 @@
 """Clients that go on while their node restarts, is killed, and rolls."""
 
+import json
 import threading
 import time
 import uuid
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from headrace.wire.api_keys import ApiKey
 
 SMALL = ("--partitionlet-bytes=1048576", "--chunk-bytes=4194304", "--rebalance-delay-ms=0")
 RECORDS = 3_000
@@ -143,6 +146,55 @@ def test_a_cursor_survives_kill_9_as_soon_as_it_is_acknowledged(new_cluster: Any
         (held,) = consumer.committed([part], timeout=20)
         consumer.close()
         assert held.offset == offset
+
+
+def test_a_consumer_at_the_start_of_an_emptied_partition_gets_what_comes_after_a_restart(
+    new_cluster: Any, raw: Any, batch_of: Any
+) -> None:
+    """It has the epoch of its position checked: did that end before, it would take the log for cut."""
+    cluster = new_cluster()
+    raw(cluster).create("/default:t")
+    raw(cluster).produce("/default:t", batch_of(b"a", b"b"))
+    cluster.stop()
+    cluster.start()
+    client = raw(cluster)
+    client.produce("/default:t", batch_of(b"c", b"d"))
+    gone = [{"name": "/default:t", "partitions": [{"partition_index": 0, "offset": -1}]}]
+    client.ask(ApiKey.DELETE_RECORDS, 2, topics=gone, timeout_ms=10_000)
+    positions: list[int] = []
+
+    def figures(told: str) -> None:
+        topics = json.loads(told)["topics"]
+        if "t" in topics:
+            positions.append(topics["t"]["partitions"]["0"]["next_offset"])
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "latest",
+            "enable.auto.commit": False,
+            "reconnect.backoff.max.ms": 200,
+            "statistics.interval.ms": 100,
+            "stats_cb": figures,
+        }
+    )
+    consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
+    until = time.monotonic() + 30
+    while positions[-1:] != [4]:
+        assert consumer.poll(0.1) is None
+        assert time.monotonic() < until, positions
+    cluster.stop()
+    cluster.start()
+    raw(cluster).produce("/default:t", batch_of(b"e", b"f", b"g"))
+    got: list[bytes | None] = []
+    while len(got) < 3:
+        assert time.monotonic() < until + 30, got
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            got.append(message.value())
+    consumer.close()
+    assert got == [b"e", b"f", b"g"]
 
 
 def test_a_reader_of_old_offsets_is_not_disturbed_by_rolls(new_cluster: Any, raw: Any, batch_of: Any) -> None:

@@ -230,6 +230,49 @@ async def test_the_next_offset_and_producers_survive_the_expiry_of_everything(ne
     assert await node.call("put", topic, b"next", producer=(producer, 0, 60)) == 61
 
 
+async def test_epochs_begin_no_earlier_than_what_is_kept(new_node: NewNode) -> None:
+    """A consumer at the earliest offset has that epoch checked: did it end before, the log would seem to be cut."""
+    node = await new_node()
+
+    async def earliest() -> tuple[int, int]:
+        part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}
+        topics = [{"name": "t", "partitions": [part]}]
+        answer = await node.call("ask", ApiKey.LIST_OFFSETS, 5, replica_id=-1, isolation_level=0, topics=topics)
+        (found,) = answer.topics[0].partitions
+        return found.offset, found.leader_epoch
+
+    async def end_of(epoch: int) -> tuple[int, int]:
+        part = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch}
+        topics = [{"topic": "t", "partitions": [part]}]
+        answer = await node.call("ask", ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, replica_id=-1, topics=topics)
+        (found,) = answer.topics[0].partitions
+        return found.leader_epoch, found.end_offset
+
+    await node.call("put", "t", b"a", b"b")
+    _, old = await earliest()
+    await node.restart()
+    await node.call("put", "t", b"c", b"d")
+    assert await earliest() == (0, old)
+    assert await end_of(old) == (old, 2)
+    await node.call("delete_records", "t", 3)  # in the midst of the epoch that is on
+    offset, epoch = await earliest()
+    assert (offset, epoch > old) == (3, True)
+    assert await end_of(old) == (old, 3)
+    assert await end_of(epoch) == (epoch, 4)
+    await node.restart()  # now both epochs are read from the log
+    assert await earliest() == (3, epoch)
+    assert await end_of(old) == (old, 3)
+    assert await end_of(epoch) == (epoch, 4)
+    await node.call("put", "t", b"e")
+    await node.call("admin", "roll", topic="t", partition=0)  # and from the seal
+    assert await earliest() == (3, epoch)
+    assert await end_of(old) == (old, 3)
+    assert await end_of(epoch) == (epoch, 4)
+    await node.call("delete_records", "t", 5)
+    assert (await earliest())[1] > epoch + 1, "of the partitionlet that is left"
+    assert await end_of(epoch) == (epoch, 5)
+
+
 async def test_size_limits_count_all_containers(new_node: NewNode) -> None:
     node = await new_node(container_bytes=2 * MIB)
     await node.call("create", "/default:big", retention_bytes=str(3 * MIB))

@@ -91,7 +91,7 @@ async def test_a_consumer_goes_on_behind_the_lost_end_of_a_sealed_partitionlet(s
     assert offset == 0
     newest, _, _ = await offset_apis._find(pair.second, moved, -3)
     assert newest in (0, 4)
-    assert await offset_apis._end_of_epoch(pair.second, moved, moved.leader_epoch) == (moved.leader_epoch, 5)
+    assert offset_apis._end_of_epoch(moved, moved.leader_epoch) == (moved.leader_epoch, 5)
 
 
 async def test_a_consumer_in_a_gap_at_the_end_waits_for_the_next_record(start: Start) -> None:
@@ -159,11 +159,11 @@ async def test_an_open_partitionlet_ends_where_its_log_does(start: Start) -> Non
     there = await pair.partition(pair.second, "open")
     assert there.high_watermark == 2
     assert there.leader_epoch > partition.leader_epoch
-    assert await offset_apis._end_of_epoch(pair.second, there, partition.leader_epoch) == (partition.leader_epoch, 2)
+    assert offset_apis._end_of_epoch(there, partition.leader_epoch) == (partition.leader_epoch, 2)
     assert await error_at(pair.second, "open", 3) == Code.OFFSET_OUT_OF_RANGE
     await append(there, b"f")
     assert await read(pair.second, there) == [(0, b"a"), (1, b"b"), (2, b"f")]
-    assert await offset_apis._end_of_epoch(pair.second, there, partition.leader_epoch) == (partition.leader_epoch, 2)
+    assert offset_apis._end_of_epoch(there, partition.leader_epoch) == (partition.leader_epoch, 2)
 
 
 async def test_a_partitionlet_whose_open_frame_was_lost_is_empty_and_takes_records(start: Start) -> None:

@@ -1,8 +1,12 @@
 """A Produce request between its start and its answer. Knows nothing of what becomes of the batches."""
 
+import structlog
+
 from headrace.broker.listener import Slot
 from headrace.errors import Code
 from headrace.wire.produce import ProduceResult, encode_response
+
+log = structlog.get_logger()
 
 _UNSETTLED = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
 
@@ -47,5 +51,14 @@ class Produce:
             return
         if self._acks:
             self._slot.answer([encode_response(self._version, self._results)])
+        elif (refused := next((result for result in self._results if result.error), None)) is not None:
+            # As Kafka does: nothing else tells such a producer to ask anew who leads its partitions.
+            log.info(
+                "a batch that wants no answer is refused",
+                topic=refused.topic,
+                partition=refused.partition,
+                reason=refused.message,
+            )
+            self._slot.lose()
         else:
             self._slot.no_answer()

@@ -132,6 +132,23 @@ async def test_requests_without_an_answer_leave_no_gap(connect: Any) -> None:
     assert await client.ids(2) == [1, 3]
 
 
+@pytest.mark.parametrize("others", [[], [batch(b"a")]], ids=["alone", "behind a good one"])
+async def test_a_refused_batch_that_wants_no_answer_ends_the_connection(
+    broker: Broker, connect: Any, others: list[bytearray]
+) -> None:
+    """Nothing else tells its producer to look for another leader."""
+    client = await connect()
+    client.send(made(client))
+    await client.answer()
+    parts = [produce.PartitionRecords(TOPIC, 0, memoryview(each)) for each in (*others, b"no batch")]
+    client.send(
+        client.request(ApiKey.PRODUCE, 9, produce.encode_request(9, produce.ProduceRequest(None, 0, 1000, parts)))
+    )
+    assert await client.ended()
+    (topic,) = await broker.topics.resolve([TOPIC])
+    assert topic.partitions[0].high_watermark == len(others)  # type: ignore[union-attr]
+
+
 async def test_a_request_behind_a_waiting_fetch_ends_its_wait(connect: Any) -> None:
     client = await connect()
     client.send(made(client))

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
 from pair import Committed, Pair, Start, append, read, until
 
 from headrace.broker import headrace_admin
@@ -53,6 +55,30 @@ async def test_a_partition_goes_on_at_another_node_with_its_offsets_records_and_
     with pytest.raises(KafkaError) as refused:
         await pair.first.partitions.leader(await pair.topic(pair.first, "moved"), 0)
     assert refused.value.code == Code.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_producer_without_acks_follows_its_partition_to_another_node(start: Start) -> None:
+    """It hears of no refusal, and would send to the former leader until it asks for Metadata by itself."""
+    pair = await start(1)
+    partition = await pair.create("moved")
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{pair.first.node.port}", "acks": 0, "linger.ms": 0})
+    over = threading.Event()
+
+    def produce() -> None:
+        while not over.wait(0.01):
+            producer.produce("moved", b"x")
+            producer.poll(0)
+
+    producing = asyncio.create_task(asyncio.to_thread(produce))
+    try:
+        await until(lambda: partition.high_watermark > 10)
+        row = await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+        moved = await pair.partition(pair.second, "moved")
+        await until(lambda: moved.high_watermark > row.first + 10)
+    finally:
+        over.set()
+        await producing
+        await asyncio.to_thread(producer.flush, 10)
 
 
 async def test_a_roll_waits_for_a_target_that_is_away_and_opens_it_once(start: Start) -> None:

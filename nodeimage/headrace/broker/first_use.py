@@ -1,7 +1,7 @@
 """Topics that are made on first use, in streams whose policy allows it.
 
 Responsible for the command, one for however many topics: where their partitions lie, and why there is none. Holds
-nothing: who asks keeps what was made (topics.py).
+nothing: who asks looks up what was made (topics.py).
 """
 
 import time
@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.refusals import told
-from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.catalog.names import TopicName
-from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Millis
 
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 
-async def make_topics(
-    broker: "Broker", names: Sequence[TopicName]
-) -> dict[str, tuple[TopicRow, StreamPolicy] | KafkaError]:
-    """By full name, the row of each that was made or was there, with its stream's policy, or why it was not made.
+async def make_topics(broker: "Broker", names: Sequence[TopicName]) -> dict[str, KafkaError | None]:
+    """By full name, why each was not made; None for one that was made, or was there. By now it may be deleted again.
 
     Left out are those whose stream is not there or makes none, and those that the catalog refused for good.
     """
@@ -32,7 +29,7 @@ async def make_topics(
         return {}
     streams = await broker.catalog.query(lambda reader: {path: reader.stream(path) for path in paths})
     items = []
-    made: dict[str, tuple[TopicRow, StreamPolicy] | KafkaError] = {}
+    made: dict[str, KafkaError | None] = {}
     for name in names:
         stream = streams[name.stream]
         if stream is None or not stream.policy.auto_create:
@@ -62,10 +59,8 @@ async def make_topics(
         return made | {f"{item.stream}:{item.name}": told(error) for item in items}
     assert isinstance(outcome, list)
     for item, result in zip(items, outcome, strict=True):
-        stream = streams[item.stream]
-        row = getattr(result, "topic", None)
-        if row is not None and stream is not None:
-            made[f"{item.stream}:{item.name}"] = (row, stream.policy)
+        if result.topic is not None:
+            made[f"{item.stream}:{item.name}"] = None
         elif result.code is Code.LEADER_NOT_AVAILABLE:
             made[f"{item.stream}:{item.name}"] = KafkaError(result.code, result.message)
     return made

@@ -107,7 +107,7 @@ class Topics:
                 found[index] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name.full}")
             else:
                 found[index] = topic
-                if isinstance(topic, Topic) and not topic.deleted:
+                if isinstance(topic, Topic) and self._by_id.get(topic.topic_id) is topic:  # it may have gone since
                     self._call(topic, names[index])
         return found  # type: ignore[return-value]  # every None has been replaced
 
@@ -133,10 +133,6 @@ class Topics:
     def policy(self, topic: Topic) -> EffectivePolicy:
         """What holds for `topic`."""
         return topic.policy
-
-    def keep(self, row: TopicRow, policy: StreamPolicy) -> Topic:
-        """The topic of `row`, in memory from now on."""
-        return self._keep(row, policy)
 
     # --- catalog
 
@@ -175,11 +171,12 @@ class Topics:
                 return rows
 
     async def _create(self, names: list[TopicName]) -> dict[str, Topic | KafkaError]:
-        """Topics made on first use, in memory from now on."""
-        return {
-            name: made if isinstance(made, KafkaError) else self._keep(*made)
-            for name, made in (await make_topics(self._broker, names)).items()
-        }
+        """Topics made on first use, in memory from now on, or why they were not made."""
+        outcomes = await make_topics(self._broker, names)
+        refused = {name: error for name, error in outcomes.items() if error is not None}
+        # Looked up like any other: others may have deleted, or altered, what was made before we hear that it was.
+        made = {name.full: name for name in names if name.full in outcomes and name.full not in refused}
+        return refused | await self._look_up(made)
 
     def _keep(self, row: TopicRow, policy: StreamPolicy) -> Topic:
         self._policies[row.stream_number] = policy

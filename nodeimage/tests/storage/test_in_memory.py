@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from storage_kit import Gate, Running, until
 
 from headrace.broker import partitions, topics
-from headrace.catalog.commands import DeleteTopics, LogStart, SetLogStart
+from headrace.broker.topics import Topic
+from headrace.catalog.commands import CreateTopics, DeleteTopics, LogStart, SetLogStart
 from headrace.errors import Code, KafkaError
 from headrace.ids import Millis, Offset
 
@@ -110,3 +112,64 @@ async def test_a_topic_deleted_while_it_is_looked_up_stays_deleted(
     assert cache.cached_id(deleted) is None
     assert await node.call("put", TOPIC, b"of the new one") == 0
     assert await topic_id(node, TOPIC) != deleted
+
+
+def after_creation(
+    node: Running, monkeypatch: pytest.MonkeyPatch, then: Callable[[CreateTopics], Awaitable[Any]]
+) -> None:
+    """`then` happens once topics are made, and before who makes them hears of it."""
+    submit = node.broker.catalog.submit
+
+    async def submitted(command: Any) -> Any:
+        outcome = await submit(command)
+        if isinstance(command, CreateTopics):
+            await then(command)
+        return outcome
+
+    monkeypatch.setattr(node.broker.catalog, "submit", submitted)
+
+
+async def test_a_topic_deleted_before_its_maker_hears_of_it_stays_deleted(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer may come by way of another node, and after the deletion was applied here."""
+    node = await new_node()
+    cache = node.broker.topics
+
+    async def delete(made: CreateTopics) -> None:
+        await node.broker.catalog.submit(DeleteTopics(topic_ids=[each.topic_id for each in made.items], now=Millis(0)))
+
+    after_creation(node, monkeypatch, delete)
+    (found,) = await cache.resolve([TOPIC], create=True)
+    assert isinstance(found, KafkaError)
+    assert found.code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert cache.cached(TOPIC) is None
+    assert len(cache) == 0
+    monkeypatch.undo()
+    (made,) = await cache.resolve([TOPIC], create=True)
+    assert isinstance(made, Topic)
+    assert made.topic_id == await topic_id(node, TOPIC)
+
+
+async def test_a_topic_forgotten_while_another_is_made_gets_no_name_any_more(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "MOST_TOPICS", 10)
+    node = await new_node()
+    cache = node.broker.topics
+    others = [f"/default:other-{number}" for number in range(30)]
+    await node.call("create", TOPIC, *others)
+    (held,) = await cache.resolve([TOPIC])
+    assert isinstance(held, Topic)
+
+    async def use_others(_: CreateTopics) -> None:
+        for name in others:
+            await cache.resolve([name])
+        assert cache.cached_id(held.topic_id) is None, "it was forgotten"
+
+    after_creation(node, monkeypatch, use_others)
+    await cache.resolve(["watched", "new"], create=True)
+    assert cache.cached("watched") is None, "a topic that is not told of what changes"
+    (found,) = await cache.resolve(["watched"])
+    assert isinstance(found, Topic)
+    assert cache.cached_id(found.topic_id) is found

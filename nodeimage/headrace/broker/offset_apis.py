@@ -6,19 +6,22 @@ common kinds touch nothing but memory.
 
 Only the partition's leader answers. One that is out of touch with its followers may have been replaced without knowing
 it, so it gives no latest offset (invariant 16); what it knows to be committed stays true. So may one whose open
-partitionlet is sealed: the partition may go on elsewhere already.
+partitionlet is sealed: the partition may go on elsewhere already. Both are waited for, for some seconds a request.
 """
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.admin_steps import leaders
 from headrace.broker.commits import back_in_touch
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
-from headrace.broker.topics import Topic
+from headrace.broker.refusals import told
 from headrace.catalog.rows import PartitionletRow
+from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import find_by_time, find_max_time, iter_records
@@ -40,49 +43,65 @@ SETTLED_S: Final = 5.0
 
 Found = tuple[int, int, int]
 """(offset, timestamp, leader epoch); -1 for what there is none of."""
+NOTHING: Final[Found] = (-1, -1, -1)
+OUT_OF_TOUCH: Final = KafkaError(Code.LEADER_NOT_AVAILABLE, "this node has not heard of its followers for a moment")
+
+Asked = Sequence[tuple[str, int, Any]]
+"""(topic's name, number of the partition, what a request says of it), in the request's order."""
 
 
 async def list_offsets(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
     """ListOffsets 1-9."""
-    names = [topic.name for topic in request.topics]
-    topics = await broker.topics.resolve(names, session)
-    await _load(broker, topics, [[part.partition_index for part in asked.partitions] for asked in request.topics])
-    answered = []
-    for asked, topic in zip(request.topics, topics, strict=True):
-        partitions = []
-        for part in asked.partitions:
-            answer: dict[str, object] = {"partition_index": part.partition_index}
-            try:
-                partition = await _partition(broker, topic, part.partition_index)
-                check_epoch(partition, field(part, "current_leader_epoch", -1))
-                offset, timestamp, epoch = await _find(broker, partition, _millis(part.timestamp))
-                answer |= {"error_code": 0, "offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
-            except KafkaError as error:
-                answer |= {"error_code": int(error.code), "offset": -1, "timestamp": -1, "leader_epoch": -1}
-            partitions.append(answer)
-        answered.append({"name": asked.name, "partitions": partitions})
-    return {"topics": answered}
+    asked = [(topic.name, part.partition_index, part) for topic in request.topics for part in topic.partitions]
+    partitions = await _partitions(broker, asked, session)
+    kinds = [_millis(part.timestamp) for _, _, part in asked]
+    of_latest = [each for each, kind in zip(partitions, kinds, strict=True) if kind == LATEST]
+    latest = await _latest(broker, [each for each in of_latest if isinstance(each, Partition)])
+    answers = []
+    for (_, index, _), partition, kind in zip(asked, partitions, kinds, strict=True):
+        found: Found | KafkaError
+        if isinstance(partition, KafkaError):
+            found = partition
+        elif kind == LATEST:
+            found = latest[partition]
+        else:
+            found = await _find_or_refuse(broker, partition, kind)
+        code, (offset, timestamp, epoch) = (int(found.code), NOTHING) if isinstance(found, KafkaError) else (0, found)
+        answers.append(
+            {
+                "partition_index": index,
+                "error_code": code,
+                "offset": offset,
+                "timestamp": timestamp,
+                "leader_epoch": epoch,
+            }
+        )
+    return _by_topic(request, "name", answers)
 
 
 async def offset_for_leader_epoch(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
     """OffsetForLeaderEpoch 2-4 (KIP-101, KIP-320): the end of the latest epoch not above the one asked for; of one that
     is older than all that are known, itself and where these begin."""
-    topics = await broker.topics.resolve([topic.topic for topic in request.topics], session)
-    answered = []
-    for asked, topic in zip(request.topics, topics, strict=True):
-        partitions = []
-        for part in asked.partitions:
-            answer: dict[str, object] = {"partition": part.partition}
-            try:
-                partition = await _partition(broker, topic, part.partition)
-                check_epoch(partition, field(part, "current_leader_epoch", -1))
-                epoch, end = _end_of_epoch(partition, part.leader_epoch)
-                answer |= {"error_code": 0, "leader_epoch": epoch, "end_offset": end}
-            except KafkaError as error:
-                answer |= {"error_code": int(error.code), "leader_epoch": -1, "end_offset": -1}
-            partitions.append(answer)
-        answered.append({"topic": asked.topic, "partitions": partitions})
-    return {"topics": answered}
+    asked = [(topic.topic, part.partition, part) for topic in request.topics for part in topic.partitions]
+    answers = []
+    for (_, index, part), partition in zip(asked, await _partitions(broker, asked, session), strict=True):
+        if isinstance(partition, KafkaError):
+            code, epoch, end = int(partition.code), -1, -1
+        else:
+            code, (epoch, end) = 0, _end_of_epoch(partition, part.leader_epoch)
+        answers.append({"partition": index, "error_code": code, "leader_epoch": epoch, "end_offset": end})
+    return _by_topic(request, "topic", answers)
+
+
+def _by_topic(request: Any, name: str, answers: Sequence[object]) -> Mapping[str, object]:
+    """The answers for a request's partitions, which are in its order. `name`: the field with a topic's name."""
+    rest = iter(answers)
+    return {
+        "topics": [
+            {name: getattr(topic, name), "partitions": list(islice(rest, len(topic.partitions)))}
+            for topic in request.topics
+        ]
+    }
 
 
 def check_epoch(partition: Partition, asked: int) -> None:
@@ -94,24 +113,19 @@ def check_epoch(partition: Partition, asked: int) -> None:
     raise KafkaError(Code.UNKNOWN_LEADER_EPOCH)
 
 
-async def _load(broker: "Broker", topics: list[Topic | KafkaError], numbers: list[list[int]]) -> None:
-    wanted = [
-        (topic, number)
-        for topic, some in zip(topics, numbers, strict=True)
-        if isinstance(topic, Topic)
-        for number in some
-        if 0 <= number < topic.partition_count and number not in topic.partitions
-    ]
-    if wanted:
-        await broker.partitions.leaders(wanted)
+async def _partitions(broker: "Broker", asked: Asked, session: Connection) -> list[Partition | KafkaError]:
+    """The partitions that are asked for, all brought into memory in one go, or why this node does not answer."""
+    found = await leaders(broker, [(name, number) for name, number, _ in asked], session)
+    return [_checked(partition, part) for partition, (_, _, part) in zip(found, asked, strict=True)]
 
 
-async def _partition(broker: "Broker", topic: Topic | KafkaError, index: int) -> Partition:
-    if isinstance(topic, KafkaError):
-        raise topic
-    if not 0 <= index < topic.partition_count:
-        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
-    return await broker.partitions.leader(topic, index)
+def _checked(partition: Partition | KafkaError, part: Any) -> Partition | KafkaError:
+    try:
+        if isinstance(partition, Partition):
+            check_epoch(partition, field(part, "current_leader_epoch", -1))
+    except KafkaError as error:
+        return error
+    return partition
 
 
 def _millis(timestamp: Any) -> int:
@@ -119,17 +133,55 @@ def _millis(timestamp: Any) -> int:
     return timestamp if isinstance(timestamp, int) else int(timestamp.timestamp() * 1000)
 
 
-async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found:
-    match timestamp:
-        case -1:
-            if not partition.container.in_touch and not await back_in_touch(partition.container):
-                raise KafkaError(Code.LEADER_NOT_AVAILABLE, "this node has not heard of its followers for a moment")
+async def _latest(broker: "Broker", partitions: Sequence[Partition]) -> dict[Partition, Found | KafkaError]:
+    """The end of each of these partitions, or why it cannot be told just now.
+
+    Those that are not sure of it are waited for at the same time, each container once: however many stall, the others
+    wait no longer than for one.
+    """
+    found: dict[Partition, Found | KafkaError] = {}
+    unsure: dict[Container, list[Partition]] = {}
+    for partition in dict.fromkeys(partitions):
+        if partition.container.in_touch and partition.seal is None and not partition.left:
+            found[partition] = _end(partition)
+        else:
+            unsure.setdefault(partition.container, []).append(partition)
+
+    async def settle(partition: Partition) -> None:
+        try:
             await settled(broker, partition)
-            return partition.high_watermark, -1, partition.leader_epoch
+            found[partition] = _end(partition) if partition.container.in_touch else OUT_OF_TOUCH
+        except HeadraceError as error:
+            found[partition] = told(error)
+
+    async def wait(container: Container, partitions: Sequence[Partition]) -> None:
+        if await back_in_touch(container):
+            await asyncio.gather(*map(settle, partitions))
+        else:
+            found.update(dict.fromkeys(partitions, OUT_OF_TOUCH))
+
+    await asyncio.gather(*(wait(container, some) for container, some in unsure.items()))
+    return found
+
+
+def _end(partition: Partition) -> Found:
+    return partition.high_watermark, -1, partition.leader_epoch
+
+
+async def _find_or_refuse(broker: "Broker", partition: Partition, timestamp: int) -> Found | KafkaError:
+    try:
+        return await _find(broker, partition, timestamp)
+    except KafkaError as error:
+        return error
+
+
+async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found:
+    """What a ListOffsets with `timestamp` asks for; any kind but the latest offset."""
+    match timestamp:
         case -2 | -4:
             return partition.log_start, -1, partition.epochs()[0][0]
         case -5:
-            return -1, -1, -1
+            return NOTHING
         case _ if timestamp < MAX_TIMESTAMP:
             raise KafkaError(Code.UNSUPPORTED_VERSION, f"ListOffsets with timestamp {timestamp}")
     try:
@@ -148,12 +200,12 @@ async def settled(broker: "Broker", partition: Partition) -> None:
 
     Raises KafkaError, retriable: it goes on elsewhere, or that is not known within some seconds.
     """
-    while partition.seal is not None and not partition.left:
-        try:
-            async with asyncio.timeout(SETTLED_S):
+    try:
+        async with asyncio.timeout(SETTLED_S):
+            while partition.seal is not None and not partition.left:
                 await broker.rolls.roll(partition)
-        except (StorageFull, TimeoutError) as error:
-            raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is being rolled: {error}") from error
+    except (StorageFull, TimeoutError) as error:
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is being rolled: {error}") from error
     if partition.left:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
 
@@ -178,12 +230,12 @@ async def _at_or_after(broker: "Broker", partition: Partition, timestamp: int) -
             found = await _scan(broker, partition, row, first=first, end=end, timestamp=timestamp)
         if found is not None:
             return found[0], found[1], partition.leader_epoch
-    return -1, -1, -1
+    return NOTHING
 
 
 async def _newest(broker: "Broker", partition: Partition) -> Found:
     """The record with the largest time (KIP-734)."""
-    newest: Found = (-1, -1, -1)
+    newest = NOTHING
     for row, _first, end in _live(partition):
         batch = await _batch_by_time(broker, partition, row, timestamp=-1, limit=end)
         if batch is not None:

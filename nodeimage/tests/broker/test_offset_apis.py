@@ -1,5 +1,6 @@
 """ListOffsets and OffsetForLeaderEpoch at the edges of what a node knows."""
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from headrace.broker import offset_apis
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
+from headrace.broker.roll_frames import Seal
 from headrace.broker.topics import Topic
 from headrace.wire.api_keys import ApiKey
 
@@ -78,6 +80,33 @@ async def test_what_is_no_epoch_or_one_to_come_has_no_end(broker: Broker, append
     await append("t", b"a")
     assert await end_of(ask, "t", -1) == (0, -1, -1)
     assert await end_of(ask, "t", partition.leader_epoch + 1) == (0, -1, -1)
+
+
+async def test_partitions_that_are_being_rolled_are_waited_for_at_the_same_time(
+    broker: Broker, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {"name": "t", "num_partitions": 3, "replication_factor": -1, "assignments": [], "configs": []}
+    await ask(ApiKey.CREATE_TOPICS, 5, {"topics": [made], "timeout_ms": 5000, "validate_only": False})
+    (topic,) = await broker.topics.resolve(["t"])
+    assert isinstance(topic, Topic)
+    sealed = [await broker.partitions.leader(topic, index) for index in (0, 2)]
+    for each in sealed:
+        each.seal = Seal(topic.topic_id, each.index, 0, 0, [], [])
+    both = asyncio.Barrier(2)
+
+    async def roll(partition: Partition) -> None:
+        await both.wait()
+        partition.seal = None
+
+    monkeypatch.setattr(broker.rolls, "roll", roll)
+    parts = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in range(3)]
+    fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": parts}]}
+    answer = (await ask(ApiKey.LIST_OFFSETS, 7, fields)).topics[0].partitions
+    assert [(part.partition_index, part.error_code, part.offset) for part in answer] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, 0, 0),
+    ]
 
 
 @pytest.mark.parametrize(("timestamp", "looks"), [(-3, "find_max_time"), (1, "find_by_time")])

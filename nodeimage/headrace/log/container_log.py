@@ -258,14 +258,15 @@ class ContainerLog(Appender):
                 self._layouts.forget(chunk)
 
     def drop_chunk(self, chunk: Chunk) -> None:
-        """[blocking] Removes a closed chunk with all that it holds."""
+        """[blocking] Removes a closed chunk with all that it holds. Raises OSError, and `StorageFull` where there is no
+        room for its mark: try again later."""
         with self._maintenance:
             if not chunk.body.closed:
                 raise ValueError(f"{chunk}: only closed chunks can be dropped")
             if chunk in self._chunks and chunk.end is not None:
-                self._chunks.remove(chunk)
-                self._layouts.forget(chunk)
                 drop_files(self.folder, chunk.start, chunk.end)
+                self._chunks.remove(chunk)  # afterwards: what fails is tried again
+                self._layouts.forget(chunk)
 
     def trim(self, until: Position) -> None:
         """[blocking] Drops the closed chunks that lie wholly below `until`."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from headrace.log.files import OpenFile, sync_folder
+from headrace.log.files import OpenFile, full_disk_as_storage_full, sync_folder
 
 _NAME: Final = re.compile(r"(\d{20})(?:-(\d{20}))?\.(chunk|index|dead|dropped)")
 BEGIN: Final = "begin"
@@ -110,8 +110,10 @@ def remove_chunk_files(folder: Path, start: int) -> None:
 
 
 def drop_files(folder: Path, start: int, end: int) -> None:
-    """Removes a closed chunk for good. Whoever reads it goes on reading."""
-    OpenFile.open(drop_mark_path(folder, start, end), os.O_WRONLY | os.O_CREAT)
+    """Removes a closed chunk for good. Whoever reads it goes on reading. Where it fails, it may be done again."""
+    mark = drop_mark_path(folder, start, end)
+    with full_disk_as_storage_full(mark):
+        OpenFile.open(mark, os.O_WRONLY | os.O_CREAT)
     sync_folder(folder)
     remove_chunk_files(folder, start)
     sync_folder(folder)

@@ -455,6 +455,30 @@ def test_trim_drops_whole_closed_chunks_only(writing: Writing) -> None:
     assert writing.log.start == chunks[3].start
 
 
+def test_a_chunk_whose_drop_has_failed_is_there_and_can_be_dropped_again(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing.fill_chunks(2)
+    writing.close_chunks()
+    chunk = writing.log.closed_chunks()[0]
+    opened = os.open
+
+    def full(path: Any, flags: int, mode: int = 0o777) -> int:
+        if Path(path).suffix == ".dropped":
+            raise OSError(errno.ENOSPC, "full")
+        return opened(path, flags, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        with pytest.raises(StorageFull):
+            writing.log.drop_chunk(chunk)
+    assert chunk in writing.log.closed_chunks()
+    writing.check()
+    writing.log.drop_chunk(chunk)
+    assert chunk not in writing.log.chunks()
+    assert not chunk.path.exists()
+
+
 def test_a_reader_of_a_dropped_or_regrouped_chunk_reads_on(writing: Writing) -> None:
     writing.fill_chunks(1)
     writing.close_chunks()

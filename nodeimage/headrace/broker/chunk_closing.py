@@ -1,26 +1,22 @@
 """Closing chunks: full ones, and early the open one where enough of it is dead, so that it can be given back.
 
 Every replica closes its own, and only below what is committed there: a cut never meets a closed chunk in normal life.
+A chunk that cannot be closed keeps no other waiting.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
 from headrace.broker.giving_back import GivingBack
 from headrace.broker.retention import Share
-from headrace.broker.upkeep import Held, Upkeep
+from headrace.broker.upkeep import FAILURES, Held, Upkeep
 from headrace.catalog.rows import Owner, StreamRetention
-from headrace.errors import StorageFull
 from headrace.ids import ContainerId, PartitionletId, Position, StreamNumber, stream_of
 from headrace.log.container_log import Chunk, ContainerLog
 from headrace.log.reading import NEVER
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-
-log = structlog.get_logger()
 
 EARLY_EVERY_S = 20.0
 """How often the open chunk is looked at for dead bytes, where it has grown or something of it may have died."""
@@ -65,12 +61,14 @@ class ChunkClosing:
         """Close the chunks that are full."""
         for held in self._upkeep.held():
             for chunk in held.log.chunks_to_close(held.committed):
+                key = (held.id, chunk.start)
                 try:
                     await self._upkeep.blocking(lambda held=held, chunk=chunk: held.log.close_chunk(chunk))  # type: ignore[misc]
-                except StorageFull as full:
-                    log.warning("a chunk stays open", container=held.id, reason=str(full))
-                    break
-                self._giving_back.look_at((held.id, chunk.start))
+                except FAILURES as error:
+                    self._upkeep.failed(key, error)
+                else:
+                    self._upkeep.done(key)
+                    self._giving_back.look_at(key)
 
     async def close_early(self) -> None:
         """Close open chunks of which enough is dead."""
@@ -79,16 +77,19 @@ class ChunkClosing:
         self._early_due = self._broker.loop.time() + EARLY_EVERY_S
         here = self._upkeep.data()
         for held in here:
-            await self._close_early_one(held)
+            chunks = held.log.chunks()
+            if chunks and chunks[-1].end is None:
+                try:
+                    await self._close_early_one(held, chunks[-1])
+                except FAILURES as error:
+                    self._upkeep.failed((held.id, chunks[-1].start), error)
+                else:
+                    self._upkeep.done((held.id, chunks[-1].start))
         gone = self._looked.keys() - {held.id for held in here}
         for each in gone:
             self._looked.pop(each, None)
 
-    async def _close_early_one(self, held: Held) -> None:
-        chunks = held.log.chunks()
-        if not chunks or chunks[-1].body.closed or chunks[-1].end is not None:
-            return
-        chunk = chunks[-1]
+    async def _close_early_one(self, held: Held, chunk: Chunk) -> None:
         closing = held.led is not None and held.led.closing
         if held.log.end - chunk.start < (1 if closing else WORTH_CLOSING):
             return

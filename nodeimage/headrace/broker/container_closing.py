@@ -14,7 +14,7 @@ import structlog
 
 from headrace.broker.chunk_closing import close_open
 from headrace.broker.topics import Topic
-from headrace.broker.upkeep import Held, Upkeep
+from headrace.broker.upkeep import FAILURES, Held, Upkeep
 from headrace.catalog.commands import RetireContainer
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow
@@ -100,7 +100,10 @@ class ContainerClosing:
             if container is not None and container.closing and container.serves:
                 self._closed_at.setdefault(container.id, self._broker.loop.time())
                 if len(container.log.chunks()) <= 1:
-                    await self._delete_if_empty(held, container)
+                    try:
+                        await self._delete_if_empty(held, container)
+                    except FAILURES as error:
+                        self._upkeep.failed((container.id, container.log.start), error)
 
     async def _delete_if_empty(self, held: Held, container: Container) -> None:
         rows = await self._broker.catalog.query(lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE))

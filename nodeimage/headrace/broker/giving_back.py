@@ -7,7 +7,6 @@ producers, the leader appends anew before; a follower keeps the chunk until that
 """
 
 import asyncio
-import sqlite3
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +17,8 @@ from headrace.broker.partitions import read_tail
 from headrace.broker.producer_states import is_carried_on, is_sealed_in
 from headrace.broker.retention import gone
 from headrace.broker.roll_frames import carried
-from headrace.broker.upkeep import ChunkKey, Held, Upkeep
+from headrace.broker.upkeep import FAILURES, ChunkKey, Held, Upkeep
 from headrace.catalog.rows import Owner
-from headrace.errors import HeadraceError
 from headrace.ids import PartitionletId, StreamNumber
 from headrace.log.container_log import Chunk
 from headrace.log.frames import FrameType
@@ -34,9 +32,6 @@ WORTH_PUNCHING: Final = 1024 * 1024
 """Dead bytes for which a closed chunk's share of a partition is given back in part."""
 AGAIN_S: Final = 30.0
 """How long a chunk is left alone that has to wait for its container's leader."""
-
-FAILURES = (HeadraceError, OSError, sqlite3.Error)
-"""What a step may end with; it is tried again in the next round."""
 
 
 class GivingBack:
@@ -92,9 +87,9 @@ class GivingBack:
                         await self._give_back_of(held, chunk)
                     except FAILURES as error:
                         self._unseen.add(key)
-                        self._upkeep.damaged(key, error)
+                        self._upkeep.failed(key, error)
                     else:
-                        self._upkeep.sound(key)
+                        self._upkeep.done(key)
         except BaseException:
             self._anywhere |= anywhere
             self._dead_in |= dead_in

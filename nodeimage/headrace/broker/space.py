@@ -21,9 +21,9 @@ import structlog
 from headrace.broker.chunk_closing import ChunkClosing
 from headrace.broker.container_closing import ContainerClosing, ContainerStep
 from headrace.broker.expiry import Expiry
-from headrace.broker.giving_back import FAILURES, GivingBack
+from headrace.broker.giving_back import GivingBack
 from headrace.broker.regrouping import Regrouping
-from headrace.broker.upkeep import ChunkKey, Upkeep
+from headrace.broker.upkeep import FAILURES, ChunkKey, Upkeep
 from headrace.catalog.commands import SetLogStart
 from headrace.container.container import Container
 from headrace.container.local_replica import LocalReplica

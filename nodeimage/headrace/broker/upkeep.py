@@ -5,6 +5,7 @@ thread, but what is marked [blocking].
 """
 
 import os
+import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -47,6 +48,10 @@ class Blocking(Protocol):
     def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
 
+FAILURES = (HeadraceError, OSError, sqlite3.Error)
+"""What a step may end with; it is tried again in the next round."""
+
+
 class _Note(NamedTuple):
     """A closed chunk as it was last read: by stream, the smallest of its partitionlets' largest timestamps."""
 
@@ -60,7 +65,8 @@ class Upkeep:
     def __init__(self, broker: "Broker", *, blocking: Blocking) -> None:
         self._broker = broker
         self._notes: dict[ChunkKey, _Note] = {}
-        self._unreadable: set[ChunkKey] = set()
+        self._failing: dict[ChunkKey, str] = {}
+        """Chunks of which nothing can be given back, and why."""
         self.blocking = blocking
         self.catalog_id = ContainerId(0)
 
@@ -96,7 +102,7 @@ class Upkeep:
             try:
                 note, _ = await self._read(key, held, chunk)
             except HeadraceError as error:
-                self.damaged(key, error)
+                self.failed(key, error)
                 return None
         return note.oldest
 
@@ -131,28 +137,28 @@ class Upkeep:
 
         return await self._broker.catalog.query(fates)
 
-    def damaged(self, key: ChunkKey, error: Exception) -> None:
-        """A chunk cannot be read; said once."""
-        if key not in self._unreadable:
-            self._unreadable.add(key)
+    def failed(self, key: ChunkKey, error: Exception) -> None:
+        """A chunk cannot be closed, read or given back; said once, for as long as it is for the same reason."""
+        if self._failing.get(key) != str(error):
+            self._failing[key] = str(error)
             log.error("nothing is given back of a chunk", container=key[0], chunk=key[1], error=str(error))
             if isinstance(error, CorruptLog):
                 self._broker.scrub.suspect(key[0])
 
-    def sound(self, key: ChunkKey) -> None:
-        """A chunk could be read."""
-        self._unreadable.discard(key)
+    def done(self, key: ChunkKey) -> None:
+        """That could be done with a chunk."""
+        self._failing.pop(key, None)
 
     def forget(self, key: ChunkKey) -> None:
         """This chunk is gone."""
         self._notes.pop(key, None)
-        self._unreadable.discard(key)
+        self._failing.pop(key, None)
 
     def keep(self, chunks: Mapping[ChunkKey, Body]) -> None:
         """All others are gone."""
         for key in [key for key, note in self._notes.items() if chunks.get(key) is not note.body]:
             del self._notes[key]
-        self._unreadable = {key for key in self._unreadable if key in chunks}
+        self._failing = {key: reason for key, reason in self._failing.items() if key in chunks}
 
 
 def _oldest_of(shares: Iterable[Share]) -> dict[StreamNumber, int]:

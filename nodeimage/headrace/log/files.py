@@ -277,10 +277,14 @@ def zero_range(fd: int, start: int, end: int) -> None:
 
 
 def punch_hole(fd: int, start: int, end: int) -> bool:
-    """Gives the blocks wholly within `start` to `end` back to the filesystem. False: it has no holes."""
+    """Gives the blocks wholly within `start` to `end` back to the filesystem. False: it has no holes.
+
+    Raises `StorageFull`: a file in more pieces takes room itself.
+    """
     if _fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) == 0:
         return True
     code = ctypes.get_errno()
     if code in (errno.EOPNOTSUPP, errno.ENOSYS):
         return False
-    raise OSError(code, os.strerror(code))
+    with full_disk_as_storage_full(Path(os.readlink(f"/proc/self/fd/{fd}"))):
+        raise OSError(code, os.strerror(code))

@@ -1,5 +1,6 @@
 """Writing and syncing in one call, and what stands in for it."""
 
+import ctypes
 import errno
 import os
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import CorruptLog, StorageFull
+from headrace.log import files
 from headrace.log.files import OpenFile, read_exactly, read_head, rewrite_file, write_and_sync
 
 PIECES = [b"a" * 5000, bytearray(b"b" * 7000), memoryview(b"c" * 6000)]
@@ -179,3 +181,15 @@ def test_a_read_that_fails_for_another_reason_is_not_damage(file: OpenFile, monk
     monkeypatch.setattr(os, "pread", stale)
     with pytest.raises(OSError, match="Stale"):
         read_exactly(file.fd, 0, 10)
+
+
+def test_a_hole_for_which_the_disk_has_no_room_is_no_failure_of_it(
+    file: OpenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        ctypes.set_errno(errno.ENOSPC)
+        return -1
+
+    monkeypatch.setattr(files, "_fallocate", full)
+    with pytest.raises(StorageFull):
+        files.punch_hole(file.fd, 0, 4096)

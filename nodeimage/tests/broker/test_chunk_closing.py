@@ -1,0 +1,126 @@
+"""A chunk that cannot be looked after keeps no other waiting; what is done with them is tested with whole nodes
+(tests/storage)."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.broker.chunk_closing import ChunkClosing
+from headrace.broker.container_closing import ContainerClosing
+from headrace.broker.giving_back import GivingBack
+from headrace.broker.upkeep import Upkeep
+from headrace.errors import CorruptLog, StorageFull
+
+T = TypeVar("T")
+
+DAMAGE = CorruptLog("no gap frame where the index knows nothing")
+FAILURES = [DAMAGE, StorageFull("no room on the disk"), OSError(errno.EIO, "input/output error")]
+
+
+class OneChunk:
+    """A log of one chunk: full, or open and as long as is worth a look at what of it is dead."""
+
+    def __init__(self, *, full: bool, failure: Exception | None = None) -> None:
+        self.start, self.end = 0, 10 << 20
+        self.failure = failure
+        self.tries = 0
+        self.chunk = SimpleNamespace(start=0, end=self.end if full else None, body=SimpleNamespace(closed=False))
+
+    def chunks(self) -> list[Any]:
+        return [self.chunk]
+
+    def chunks_to_close(self, _committed: int) -> list[Any]:
+        return [] if self.chunk.end is None or self.chunk.body.closed else [self.chunk]
+
+    def close_chunk(self, chunk: Any) -> None:
+        self.look()
+        chunk.body.closed = True
+
+    def look(self) -> None:
+        self.tries += 1
+        if self.failure is not None:
+            raise self.failure
+
+
+class Node:
+    """One that leads these logs' containers. `suspected`: those that the scrub was told of."""
+
+    def __init__(self, *logs: OneChunk, closing: bool = False) -> None:
+        self.suspected: list[int] = []
+        containers = {
+            serial: SimpleNamespace(
+                id=serial, log=log, committed=log.end, kick=lambda: None, closing=closing, serves=True
+            )
+            for serial, log in enumerate(logs, start=1)
+        }
+        self.broker: Any = SimpleNamespace(
+            loop=asyncio.get_running_loop(),
+            containers=containers,
+            cluster=SimpleNamespace(replicas=SimpleNamespace(followed=list)),
+            scrub=SimpleNamespace(suspect=self.suspected.append),
+        )
+        self.upkeep = Upkeep(self.broker, blocking=self._blocking)
+        self.closing = ChunkClosing(self.broker, self.upkeep, GivingBack(self.broker, self.upkeep))
+
+    async def _blocking(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=repr)
+async def test_a_full_chunk_that_cannot_be_closed_keeps_no_other_open(failure: Exception) -> None:
+    bad, good = OneChunk(full=True, failure=failure), OneChunk(full=True)
+    node = Node(bad, good)
+    with capture_logs() as logged:
+        for _ in range(3):
+            await node.closing.close_full()
+    assert good.chunk.body.closed
+    assert bad.tries == 3, "it is tried again"
+    assert [each["container"] for each in logged] == [1], "and told once"
+    assert node.suspected == ([1] if failure is DAMAGE else [])
+
+
+async def test_damage_is_told_also_of_a_chunk_that_had_no_room_before() -> None:
+    bad = OneChunk(full=True, failure=StorageFull("no room on the disk"))
+    node = Node(bad)
+    await node.closing.close_full()
+    bad.failure = DAMAGE
+    await node.closing.close_full()
+    assert node.suspected == [1]
+
+
+async def test_an_open_chunk_that_cannot_be_read_keeps_no_other_from_being_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad, good = OneChunk(full=False, failure=DAMAGE), OneChunk(full=False, failure=DAMAGE)
+    node = Node(bad, good)
+    monkeypatch.setattr("headrace.broker.chunk_closing.EARLY_EVERY_S", 0.0)
+
+    async def shares(held: Any, _chunk: object) -> None:
+        held.log.look()
+
+    monkeypatch.setattr(node.upkeep, "shares", shares)
+    for _ in range(3):
+        await node.closing.close_early()
+    assert (bad.tries, good.tries) == (3, 3)
+    assert node.suspected == [1, 2]
+
+
+async def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad, good = OneChunk(full=True, failure=DAMAGE), OneChunk(full=True)
+    node = Node(bad, good, closing=True)
+    closing = ContainerClosing(node.broker, node.upkeep, wake=lambda: None)
+
+    async def delete(held: Any, _container: object) -> None:
+        held.log.look()
+
+    monkeypatch.setattr(closing, "_delete_if_empty", delete)
+    await closing.delete_empty()
+    assert good.tries == 1
+    assert node.suspected == [1]

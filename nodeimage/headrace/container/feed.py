@@ -14,6 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -23,7 +24,7 @@ from headrace.container.history import History, match_point
 from headrace.container.replica import Member
 from headrace.errors import Code, CorruptLog, HeadraceError
 from headrace.ids import Epoch, NodeId, Position
-from headrace.log.container_log import WriteJob
+from headrace.log.container_log import Layouts, WriteJob
 from headrace.peer.framing import Buffer
 from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Message, Refused, SnapshotPiece
 
@@ -184,6 +185,7 @@ class FollowerFeed:
     async def _catch_up(self) -> None:
         container_log = self._container.log
         loop = asyncio.get_running_loop()
+        layouts = Layouts()
         try:
             while not self._closed:
                 self._moved.clear()
@@ -203,10 +205,8 @@ class FollowerFeed:
                     await self._moved.wait()
                     continue
                 position = Position(self._sent)
-                frames = await loop.run_in_executor(
-                    self._executor, lambda at, end: container_log.read_frames(at, until=end, max_bytes=PIECE_BYTES),
-                    position, until,
-                )  # fmt: skip
+                read = partial(container_log.read_frames, position, until=until, max_bytes=PIECE_BYTES, layouts=layouts)
+                frames = await loop.run_in_executor(self._executor, read)
                 if self._closed:
                     return
                 if self._container.commands_at_once and position < container_log.start:

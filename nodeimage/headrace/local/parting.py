@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.container.history import History, match_point
 from headrace.ids import Position
-from headrace.log.container_log import ContainerLog
+from headrace.log.container_log import ContainerLog, Layouts
 from headrace.log.frames import HEADER, FrameType
 from headrace.log.raw import RawFrames
 
@@ -26,9 +26,10 @@ def parts(log: ContainerLog, history: History, ahead: ContainerLog, history_ahea
     point = match_point(history, log.end, history_ahead, ahead.end)
     starts = [start for _, start in (*history, *history_ahead) if start < point]
     at = Position(max([log.start, ahead.start, *starts]))
+    my_layouts, their_layouts = Layouts(), Layouts()
     while at < point:
-        mine = log.read_frames(at, until=log.end, max_bytes=_AT_ONCE_BYTES)
-        theirs = ahead.read_frames(at, until=ahead.end, max_bytes=_AT_ONCE_BYTES)
+        mine = log.read_frames(at, until=log.end, max_bytes=_AT_ONCE_BYTES, layouts=my_layouts)
+        theirs = ahead.read_frames(at, until=ahead.end, max_bytes=_AT_ONCE_BYTES, layouts=their_layouts)
         end = Position(min(mine.end, theirs.end, point))
         if _differ(_frames(mine, end), _frames(theirs, end)):
             return True

@@ -53,7 +53,7 @@ TRAILER_BYTES: Final = _TRAILER.size
 assert TRAILER_BYTES == 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Body:
     """A chunk's file and index as of one moment. `frames_end` is a place; of an open chunk it is not kept here."""
 

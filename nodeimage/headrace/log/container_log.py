@@ -41,6 +41,7 @@ from headrace.log.writing import WriteJob
 __all__ = [
     "Chunk",
     "ContainerLog",
+    "Layouts",
     "LogOptions",
     "PartitionletState",
     "ProducerEntry",
@@ -61,13 +62,12 @@ class TailState(NamedTuple):
 class ContainerLog(Appender):
     """One container's log. `end` counts frames that are not written yet; `synced` is what is durable."""
 
-    __slots__ = ("_layouts", "_maintenance", "scanned_bytes")
+    __slots__ = ("_maintenance", "scanned_bytes")
 
     def __init__(self, folder: Path, options: LogOptions, *, chunks: list[Chunk], end: int, scanned_bytes: int) -> None:
         """Use `open`."""
         super().__init__(folder, options, chunks=chunks, end=end)
         self.scanned_bytes = scanned_bytes
-        self._layouts = Layouts()
         self._maintenance = threading.Lock()
 
     @classmethod
@@ -156,9 +156,12 @@ class ContainerLog(Appender):
             list(self._chunks), partitionlet, offset, limit=limit, max_bytes=max_bytes, written=self._written
         )
 
-    def read_frames(self, position: Position, *, until: Position, max_bytes: int) -> RawFrames:
+    def read_frames(
+        self, position: Position, *, until: Position, max_bytes: int, layouts: Layouts | None = None
+    ) -> RawFrames:
         """[blocking] Raw frames from `position` on, for `append_frames` of another replica: those that end at or below
-        `until` and are written, covering about `max_bytes` of the log, at least one.
+        `until` and are written, covering about `max_bytes` of the log, at least one. `layouts`: what one that
+        reads on and on keeps for the next call.
 
         What was given back comes as gap frames, of which the result holds the header alone: it is `RawFrames.end`, not
         the sum of lengths, that says where to go on. Every checksum has been checked. Raises `CorruptLog`, also where
@@ -169,7 +172,7 @@ class ContainerLog(Appender):
             position,
             until=min(until, self._written),
             max_bytes=max_bytes,
-            layouts=self._layouts,
+            layouts=layouts or Layouts(),
         )
 
     def load(self, partitionlet: int, *, since: Position = Position(0)) -> PartitionletState:  # noqa: B008
@@ -255,7 +258,6 @@ class ContainerLog(Appender):
             else:
                 regroup.take_up(chunk.path, chunk.body.file)
                 chunk.body = load_body(chunk.path)
-                self._layouts.forget(chunk)
 
     def drop_chunk(self, chunk: Chunk) -> None:
         """[blocking] Removes a closed chunk with all that it holds. Raises OSError, and `StorageFull` where there is no
@@ -266,7 +268,6 @@ class ContainerLog(Appender):
             if chunk in self._chunks and chunk.end is not None:
                 drop_files(self.folder, chunk.start, chunk.end)
                 self._chunks.remove(chunk)  # afterwards: what fails is tried again
-                self._layouts.forget(chunk)
 
     def trim(self, until: Position) -> None:
         """[blocking] Drops the closed chunks that lie wholly below `until`."""

@@ -11,9 +11,10 @@ given back as well.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+from weakref import ref
 
 from headrace.errors import CorruptLog
 from headrace.ids import Position
@@ -27,7 +28,8 @@ _NEAR_BYTES: Final = 16 << 10
 """Frames this near to each other in a regrouped chunk are fetched with one read, what lies between with them."""
 _READ_BYTES: Final = 4 << 20
 _LOW: Final = 0xFFFFFFFF
-_KEPT_LAYOUTS: Final = 2
+_COLUMN: Final = "I"
+"""Whatever counts bytes of a chunk fits in four."""
 
 
 class RawFrames(list[bytes | memoryview]):
@@ -39,10 +41,10 @@ class RawFrames(list[bytes | memoryview]):
         self.end = Position(position)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Layout:
     """What a chunk holds, by position (counted from the chunk's start): of a regrouped chunk frame by frame, else by
-    stretches of frames that follow each other."""
+    stretches of frames that follow each other. Of a chunk of small frames it is large: 12 bytes a frame."""
 
     positions: "array[int]"
     places: "array[int]"
@@ -50,27 +52,24 @@ class Layout:
 
 
 class Layouts:
-    """The newest few layouts of closed chunks, since a copy comes back for the same chunk many times."""
+    """Of the chunks that one copy reads: the newest is kept, since it comes back for the same chunk many times."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_body", "_layout")
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Body, Layout]] = {}
+        self._body: Callable[[], Body | None] = lambda: None
+        """Not held: the file of a chunk that was replaced or dropped closes."""
+        self._layout: Layout | None = None
 
     def of(self, chunk: Chunk, body: Body) -> Layout:
         """The layout of `chunk` as `body` has it. Raises `CorruptLog`."""
-        kept = self._kept.get(chunk.start)
-        if kept is not None and kept[0] is body:
-            return kept[1]
+        if self._layout is not None and self._body() is body:
+            return self._layout
+        self._layout = None
         layout = _frames_layout(chunk, body) if body.regrouped else _stretches_layout(body)
         if body.closed:
-            newest = {**self._kept, chunk.start: (body, layout)}
-            self._kept = dict(list(newest.items())[-_KEPT_LAYOUTS:])  # swapped whole: other threads look in too
+            self._body, self._layout = ref(body), layout
         return layout
-
-    def forget(self, chunk: Chunk) -> None:
-        """Lets go of a chunk's file, which was replaced or dropped."""
-        self._kept = {start: kept for start, kept in self._kept.items() if start != chunk.start}
 
 
 def read_frames(chunks: Sequence[Chunk], position: int, *, until: int, max_bytes: int, layouts: Layouts) -> RawFrames:
@@ -215,8 +214,8 @@ def _check(chunk: Chunk, frame: memoryview, *, position: int, length: int) -> No
 
 
 def _stretches_layout(body: Body) -> Layout:
-    starts: array[int] = array("q")
-    lengths: array[int] = array("q")
+    starts: array[int] = array(_COLUMN)
+    lengths: array[int] = array(_COLUMN)
     for start, end in stretches(body, live=True):
         starts.append(start)
         lengths.append(end - start)
@@ -247,7 +246,7 @@ def _frames_layout(chunk: Chunk, body: Body) -> Layout:
             place += length
     rows.sort()
     return Layout(
-        array("q", [row >> 64 for row in rows]),
-        array("q", [row >> 32 & _LOW for row in rows]),
-        array("q", [row & _LOW for row in rows]),
+        array(_COLUMN, (row >> 64 for row in rows)),
+        array(_COLUMN, (row >> 32 & _LOW for row in rows)),
+        array(_COLUMN, (row & _LOW for row in rows)),
     )

@@ -225,12 +225,12 @@ async def test_who_is_fed_while_the_log_is_trimmed_begins_anew(
     trimmed: list[Position] = []
     read_frames = ContainerLog.read_frames
 
-    def trim_and_read(log: ContainerLog, position: Position, *, until: Position, max_bytes: int) -> RawFrames:
+    def trim_and_read(log: ContainerLog, position: Position, **how: Any) -> RawFrames:
         if log is leads and not trimmed:
             log.trim(snapshot)  # as the next snapshot does
             trimmed.append(log.start)
             assert position < log.start
-        return read_frames(log, position, until=until, max_bytes=max_bytes)
+        return read_frames(log, position, **how)
 
     monkeypatch.setattr(ContainerLog, "read_frames", trim_and_read)
     await nodes.start(2)

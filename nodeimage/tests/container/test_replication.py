@@ -3,22 +3,26 @@
 import asyncio
 import shutil
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec import structs
 from several import OneNode, Several, until
 
-from headrace.container import cycle, replica_folder
+from headrace.container import cycle, feed, replica_folder
 from headrace.container.container import Container
 from headrace.container.replica import Member
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, Position
+from headrace.log import raw
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.log.regroup import rewrite
 from headrace.store import records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CATALOG_ID, ContainerRecord
@@ -323,6 +327,35 @@ async def test_a_replica_that_is_added_gets_all(three: Several) -> None:
     await three.change(container_id, lambda record: structs.replace(record, replicas=(*record.replicas, third)))
     await until(lambda: len(container.primary.in_sync) == 3 or None)
     assert three.payloads(2, container_id) == expected
+
+
+async def test_regrouped_chunks_are_laid_out_once_for_who_is_fed_from_them_and_forgotten_then(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With small frames a layout is large, and a node may feed a rebuilt peer from many containers."""
+    monkeypatch.setattr(feed, "KEPT_BYTES", 0)  # it is fed from the disk
+    monkeypatch.setattr(feed, "PIECE_BYTES", 100_000)
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await three.nodes[2].stop()
+    while not (full := container.log.chunks_to_close()):
+        await container.append_command(bytes(50_000))
+    container.log.close_chunk(full[0])
+    rewrite(full[0].path)
+    container.log.reopen_chunk(full[0])
+    built: list[weakref.ref[raw.Layout]] = []
+
+    def counted(*chunk: Any) -> raw.Layout:
+        layout = lay_out(*chunk)
+        built.append(weakref.ref(layout))
+        return layout
+
+    lay_out = raw._frames_layout
+    monkeypatch.setattr(raw, "_frames_layout", counted)
+    await three.nodes[2].start()
+    await three.same(container_id, [0, 1, 2], end=container.end)
+    assert len(built) == 1
+    await until(lambda: built[0]() is None or None)
 
 
 async def test_a_node_that_reads_along_becomes_a_replica(three: Several) -> None:

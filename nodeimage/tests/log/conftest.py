@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import settings
 
 from headrace.errors import StorageFull
-from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log.container_log import ContainerLog, Layouts, LogOptions
 
 settings.register_profile("log", deadline=None, max_examples=60)  # a busy machine is no reason to fail
 settings.load_profile("log")
@@ -155,8 +155,9 @@ def append_raw(log: ContainerLog, frames: Iterable[bytes | memoryview]) -> None:
 def copy_log(source: ContainerLog, target: ContainerLog, *, max_bytes: int = 3000, until: int | None = None) -> None:
     """Brings `target` up to what `source` has written, or to `until`."""
     stop = source.synced if until is None else until
+    layouts = Layouts()
     while target.end < stop:
-        frames = source.read_frames(target.end, until=stop, max_bytes=max_bytes)
+        frames = source.read_frames(target.end, until=stop, max_bytes=max_bytes, layouts=layouts)
         assert target.end < frames.end <= stop
         append_raw(target, frames)
         assert target.end == frames.end

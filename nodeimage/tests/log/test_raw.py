@@ -4,13 +4,16 @@ import os
 import threading
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
 from headrace.errors import CorruptLog
-from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.log import raw
+from headrace.log.container_log import ContainerLog, Layouts, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
+from headrace.log.regroup import rewrite
 
 Writing = Any  # the class stands in conftest.py
 FOREVER = 1 << 60
@@ -141,6 +144,47 @@ def test_a_copy_starts_at_its_begin_and_remembers_it(
     target = ContainerLog.open(tmp_path / "copy", options, begin=7)
     assert (target.start, target.end) == (begin, writing.log.end)
     assert not list((tmp_path / "copy").glob("*.begin"))
+
+
+def test_a_copy_lays_each_regrouped_chunk_out_once_and_keeps_only_the_newest(
+    writing: Writing, tmp_path: Path, copy_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With small frames a layout is large, and a node feeds many containers."""
+    writing.fill_chunks(3, partitionlets=20)
+    writing.close_chunks()
+    for chunk in writing.log.closed_chunks():
+        rewrite(chunk.path)
+        writing.log.reopen_chunk(chunk)
+    built: list[ref[raw.Layout]] = []
+    most = 0
+
+    def counted(*chunk: Any) -> raw.Layout:
+        nonlocal most
+        layout = lay_out(*chunk)
+        most = max(most, sum(each() is not None for each in built))
+        built.append(ref(layout))
+        return layout
+
+    lay_out = raw._frames_layout
+    monkeypatch.setattr(raw, "_frames_layout", counted)
+    copy_log(writing.log, ContainerLog.open(tmp_path / "copy", writing.options))
+    assert len(built) == 3
+    assert most == 0, "the one before has gone"
+    assert built[-1]() is None, "and the last one with its copy"
+
+
+def test_the_file_of_a_chunk_that_was_dropped_goes_though_a_copy_is_under_way(writing: Writing) -> None:
+    writing.fill_chunks(1, partitionlets=20)
+    writing.close_chunks()
+    (chunk,) = writing.log.closed_chunks()
+    rewrite(chunk.path)
+    writing.log.reopen_chunk(chunk)
+    layouts = Layouts()
+    writing.log.read_frames(0, until=FOREVER, max_bytes=1, layouts=layouts)
+    body = ref(chunk.body)
+    writing.log.drop_chunk(chunk)
+    del chunk
+    assert body() is None
 
 
 def test_frames_are_read_in_threads_while_the_log_grows(writing: Writing, tmp_path: Path, copy_log: Any) -> None:

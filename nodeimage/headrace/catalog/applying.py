@@ -37,6 +37,9 @@ _READ_RETRIES: Final = 10
 """Of the log: it is closed for a moment while it is cut or begins anew."""
 _DAMAGED_RETRY_S = 5.0
 """At most between two tries of a log that is damaged: it is fetched anew as soon as others have what it holds."""
+_TRIMMED_S: Final = 60.0
+"""Of a log that begins behind what the tables have, as they were lost: it is fetched anew, too, and a snapshot with it.
+Where that has not come by then, nobody has one."""
 
 
 class AppliedCommand(NamedTuple):
@@ -80,6 +83,7 @@ class Applier:
         self._wake.set()
         self._closing = threading.Event()
         self._read_failures = 0
+        self._unread_since = 0.0
         self._until = Position(0)
         """While something is being applied: up to where. The log may be cut below that meanwhile."""
         self._waiting: list[tuple[Position, asyncio.Future[None]]] = []
@@ -131,6 +135,7 @@ class Applier:
             await self._in_thread(lambda: snapshots.install(self._folder, self._connection, snapshot, position))
             log.info("catalog_replaced", folder=str(self._folder), position=position)
             self._outcomes.applied = position
+            self._read_failures = 0
             self._replaced(position)
             self._outcomes.jump(position)
             self._reached()
@@ -209,6 +214,7 @@ class Applier:
             if read is None:
                 return False
             batch, last = read
+        self._read_failures = 0
         done: list[AppliedCommand] | None = []
         if batch:
             done = await self._loop.run_in_executor(self._thread, self._apply, batch)
@@ -223,18 +229,22 @@ class Applier:
     async def _read(self, after: Position, until: Position) -> tuple[list[Written], bool] | None:
         """Commands from the disk; None if it should be tried again."""
         try:
-            read = await self._in_thread(lambda: next_batch(self._log.commands(after, until)))
+            return await self._in_thread(lambda: next_batch(self._log.commands(after, until)))
         except Exception as error:
+            if not self._read_failures:
+                self._unread_since = self._loop.time()
             self._read_failures += 1
-            is_damage = isinstance(error, CorruptLog) and not isinstance(error, TrimmedLog)
-            if self._read_failures > _READ_RETRIES and not is_damage:
+            is_damage = isinstance(error, CorruptLog)
+            if isinstance(error, TrimmedLog):
+                is_over = self._loop.time() - self._unread_since > _TRIMMED_S
+            else:
+                is_over = self._read_failures > _READ_RETRIES and not is_damage
+            if is_over:
                 raise
             log.warning("catalog_log_unread", after=after, until=until, error=repr(error))
             retry_s = min(_READ_RETRY_S * self._read_failures, _DAMAGED_RETRY_S) if is_damage else _READ_RETRY_S
             self._loop.call_later(retry_s, self._wake.set)
             return None
-        self._read_failures = 0
-        return read
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:

@@ -22,12 +22,15 @@ import structlog
 from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, bring_up, open_tables
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.ids import Position
+from headrace.log.files import is_lost
 
 log = structlog.get_logger(__name__)
 
 KEPT = 2
 _LIVE = "catalog.sqlite"
 _SUSPECT = "catalog.suspect"
+_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR_CORRUPTFS", "SQLITE_IOERR_READ", "SQLITE_IOERR_SHORT_READ")
+"""Errors of SQLite for what a file holds. CORRUPTFS is a sector that the disk cannot read (EIO)."""
 _NAME = re.compile(r"snapshot-(\d{20})\.sqlite")
 
 
@@ -77,7 +80,13 @@ def restore(folder: Path) -> sqlite3.Connection:
     _set_aside(folder)
     for snapshot in reversed(snapshots(folder)):
         fresh = folder / "restored.tmp"
-        shutil.copyfile(snapshot, fresh)
+        try:
+            shutil.copyfile(snapshot, fresh)
+        except OSError as error:
+            if not is_lost(error):
+                raise
+            log.error("catalog_snapshot_damaged", snapshot=snapshot.name, error=str(error))
+            continue
         _sync(fresh)
         if not _is_whole(fresh):
             log.error("catalog_snapshot_damaged", snapshot=snapshot.name)
@@ -200,7 +209,7 @@ def drop_above(folder: Path, end: Position) -> None:
 def is_damage(error: sqlite3.DatabaseError) -> bool:
     """Whether an error means that the file itself is bad, and not that the disk is full or the file is locked."""
     name = getattr(error, "sqlite_errorname", "")
-    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or type(error) is sqlite3.DatabaseError
+    return name.startswith(_DAMAGE) or type(error) is sqlite3.DatabaseError
 
 
 def is_full(error: sqlite3.Error) -> bool:

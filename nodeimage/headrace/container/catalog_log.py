@@ -72,18 +72,19 @@ class CatalogLog:
         return self._tail.read(after, self._replica.committed)
 
     def commands(self, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
-        """[blocking] See CommandLog. A log that cannot be read is told to its replica, which fetches it anew."""
+        """[blocking] See CommandLog. A log that cannot be read is told to its replica, which is fetched anew.
+
+        So is one that begins behind what the tables have, as they were lost: with a log that is empty comes a snapshot.
+        """
         read = self._replica.log
         try:
             yield from commands_in(read, after, until)
-        except TrimmedLog:
-            raise
         except CorruptLog:
             self._loop.call_soon_threadsafe(self._damaged, read)
             raise
 
     def _damaged(self, read: ContainerLog) -> None:
-        if self._replica.log is read:
+        if self._replica.log is read and not self._replica.cycle.is_closed:  # else it is another in a moment
             self._replica.on_damaged()
 
     def on_committed(self, callback: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ import msgspec
 from headrace.container.history import History
 from headrace.errors import CorruptLog, StorageFull
 from headrace.ids import ContainerId, Epoch
-from headrace.log.files import rewrite_file, sync_folder
+from headrace.log.files import is_lost, rewrite_file, sync_folder
 
 _NAME = "replica.json"
 _REMOVED = ".removed"
@@ -114,6 +114,11 @@ def read(folder: Path) -> ReplicaFile | None:
         raw = (folder / _NAME).read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if not is_lost(error):
+            raise
+        path = folder / _NAME
+        raise CorruptLog(f"{path}: the disk cannot read it: {error.strerror}. Remove the folder.") from error
     try:
         return _files.decode(raw)
     except msgspec.DecodeError as error:

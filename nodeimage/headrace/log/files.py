@@ -181,11 +181,16 @@ def touch(fd: int, offset: int, length: int) -> None:
         offset += len(piece)
 
 
+def is_lost(error: OSError) -> bool:
+    """Whether a read failed since the disk cannot read these bytes any more: there is no use in trying again."""
+    return error.errno in _LOST
+
+
 def _pread(fd: int, length: int, offset: int) -> bytes:
     try:
         return os.pread(fd, length, offset)
     except OSError as error:
-        if error.errno in _LOST:
+        if is_lost(error):
             where = os.readlink(f"/proc/self/fd/{fd}")
             raise CorruptLog(f"{where}, byte {offset}: the disk cannot read it: {error.strerror}") from error
         raise

@@ -10,7 +10,7 @@ from headrace.catalog.commands import Command, CreateStream, CreateTopics, NewTo
 from headrace.catalog.reader import Reader
 from headrace.catalog.service import Catalog
 from headrace.catalog.tables import apply_all, open_tables
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.errors import Code, KafkaError, TrimmedLog
 from headrace.ids import ContainerId, Epoch, Millis, Position
 
 NOW = Millis(1)
@@ -58,7 +58,7 @@ class MemoryLog:
             self.broken_reads -= 1
             raise ValueError("the file is closed")
         if after < self.trimmed:
-            raise HeadraceError(f"commands from {after} are trimmed up to {self.trimmed}")
+            raise TrimmedLog(f"commands from {after} are trimmed up to {self.trimmed}")
         return iter(self._between(after, until))
 
     def on_committed(self, callback: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """The service over a command log whose commits the test decides."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -387,6 +388,65 @@ async def test_a_damaged_file_is_set_aside_and_the_newest_whole_snapshot_restore
     await catalog.submit(topics(1))
     assert await catalog.query(lambda reader: reader.totals()) == (1, 901, 901)
     assert (tmp_path / "catalog.damaged").exists()
+    await catalog.close()
+
+
+@pytest.mark.parametrize("name", ["SQLITE_IOERR_CORRUPTFS", "SQLITE_IOERR_READ"])
+async def test_files_that_the_disk_cannot_read_are_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The first page of the live file, or of its WAL, and the newest snapshot."""
+    log = MemoryLog()
+    catalog = await Catalog.open(tmp_path, log)
+    for path in ("/a", "/b", "/c"):
+        await catalog.submit(stream(path))
+        await catalog.snapshot()
+    await catalog.close()
+    newest = snapshots.snapshots(tmp_path)[-1]
+    newest.unlink()
+    newest.symlink_to("/proc/self/mem")  # what is read at its start is EIO
+    open_tables, tried = snapshots.open_tables, 0
+
+    def unreadable(path: Path) -> sqlite3.Connection:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorname = name
+            raise error
+        return open_tables(path)
+
+    monkeypatch.setattr(snapshots, "open_tables", unreadable)
+    catalog = await Catalog.open(tmp_path, log)
+    assert await paths(catalog) == ["/a", "/b", "/c"]
+    assert (tmp_path / "catalog.damaged").exists()
+    await catalog.close()
+
+
+async def test_a_disk_that_cannot_be_reached_at_all_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to go on with: the node ends, and leaves its files as they are."""
+    log = MemoryLog()
+    catalog = await Catalog.open(tmp_path, log)
+    await catalog.submit(stream("/a"))
+    await catalog.close()
+
+    def unreadable(path: Path) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorname = "SQLITE_IOERR_CORRUPTFS"
+        raise error
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "open_tables", unreadable)
+        patched.setattr(os, "replace", read_only)
+        with pytest.raises(OSError, match="read-only"):
+            await Catalog.open(tmp_path, log)
+    catalog = await Catalog.open(tmp_path, log)
+    assert await paths(catalog) == ["/a"]
     await catalog.close()
 
 

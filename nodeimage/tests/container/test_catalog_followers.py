@@ -3,6 +3,7 @@ become those of the primary."""
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import threading
 from collections.abc import AsyncIterator
@@ -238,3 +239,31 @@ async def test_who_is_fed_while_the_log_is_trimmed_begins_anew(
     assert trimmed
     assert await nodes.paths(2) == await nodes.paths(0)
     assert nodes.several.replica(2, CATALOG_ID).log.start > 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["primary", "follower", "observer"])
+async def test_tables_that_are_lost_with_their_snapshots_come_from_another_though_their_log_begins_behind_them(
+    nodes: WithTables, number: int
+) -> None:
+    """Of the commands that they lack, the log has not all any more."""
+    logs = [nodes.several.replica(each, CATALOG_ID).log for each in range(3)]
+    while not logs[0].chunks_to_close():
+        await nodes.write(0, f"/stream-at-{logs[0].end}", applied_by=(1, 2))
+    for log in logs:
+        log.close_chunk(log.chunks_to_close()[0])
+    for path in ("/one", "/two"):
+        end = await nodes.write(0, path, applied_by=(1, 2))
+        for each in range(3):
+            await nodes.tables(each).snapshot()
+    await until(lambda: all(log.start > 0 for log in logs) or None)
+    before = await nodes.paths(number)
+    await nodes.stop(number)
+    shutil.rmtree(nodes.node(number).folder.parent / "catalog")
+    await nodes.start(number)
+    await nodes.tables(number).wait_applied(end)
+    assert await nodes.paths(number) == before
+    leads = next(each for each in (0, 1) if nodes.node(each).replicas.led.get(CATALOG_ID))
+    assert leads == (1 if number == 0 else 0), "who has lost them leads no more"
+    await nodes.several.led(CATALOG_ID, by=nodes.node(leads))
+    await nodes.write(leads, "/after", applied_by=tuple({0, 1, 2} - {leads}))
+    assert await nodes.paths(number) == await nodes.paths(leads)

@@ -58,6 +58,18 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
         replica_folder.read(tmp_path)
 
 
+def test_a_file_that_the_disk_cannot_read_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "replica.json").symlink_to("/proc/self/mem")  # what is read at its start is EIO
+    with pytest.raises(CorruptLog, match="the disk cannot read"):
+        replica_folder.read(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_for_another_reason_is_not_damaged(tmp_path: Path) -> None:
+    (tmp_path / "replica.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        replica_folder.read(tmp_path)
+
+
 def test_a_crash_in_a_removal_leaves_nothing_of_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 14: what is left of a replica that was thrown away must not count as one."""
     folder = tmp_path / "7"

@@ -92,8 +92,13 @@ class WithTables:
             node_id, epoch = self.node(number).node_id, Epoch(record.epoch + 1)
             return structs.replace(record, primary=node_id, epoch=epoch, in_sync=((node_id, format),))
 
-        await self.several.change(CATALOG_ID, decide)
-        await self.several.led(CATALOG_ID, by=self.node(number))
+        record = await self.several.change(CATALOG_ID, decide)
+
+        def leads() -> bool:
+            container = self.node(number).replicas.led.get(CATALOG_ID)
+            return container is not None and container.epoch == record.epoch and container.serves
+
+        await until(lambda: leads() or None)
 
 
 @pytest.fixture

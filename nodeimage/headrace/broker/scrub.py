@@ -105,7 +105,8 @@ class Scrub:
         for _ in range(TRIES):
             container_log = replica.log
             lines, status = await self._read(str(container_log.folder), container_log.synced)
-            if replica.log is container_log and self._broker.cluster.replicas.replica(replica.id) is replica:
+            stayed = replica.log is container_log and self._broker.cluster.replicas.replica(replica.id) is replica
+            if stayed and not replica.cycle.is_closed:  # else its files are being changed
                 break
         else:
             return

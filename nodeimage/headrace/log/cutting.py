@@ -9,12 +9,13 @@ above it are gone, and everything that a start knows comes from what is left.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, StorageFull
 from headrace.log.checkpoints import INDEX_KIND, load_checkpoints
-from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_closed
+from headrace.log.chunk import CHUNK_KIND, Chunk, load_closed
 from headrace.log.files import (
     FILE_HEAD_BYTES,
     FileHead,
@@ -38,6 +39,7 @@ from headrace.log.folder import (
     remove_chunk_files,
 )
 from headrace.log.frames import HEADER
+from headrace.log.index import Part
 from headrace.log.raw import Layouts, read_frames
 from headrace.log.segment import Segment
 from headrace.log.synced_mark import remove_mark
@@ -126,53 +128,53 @@ def _cut(folder: Path, position: int) -> None:
 
 
 def _cut_chunk(path: Path, start: int, position: int) -> None:
-    place = position - start
     chunk = load_closed(path)
     if chunk is None:
-        _cut_open(path, place)
+        _cut_open(path, start=start, place=position - start)
     elif chunk.end is not None and chunk.end > position:
-        if chunk.body.regrouped or chunk.body.dead.as_mapping():
-            _lay_out_anew(chunk, position)
-        else:
-            _cut_closed(path, chunk.body, start=start, place=place)
+        _cut_closed(chunk, position)
     else:
         return
     path.with_suffix(".dead").unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
-def _cut_open(path: Path, place: int) -> None:
+def _cut_open(path: Path, *, start: int, place: int) -> None:
     index = path.with_suffix(".index")
     if index.exists():
-        loaded = load_checkpoints(index)
-        size = loaded.size
-        for segment in reversed(loaded.segments):
-            if segment.end > place:
-                size -= len(segment.raw)
-        del loaded  # it maps what goes
-        file = OpenFile.open(index)
-        os.ftruncate(file.fd, size)
-        os.fsync(file.fd)
+        _cut_index(index, load_checkpoints(index).segments, start=start, place=place)
     file = OpenFile.open(path)
     zero_range(file.fd, FILE_HEAD_BYTES + place, os.fstat(file.fd).st_size)
     os.fsync(file.fd)
 
 
-def _cut_closed(path: Path, body: Body, *, start: int, place: int) -> None:
-    """Without its footer the chunk is open again; what the footer says below `place` is kept as checkpoints."""
-    kept: list[bytes | memoryview] = []
-    for part in body.parts:
-        if isinstance(part, Segment) and part.end <= place:
-            part.verify()
-            kept.append(part.raw)
-    replace_file(path.with_suffix(".index"), [FileHead(INDEX_KIND, start).encode(), *kept])
-    os.ftruncate(body.file.fd, FILE_HEAD_BYTES + place)
-    os.fsync(body.file.fd)
+def _cut_closed(chunk: Chunk, position: int) -> None:
+    """It is open again, in a new file: its readers have the footer mapped, and go on with the old one."""
+    body = chunk.body
+    if body.regrouped or body.dead.as_mapping():
+        chunk.index_path.unlink(missing_ok=True)  # its places would be others'; the next start makes an index
+    else:
+        _cut_index(chunk.index_path, body.parts, start=chunk.start, place=position - chunk.start)
+    _lay_out_anew(chunk, position)
+
+
+def _cut_index(index: Path, parts: Iterable[Part], *, start: int, place: int) -> None:
+    """Makes those of `parts` that end at or below `place` the checkpoints.
+
+    In a new file, as readers may have the old one mapped. Without room for it there is none, and a start scans more.
+    """
+    kept = [part for part in parts if isinstance(part, Segment) and part.end <= place]
+    for part in kept:
+        part.verify()
+    try:
+        replace_file(index, [FileHead(INDEX_KIND, start).encode(), *(part.raw for part in kept)])
+    except StorageFull:
+        index.unlink(missing_ok=True)
 
 
 def _lay_out_anew(chunk: Chunk, position: int) -> None:
     """Writes the frames below `position` to their places in a new file, gap frames for what was given back, and puts
-    it in the chunk's place, open. The next start makes its index."""
+    it in the chunk's place, open."""
     temporary = chunk.path.with_name(chunk.path.name + ".tmp")
     with full_disk_as_storage_full(temporary):
         file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)

@@ -1,15 +1,18 @@
 """What is taken back leaves nothing behind."""
 
 import itertools
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, StorageFull
+from headrace.ids import Position
+from headrace.log import cutting
 from headrace.log.container_log import ContainerLog, LogOptions
-from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.files import FILE_HEAD_BYTES, OpenFile
 from headrace.log.scrub import Scrubbed, scrub
 
 Writing = Any  # the class stands in conftest.py
@@ -79,6 +82,40 @@ def test_a_log_cut_at_a_frame_is_as_one_that_never_had_the_rest(
         log.close()
         assert list(scrub(folder, Scrubbed())) == []
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_cut_leaves_what_readers_have_mapped_as_it_was(writing: Writing, options: LogOptions, closed: bool) -> None:
+    """In a mapped file that gets shorter a read ends the process."""
+    writing.fill_tables(4)
+    if closed:
+        writing.log.close_open_chunk()
+        writing.sync()
+        writing.close_chunks()
+    (chunk,) = writing.log.chunks()
+    body = chunk.body  # a reader may have it for longer than the log is open
+    known = [list(part.summaries()) for part in body.parts]
+    mapped = OpenFile.open(chunk.path if closed else chunk.index_path)
+    size = os.fstat(mapped.fd).st_size
+    writing.log.close()
+    ContainerLog.cut(writing.folder, Position(FRAME), options)
+    assert os.fstat(mapped.fd).st_size == size
+    assert [list(part.summaries()) for part in body.parts] == known
+
+
+def test_a_log_is_cut_on_a_full_disk(writing: Writing, options: LogOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoints go, if there is no room for those that stay."""
+    writing.fill_tables(2)
+    position = writing.log.chunks()[0].body.parts[0].end + FRAME
+    writing.log.close()
+
+    def full(*_: object) -> None:
+        raise StorageFull("no room")
+
+    monkeypatch.setattr(cutting, "replace_file", full)
+    ContainerLog.cut(writing.folder, Position(position), options)
+    writing.log = ContainerLog.open(writing.folder, options)
+    assert writing.log.end == writing.log.scanned_bytes == position
 
 
 def test_nothing_that_was_cut_can_be_taken_for_a_frame_again(writing: Writing, options: LogOptions) -> None:

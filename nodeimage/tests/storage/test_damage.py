@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from storage_kit import Running, until
 
+from headrace.container.cycle import SyncCycle
 from headrace.errors import Code, CorruptLog
 from headrace.ids import ContainerId
 
@@ -82,6 +83,23 @@ async def test_a_replica_that_the_disk_cannot_read_is_damaged_and_no_failure_of_
     state = await scrubbed(node)
     assert set(damaged) == {replica.id for replica in node.broker.cluster.replicas.all()}
     assert all("the disk cannot read" in error for error in state["errors"]), state
+
+
+async def test_what_a_scrub_finds_while_a_log_is_cut_counts_for_nothing(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is cut is zeros for a while, in a log that is the same before and after."""
+    node = await filled(new_node)
+    damaged = []
+
+    async def zeros(*_: object) -> tuple[list[bytes], int]:
+        return [b'{"finding": "no frame where one must be"}'], 1
+
+    monkeypatch.setattr(node.broker.scrub, "_read", zeros)
+    monkeypatch.setattr(node.broker.cluster.replicas, "damaged", damaged.append)
+    monkeypatch.setattr(SyncCycle, "is_closed", True)
+    assert (await scrubbed(node))["errors"] == []
+    assert damaged == []
 
 
 async def test_a_read_up_to_the_damage_gives_what_lies_before_it(new_node: NewNode) -> None:

@@ -307,14 +307,20 @@ class Container:
         if self.primary.on_disk(self._member, self.log.synced, now=self._loop.time()):
             self.committed_moved()
 
-    def follower_has(self, member: Member, position: Position, *, beat: float) -> None:
-        """A follower has everything below `position` on its disk, or just says that it lives; see Acked."""
+    def follower_has(self, member: Member, position: Position, *, beat: float) -> bool:
+        """A follower has everything below `position` on its disk, or just says that it lives; see Acked.
+
+        False: it cannot be, since there is less here. It counts for nothing then (invariants 1, 7).
+        """
         if self.lost:
-            return
+            return True
+        if not self.primary.may_have(position):
+            return False
         if beat:
             self.primary.assured(member, beat)
         if self.primary.on_disk(member, position, now=self._loop.time()):
             self.committed_moved()
+        return True
 
     def follower_gone(self, member: Member) -> None:
         """The connection with a follower has ended."""

@@ -229,7 +229,10 @@ class FollowerFeed:
         if isinstance(message, Acked) and not self._closed:
             self._acked = message.position
             self._moved.set()
-            self._container.follower_has(self.member, Position(message.position), beat=message.beat)
+            if not self._container.follower_has(self.member, Position(message.position), beat=message.beat):
+                log.error("a follower says that it has more than there is", container=self._container.id,
+                          node=self.member.node, position=message.position)  # fmt: skip
+                self._session.close()
 
     def _ended(self) -> None:
         if not self._closed:

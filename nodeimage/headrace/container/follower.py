@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.container.history import History, clip, match_point
-from headrace.errors import HeadraceError, StorageFull
+from headrace.errors import CorruptLog, HeadraceError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import HEADER_BYTES, FrameType
@@ -229,6 +229,9 @@ class Follower:
         elif begin < self.log.end:
             log.info("cut", container=self.id, end=self.log.end, begin=begin)
             await self.replica.cut(begin)
+        if self.log.end != begin:
+            self.replica.on_damaged()
+            raise CorruptLog(f"container {self.id}: ends at {self.log.end}, not at {begin}. It is fetched anew.")
         if self.replica.is_cut_below_applied:
             raise HeadraceError("the catalog's tables are ahead of the log that was cut; a snapshot is asked for")
         self.replica.forget_beyond()

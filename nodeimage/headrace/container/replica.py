@@ -118,6 +118,10 @@ class Primary:
                 peer.moved = now
         return self._commit()
 
+    def may_have(self, position: Position) -> bool:
+        """Whether a follower may have everything below `position`: of what is not here it has something else."""
+        return position <= self.end
+
     def follows(self, member: Member, position: Position, *, now: float) -> None:
         """A follower has spoken in this epoch; what it has matches the primary's log up to `position` (invariant 7)."""
         peer = _Peer(position, now, now, position, spoke=True)

@@ -21,6 +21,7 @@ from headrace.log.files import (
     FileHead,
     OpenFile,
     full_disk_as_storage_full,
+    read_exactly,
     replace_file,
     sync_folder,
     write_all,
@@ -38,13 +39,14 @@ from headrace.log.folder import (
     names_in,
     remove_chunk_files,
 )
-from headrace.log.frames import HEADER
+from headrace.log.frames import HEADER, HEADER_BYTES, FrameType, frame_fault, gap_frames
 from headrace.log.index import Part
 from headrace.log.raw import Layouts, read_frames
 from headrace.log.segment import Segment
 from headrace.log.synced_mark import remove_mark
 
 _PIECE_BYTES: Final = 4 << 20
+_GAP: Final = int(FrameType.GAP)
 
 
 def reset(folder: Path, begin: int) -> None:
@@ -141,9 +143,11 @@ def _cut_chunk(path: Path, start: int, position: int) -> None:
 
 def _cut_open(path: Path, *, start: int, place: int) -> None:
     index = path.with_suffix(".index")
+    indexed = 0
     if index.exists():
-        _cut_index(index, load_checkpoints(index).segments, start=start, place=place)
+        indexed = _cut_index(index, load_checkpoints(index).segments, start=start, place=place)
     file = OpenFile.open(path)
+    _end_gap(file.fd, indexed, start=start, place=place)
     zero_range(file.fd, FILE_HEAD_BYTES + place, os.fstat(file.fd).st_size)
     os.fsync(file.fd)
 
@@ -158,8 +162,8 @@ def _cut_closed(chunk: Chunk, position: int) -> None:
     _lay_out_anew(chunk, position)
 
 
-def _cut_index(index: Path, parts: Iterable[Part], *, start: int, place: int) -> None:
-    """Makes those of `parts` that end at or below `place` the checkpoints.
+def _cut_index(index: Path, parts: Iterable[Part], *, start: int, place: int) -> int:
+    """Makes those of `parts` that end at or below `place` the checkpoints, and says where they end.
 
     In a new file, as readers may have the old one mapped. Without room for it there is none, and a start scans more.
     """
@@ -170,6 +174,25 @@ def _cut_index(index: Path, parts: Iterable[Part], *, start: int, place: int) ->
         replace_file(index, [FileHead(INDEX_KIND, start).encode(), *(part.raw for part in kept)])
     except StorageFull:
         index.unlink(missing_ok=True)
+        return 0
+    return kept[-1].end if kept else 0
+
+
+def _end_gap(fd: int, at: int, *, start: int, place: int) -> None:
+    """Has a gap frame that reaches over `place` end there. From place `at` on are whole frames.
+
+    It is written again where it ends there already: a crash may have torn it, or left it in the page cache alone.
+    """
+    while at < place:
+        header = read_exactly(fd, FILE_HEAD_BYTES + at, HEADER_BYTES)
+        length, type = HEADER.unpack(header)[1:3] if len(header) == HEADER_BYTES else (0, 0)
+        if type == _GAP and (at + length >= place or frame_fault(memoryview(header), 0, whole=False)):
+            ended, _ = next(gap_frames(start + at, start + place, most=1))
+            write_all(fd, FILE_HEAD_BYTES + at, [ended])
+            return
+        if length < HEADER_BYTES:
+            return  # damage: the next start says so
+        at += length
 
 
 def _lay_out_anew(chunk: Chunk, position: int) -> None:

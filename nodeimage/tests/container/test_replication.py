@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import threading
+import uuid
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.log.regroup import rewrite
+from headrace.peer.messages import Acked
 from headrace.store import records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CATALOG_ID, ContainerRecord
@@ -242,6 +244,85 @@ async def test_an_old_primary_begins_anew_where_the_others_dropped_what_parts_th
     assert three.replica(0, container_id).log.start == second.log.start
     assert three.payloads(0, container_id) == three.payloads(1, container_id)
     assert {payload.strip() for payload in three.payloads(0, container_id)} == {b"others"}
+
+
+async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothing_that_it_lacks(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariants 1, 7: a replica made anew has a gap where another had dropped a chunk; the next primary ends in it."""
+    monkeypatch.setattr(feed, "KEPT_BYTES", 0)  # it gets what is on the disk
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await until(lambda: len(container.primary.in_sync) == 3 or None)
+    await container.append_command(b"first")
+    container.log.close_open_chunk()
+    ends = await container.append_command(b"kept by the one that lags")
+    await three.same(container_id, [0, 1, 2], end=ends)
+    await three.nodes[2].stop()
+    for _ in range(10):
+        await asyncio.wait_for(container.append_command(b"dropped".ljust(300)), 10)
+    container.log.close_open_chunk()
+    await container.append_command(b"last")
+    for chunk in container.log.chunks_to_close():
+        container.log.close_chunk(chunk)
+    container.log.drop_chunk(container.log.closed_chunks()[1])
+    await three.nodes[1].stop()
+    shutil.rmtree(three.nodes[1].folder / str(container_id))
+    await three.nodes[1].start()
+    await three.same(container_id, [0, 1], end=container.end)
+    assert three.payloads(1, container_id) == [b"first", b"last"]
+    await three.nodes[0].stop()
+    await three.nodes[1].stop()
+    await three.nodes[2].start()
+    lags = await until(lambda: three.nodes[2].replicas.replica(container_id))
+    alone = ((lags.member.node, uuid.UUID(lags.format)),)
+    await three.change(
+        container_id,
+        lambda record: structs.replace(record, primary=alone[0][0], epoch=Epoch(record.epoch + 1), in_sync=alone),
+    )
+    second = await until(lambda: three.nodes[2].replicas.led.get(container_id))
+    assert second.log.end == ends
+    await three.nodes[1].start()
+    position = await asyncio.wait_for(second.append_command(b"acknowledged"), 15)
+    assert three.payloads(1, container_id) == [b"first", b"acknowledged"]
+    assert three.replica(1, container_id).log.end == position
+
+
+async def test_a_replica_whose_log_is_not_cut_where_it_must_be_is_fetched_anew(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 7: whatever a cut comes to, what it leaves behind the match point counts for nothing."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"committed")
+    await three.nodes[1].stop()
+    await three.nodes[2].stop()
+    alone = [container.append_command(b"alone") for _ in range(3)]
+    await three.replica(0, container_id).cycle.flush()
+    format = three.replica(0, container_id).format
+    await ended(three.nodes[0], alone)
+    second = await led_by_the_others(three, container_id)
+    monkeypatch.setattr(ContainerLog, "cut", lambda *_: None)
+    await three.nodes[0].start()
+    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    assert three.replica(0, container_id).format != format
+    assert three.payloads(0, container_id) == three.payloads(1, container_id)
+
+
+async def test_a_follower_that_says_that_it_has_more_than_there_is_counts_for_nothing(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 1."""
+    container_id = await three.create(replicas=2, min_in_sync=2)
+    container = await three.led(container_id)
+    await container.append_command(b"before")
+    before = dict(container.primary.positions())
+    (fed,) = container.feeds
+    fed._received(Acked(position=container.end + 1, epoch=container.epoch), memoryview(b""))  # type: ignore[attr-defined]
+    assert container.primary.positions() == before
+    await until(lambda: fed not in container.feeds or None)
+    await asyncio.wait_for(container.append_command(b"after"), 10)  # it asked again
+    assert three.payloads(1, container_id) == [b"before", b"after"]
 
 
 async def test_a_replica_that_cannot_be_cut_for_what_is_damaged_is_fetched_anew(three: Several) -> None:

@@ -14,6 +14,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -28,7 +29,7 @@ from headrace.ids import Position
 from headrace.log import files
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import OpenFile
-from headrace.log.frames import FrameType
+from headrace.log.frames import FrameType, gap_frames
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
 
@@ -42,8 +43,20 @@ class Crash(BaseException):
     """The process died."""
 
 
-Unsynced = dict[int, tuple[OpenFile, list[tuple[int, int]]]]
-"""What is in the page cache only, by inode: the file, and (offset, length) of each write."""
+@dataclass
+class Written:
+    """Some bytes of one sector, as they were on the disk before."""
+
+    offset: int
+    before: bytes
+
+    @property
+    def sector(self) -> int:
+        return self.offset // SECTOR
+
+
+Unsynced = dict[int, tuple[OpenFile, list[Written]]]
+"""What is in the page cache only, by inode: the file, and what was written to it, in order."""
 
 
 class Disk:
@@ -86,21 +99,32 @@ class Disk:
         """Half of the time only the process dies, and the page cache lives on, until the power fails later."""
         if self._random.random() < 0.5:
             raise Crash
-        for file, ranges in self._unsynced.values():
-            for offset, length in ranges:
-                for sector in range(offset // SECTOR, -(-(offset + length) // SECTOR)):
-                    start, end = max(sector * SECTOR, offset), min((sector + 1) * SECTOR, offset + length)
-                    end = min(end, os.fstat(file.fd).st_size)
-                    if start < end and self._random.random() < 0.3:
-                        _REAL_PWRITE(file.fd, bytes(end - start), start)
-        self._unsynced.clear()
+        self.lose_power()
         raise Crash
 
+    def lose_power(self) -> None:
+        """Each sector is as it was at some time since it was synced."""
+        for file, written in self._unsynced.values():
+            kept: set[int] = set()
+            for each in reversed(written):
+                if each.sector in kept:
+                    continue
+                if self._random.random() < 0.3:
+                    size = max(os.fstat(file.fd).st_size - each.offset, 0)
+                    _REAL_PWRITE(file.fd, each.before[:size], each.offset)
+                else:
+                    kept.add(each.sector)
+        self._unsynced.clear()
+
     def _note(self, fd: int, offset: int, length: int) -> None:
+        """Before `length` bytes are written."""
         inode = os.fstat(fd).st_ino
         if inode not in self._unsynced:
             self._unsynced[inode] = (OpenFile(os.dup(fd)), [])
-        self._unsynced[inode][1].append((offset, length))
+        before = os.pread(fd, length, offset).ljust(length, b"\0")
+        for start in range(offset - offset % SECTOR, offset + length, SECTOR):
+            at, end = max(start, offset), min(start + SECTOR, offset + length)
+            self._unsynced[inode][1].append(Written(at, before[at - offset : end - offset]))
 
     def _write(self, real: Any) -> Any:
         def pwrite(fd: int, content: Any, offset: int) -> int:
@@ -108,8 +132,8 @@ class Disk:
                 return int(real(fd, content, offset))
             if self._dies_now():
                 part = bytes(content)[: self._random.randrange(len(content) + 1)]
-                real(fd, part, offset)
                 self._note(fd, offset, len(part))
+                real(fd, part, offset)
                 self._die()
             self._note(fd, offset, len(content))
             return int(real(fd, content, offset))
@@ -126,8 +150,10 @@ class Disk:
             if flags & os.RWF_DSYNC:  # one call, but the power may fail in the middle of it; it syncs its own range
                 if self._dies_now():
                     self._die()
-                _, ranges = self._unsynced[os.fstat(fd).st_ino]
-                ranges[:] = [(at, size) for at, size in ranges if at < offset or at + size > offset + done]
+                _, written = self._unsynced[os.fstat(fd).st_ino]
+                written[:] = [
+                    each for each in written if each.offset < offset or each.offset + len(each.before) > offset + done
+                ]
             return done
 
         return pwritev
@@ -465,7 +491,13 @@ def cut_at(model: Model, place: str) -> int:
         row = 1
     else:
         model.close_chunks()
-        row = 2 if place == "in the open chunk" else 1
+        row = 2 if place in ("in the open chunk", "in a gap") else 1
+    if place == "in a gap":
+        start = model.log.end
+        ((header, end),) = gap_frames(start, start + 3000, most=1)
+        model.log.append_frames(memoryview(header))
+        model.sync()
+        return end - 1000
     if place in ("in a regrouped chunk", "in a punched chunk"):
         model.regroup(1)
     if place in ("in a chunk with holes", "in a punched chunk"):
@@ -484,6 +516,7 @@ def cut_at(model: Model, place: str) -> int:
     "place",
     [
         "in the open chunk",
+        "in a gap",
         "in an older chunk that is not closed",
         "in a closed chunk",
         "in a regrouped chunk",

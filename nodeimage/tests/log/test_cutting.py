@@ -13,6 +13,7 @@ from headrace.ids import Position
 from headrace.log import cutting
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES, OpenFile
+from headrace.log.frames import HEADER_BYTES, gap_frames
 from headrace.log.scrub import Scrubbed, scrub
 
 Writing = Any  # the class stands in conftest.py
@@ -84,6 +85,45 @@ def test_a_log_cut_at_a_frame_is_as_one_that_never_had_the_rest(
         shutil.rmtree(folder)
 
 
+def append_gap(log: ContainerLog, length: int) -> None:
+    """What others had given back before this replica got it."""
+    headers = b"".join(header for header, _ in gap_frames(log.end, log.end + length, most=FOREVER))
+    for _ in range(2):
+        try:
+            log.append_frames(memoryview(headers))
+            return
+        except StorageFull:
+            log.make_spare()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("into", [HEADER_BYTES, 3000, 4999])
+def test_a_log_cut_within_a_gap_ends_there(writing: Writing, options: LogOptions, closed: bool, into: int) -> None:
+    """Invariant 7: it would count for all up to the gap's end, of which it has nothing."""
+    writing.fill_tables(1)
+    writing.append(1)
+    kept, held = writing.log.end, dict(writing.next)
+    append_gap(writing.log, 5000)
+    writing.append(2)
+    if closed:
+        writing.log.close_open_chunk()
+    writing.sync()
+    writing.close_chunks()
+    writing.log.close()
+    for _ in range(2):
+        ContainerLog.cut(writing.folder, Position(kept + into), options)
+        writing.log = ContainerLog.open(writing.folder, options)
+        assert writing.log.end == kept + into
+        writing.log.close()
+    assert list(scrub(writing.folder, Scrubbed())) == []
+    writing.log = ContainerLog.open(writing.folder, options)
+    writing.next, writing.batches = held, {1: writing.batches[1]}
+    writing.append(1)
+    writing.sync()
+    writing.reopen(cleanly=False)
+    writing.check()
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_cut_leaves_what_readers_have_mapped_as_it_was(writing: Writing, options: LogOptions, closed: bool) -> None:
     """In a mapped file that gets shorter a read ends the process."""
@@ -116,6 +156,14 @@ def test_a_log_is_cut_on_a_full_disk(writing: Writing, options: LogOptions, monk
     ContainerLog.cut(writing.folder, Position(position), options)
     writing.log = ContainerLog.open(writing.folder, options)
     assert writing.log.end == writing.log.scanned_bytes == position
+
+
+def test_a_log_is_not_cut_where_what_is_left_of_a_gap_holds_no_header(writing: Writing, options: LogOptions) -> None:
+    append_gap(writing.log, 5000)
+    writing.sync()
+    writing.log.close()
+    with pytest.raises(CorruptLog):
+        ContainerLog.cut(writing.folder, Position(HEADER_BYTES - 1), options)
 
 
 def test_nothing_that_was_cut_can_be_taken_for_a_frame_again(writing: Writing, options: LogOptions) -> None:

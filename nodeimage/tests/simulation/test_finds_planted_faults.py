@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ def finds_the_match_point_by_position_alone() -> Any:
 
 
 def acknowledges_before_it_cut() -> Any:
-    """Invariant 7: what a follower has beyond the match point, however it came there, is no copy of the primary's."""
+    """Invariant 7: what a follower has beyond the match point, however it came there, is no copy of the primary's.
+
+    A primary would refuse most of it, as what it has not got itself; this one believes it.
+    """
     take_up = Follower._take_up
 
     async def planted(follower: Follower, following: Any) -> None:
@@ -75,7 +79,10 @@ def acknowledges_before_it_cut() -> Any:
         follower._acknowledge()
         await take_up(follower, following)
 
-    return mock.patch.object(Follower, "_take_up", planted)
+    both = ExitStack()
+    both.enter_context(mock.patch.object(Follower, "_take_up", planted))
+    both.enter_context(mock.patch.object(Primary, "may_have", return_value=True))
+    return both
 
 
 def goes_on_in_the_epoch_of_its_last_run() -> Any:

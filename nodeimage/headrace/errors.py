@@ -126,6 +126,12 @@ class StorageFull(HeadraceError):
     code = Code.KAFKA_STORAGE_ERROR
 
 
+class SyncFailed(HeadraceError):
+    """The disk did not take what was written, and may call it done the next time. The process must end."""
+
+    code = Code.KAFKA_STORAGE_ERROR
+
+
 class CorruptLog(HeadraceError):
     """Bytes below the synced mark that fail their checksum."""
 

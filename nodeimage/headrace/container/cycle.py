@@ -81,6 +81,7 @@ class SyncCycle:
         self._full_until = 0.0
         self._writer = Writer(name=f"container-{container_id}", log=container_log, done=self._job_done)
         self.on_chunk_full: Callable[[], None] = lambda: None
+        container_log.on_sync_failed = lambda error: fatal(f"container {container_id}: {error}")
 
     # --- writing
 

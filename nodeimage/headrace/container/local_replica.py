@@ -27,7 +27,7 @@ from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replica_opening import Opened, open_empty, open_folder
-from headrace.errors import CorruptLog, HeadraceError
+from headrace.errors import CorruptLog, HeadraceError, SyncFailed
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store.records import ContainerRecord
@@ -109,7 +109,11 @@ class LocalReplica:
         loop = asyncio.get_running_loop()
 
         find = partial(open_folder, container_id, folder, options, replaceable=replaceable, unmarked=unmarked)
-        state, container_log, aside = await loop.run_in_executor(executor, find)
+        try:
+            state, container_log, aside = await loop.run_in_executor(executor, find)
+        except SyncFailed as error:
+            fatal(f"container {container_id}: {error}")  # invariant 13
+            raise
         return cls(
             container_id=container_id,
             kind=kind,
@@ -413,6 +417,9 @@ class LocalReplica:
 
         try:
             container_log = await self._loop.run_in_executor(self._executor, changed)
+        except SyncFailed as error:
+            self._fatal(f"container {self.id}: {error}")  # invariant 13
+            raise
         except CorruptLog as error:
             log.warning("a replica cannot be opened again", container=self.id, error=str(error))
             self.on_damaged()

@@ -21,6 +21,7 @@ from headrace.log.files import (
     full_disk_as_storage_full,
     read_exactly,
     read_head,
+    sync_file,
     sync_folder,
     touch,
     write_all,
@@ -44,7 +45,7 @@ def append_checkpoint(path: Path, table: Table, *, start: int, size: int, fsync:
             size = write_all(file.fd, 0, [FileHead(INDEX_KIND, start).encode()])
         written = write_all(file.fd, size, pieces)
         if fsync:
-            os.fsync(file.fd)
+            sync_file(file.fd)
             if new:
                 sync_folder(path.parent)
     return Segment.map(file.fd, size, length=written, source=str(path)), size + written

@@ -38,6 +38,7 @@ from headrace.log.files import (
     full_disk_as_storage_full,
     read_exactly,
     read_head,
+    sync_file,
     sync_folder,
     touch,
     write_all,
@@ -107,7 +108,7 @@ class Chunk:
 def close_file(file: OpenFile, *, path: Path, start: int, end: int, frames_end: int, parts: tuple[Part, ...]) -> None:
     """Writes footer and trailer behind the frames, then cuts the file. Every frame is on disk already.
 
-    Raises `StorageFull`; then the chunk is open as before.
+    Raises `StorageFull`; then the chunk is open as before. `SyncFailed`.
     """
     footer_at = FILE_HEAD_BYTES + -(-frames_end // 8) * 8
     pieces: list[bytes | memoryview] = [bytes(footer_at - FILE_HEAD_BYTES - frames_end)]
@@ -118,10 +119,10 @@ def close_file(file: OpenFile, *, path: Path, start: int, end: int, frames_end: 
     trailer = _TRAILER.pack(TRAILER_MAGIC, 0, len(parts), start, end, frames_end, footer_at, size)
     with full_disk_as_storage_full(path):
         write_all(file.fd, FILE_HEAD_BYTES + frames_end, pieces)
-        os.fsync(file.fd)  # before the trailer: where that is whole, so is the footer
+        sync_file(file.fd)  # before the trailer: where that is whole, so is the footer
         write_all(file.fd, trailer_at, [trailer[:8], crc32c(trailer[12:]).to_bytes(4, "little"), trailer[12:]])
     os.ftruncate(file.fd, size)
-    os.fsync(file.fd)
+    sync_file(file.fd)
 
 
 def encode_part(part: Part) -> list[bytes | memoryview]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.errors import CorruptLog, StorageFull
+from headrace.errors import CorruptLog, StorageFull, SyncFailed
 from headrace.ids import Position
 from headrace.log import cutting, maintenance, raw, reading, regroup
 from headrace.log.appending import Appender, LogOptions
@@ -62,13 +62,15 @@ class TailState(NamedTuple):
 class ContainerLog(Appender):
     """One container's log. `end` counts frames that are not written yet; `synced` is what is durable."""
 
-    __slots__ = ("_maintenance", "scanned_bytes")
+    __slots__ = ("_maintenance", "on_sync_failed", "scanned_bytes")
 
     def __init__(self, folder: Path, options: LogOptions, *, chunks: list[Chunk], end: int, scanned_bytes: int) -> None:
         """Use `open`."""
         super().__init__(folder, options, chunks=chunks, end=end)
         self.scanned_bytes = scanned_bytes
         self._maintenance = threading.Lock()
+        self.on_sync_failed: Callable[[SyncFailed], None] = lambda _error: None
+        """Told in maintenance's thread, before it is raised: the process must end (invariant 13)."""
 
     @classmethod
     def open(
@@ -82,7 +84,8 @@ class ContainerLog(Appender):
         """[blocking] Opens the log in `folder`, or starts one there, at `begin`; cuts a torn tail.
 
         `on_frame` gets the control frames of the open chunk. A full disk does not hinder: reads work, `room` says no.
-        Raises `CorruptLog`, `FolderRefused`; `LostTail` where less is there than was synced, until `forget_mark`.
+        Raises `CorruptLog`, `FolderRefused`; `LostTail` where less is there than was synced, until `forget_mark`;
+        `SyncFailed`, as `cut` does too.
         """
         found = _recover(folder, options, begin=begin)
         log = cls(folder, options, chunks=found.chunks, end=found.synced, scanned_bytes=found.scanned_bytes)
@@ -228,7 +231,11 @@ class ContainerLog(Appender):
                 return
             if not chunk.body.closed and chunk.end is not None:
                 give_back_gaps(chunk, end=chunk.end - chunk.start)
-                close_chunk(chunk)
+                try:
+                    close_chunk(chunk)
+                except SyncFailed as error:
+                    self.on_sync_failed(error)
+                    raise
             if chunk in self._closing:
                 self._closing.remove(chunk)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import CorruptLog, StorageFull
+from headrace.errors import CorruptLog, HeadraceError, StorageFull
 from headrace.log.checkpoints import INDEX_KIND, load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Chunk, load_closed
 from headrace.log.files import (
@@ -23,6 +23,7 @@ from headrace.log.files import (
     full_disk_as_storage_full,
     read_exactly,
     replace_file,
+    sync_file,
     sync_folder,
     write_all,
     zero_range,
@@ -149,7 +150,7 @@ def _cut_open(path: Path, *, start: int, place: int) -> None:
     file = OpenFile.open(path)
     _end_gap(file.fd, indexed, start=start, place=place)
     zero_range(file.fd, FILE_HEAD_BYTES + place, os.fstat(file.fd).st_size)
-    os.fsync(file.fd)
+    sync_file(file.fd)
 
 
 def _cut_closed(chunk: Chunk, position: int) -> None:
@@ -179,14 +180,13 @@ def _cut_index(index: Path, parts: Iterable[Part], *, start: int, place: int) ->
 
 
 def _end_gap(fd: int, at: int, *, start: int, place: int) -> None:
-    """Has a gap frame that reaches over `place` end there. From place `at` on are whole frames.
-
-    It is written again where it ends there already: a crash may have torn it, or left it in the page cache alone.
+    """Has a gap frame that reaches over `place` end there. From place `at` on are whole frames, but for a gap's header
+    that a crash may have torn in this place.
     """
     while at < place:
         header = read_exactly(fd, FILE_HEAD_BYTES + at, HEADER_BYTES)
         length, type = HEADER.unpack(header)[1:3] if len(header) == HEADER_BYTES else (0, 0)
-        if type == _GAP and (at + length >= place or frame_fault(memoryview(header), 0, whole=False)):
+        if type == _GAP and (at + length > place or frame_fault(memoryview(header), 0, whole=False)):
             ended, _ = next(gap_frames(start + at, start + place, most=1))
             write_all(fd, FILE_HEAD_BYTES + at, [ended])
             return
@@ -212,8 +212,8 @@ def _lay_out_anew(chunk: Chunk, position: int) -> None:
                     write_all(file.fd, FILE_HEAD_BYTES + first - chunk.start, [buffer])
                 at = frames.end
             os.ftruncate(file.fd, FILE_HEAD_BYTES + position - chunk.start)
-            os.fsync(file.fd)
-        except (OSError, CorruptLog):
+            sync_file(file.fd)
+        except (OSError, HeadraceError):
             temporary.unlink(missing_ok=True)
             raise
     temporary.rename(chunk.path)

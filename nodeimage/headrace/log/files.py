@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, FolderRefused, StorageFull
+from headrace.errors import CorruptLog, FolderRefused, StorageFull, SyncFailed
 
 FILE_HEAD_BYTES: Final = 64
 _HEAD: Final = struct.Struct("<8s4sIQI32x")
@@ -194,6 +194,20 @@ def _pread(fd: int, length: int, offset: int) -> bytes:
             where = os.readlink(f"/proc/self/fd/{fd}")
             raise CorruptLog(f"{where}, byte {offset}: the disk cannot read it: {error.strerror}") from error
         raise
+
+
+def sync_file(fd: int) -> None:
+    """Has the disk keep what was written to an open file.
+
+    Raises `SyncFailed` (invariant 13), for want of room `OSError`: what was written has to be written again.
+    """
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+        where = os.readlink(f"/proc/self/fd/{fd}")
+        raise SyncFailed(f"{where} could not be synced: {error.strerror}") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,12 +6,16 @@ prove as synced that is corruption, above it a torn tail, which is cut. Where th
 more was synced, what was acknowledged is lost, and nothing is cut before somebody has said so. In an older chunk that
 is not closed yet, all up to the next one was synced (writing.py), so any bad frame is corruption.
 
+What was scanned may be in the page cache alone. After a sync that failed the cache calls it clean, for the next process
+too ("fsyncgate"), and another sync does nothing. So what no mark says was synced is written over by itself before it is
+synced (invariant 13): a second's worth as a rule, and never more than was scanned.
+
 Cutting a tail zeroes everything behind it, durably, before the first append. So of a frame that was ever cut nothing
 is left that could be taken for a frame again, wherever later frames happen to end.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +26,16 @@ from headrace.errors import CorruptLog, LostTail, StorageFull
 from headrace.log.checkpoints import append_checkpoint, load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_closed
 from headrace.log.cutting import finish
-from headrace.log.files import FILE_HEAD_BYTES, OpenFile, read_exactly, read_head, zero_range
+from headrace.log.files import (
+    FILE_HEAD_BYTES,
+    OpenFile,
+    full_disk_as_storage_full,
+    read_exactly,
+    read_head,
+    sync_file,
+    write_all,
+    zero_range,
+)
 from headrace.log.folder import BEGIN, chunk_path, make_mark, marks_in, tidy
 from headrace.log.frames import (
     BATCH_PRODUCER,
@@ -64,7 +77,7 @@ def recover(
     `begin`, from then on. `open_file_bytes`: how large the open chunk's file should be, by what lies before it.
 
     Raises `CorruptLog` for bytes that were synced, as checkpoints prove, and do not check; `LostTail` where the mark
-    alone proves it, if it is heeded; `FolderRefused` for a newer format.
+    alone proves it, if it is heeded; `FolderRefused` for a newer format; `SyncFailed`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     finish(folder)
@@ -121,7 +134,8 @@ def _recover_chunk(
     until = size if next_start is None else next_start - start
     if until > size or loaded.synced > until:
         raise CorruptLog(f"{path}: ends {max(until, loaded.synced) - size} bytes too early. Refetch this chunk.")
-    fault = _scan(file.fd, table, start=start, until=until)
+    gaps: list[tuple[int, int]] = []
+    fault = _scan(file.fd, table, gaps, start=start, until=until)
     frames_end = table.end
     if frames_end < (loaded.synced if next_start is None else until):
         raise CorruptLog(f"{path}, byte {FILE_HEAD_BYTES + frames_end} (position {start + frames_end}): {fault}. "
@@ -141,8 +155,11 @@ def _recover_chunk(
     chunk.index_size = loaded.size
     if next_start is None:
         _cut(chunk, fault, file_bytes=file_bytes)
+        if fsync:
+            with full_disk_as_storage_full(path):
+                _write_back(file.fd, max(scanned_from, mark - start), frames_end, gaps)
     if fsync:
-        os.fsync(file.fd)  # what was scanned may have been in the page cache only
+        sync_file(file.fd)
     if table.end - table.start >= checkpoint_bytes:
         _checkpoint(chunk, table, last=next_start is None, fsync=fsync)
     return chunk, frames_end - scanned_from
@@ -164,6 +181,17 @@ def _cut(chunk: Chunk, fault: str, *, file_bytes: int) -> None:
         chunk.capacity = os.fstat(fd).st_size - FILE_HEAD_BYTES
 
 
+def _write_back(fd: int, at: int, end: int, gaps: Iterable[tuple[int, int]]) -> None:
+    """Writes the frames from place `at` to `end` over themselves; of gaps (place, length) the headers alone."""
+    ahead = [(place + HEADER_BYTES, place + length) for place, length in gaps if place >= at]
+    for stop, behind in (*ahead, (end, end)):
+        while at < stop:
+            piece = read_exactly(fd, FILE_HEAD_BYTES + at, min(_WINDOW, stop - at))
+            write_all(fd, FILE_HEAD_BYTES + at, [piece])
+            at += len(piece)
+        at = behind
+
+
 def _checkpoint(chunk: Chunk, table: Table, *, last: bool, fsync: bool) -> None:
     """Checkpoints a table that a crash kept from it, so that crash after crash the scan stays bounded."""
     try:
@@ -177,8 +205,9 @@ def _checkpoint(chunk: Chunk, table: Table, *, last: bool, fsync: bool) -> None:
     chunk.body = Body(body.file, parts, frames_end=body.frames_end)
 
 
-def _scan(fd: int, table: Table, *, start: int, until: int) -> str:
-    """Adds the frames from `table.end` on to `table`, up to place `until` or the first that does not check.
+def _scan(fd: int, table: Table, gaps: list[tuple[int, int]], *, start: int, until: int) -> str:
+    """Adds the frames from `table.end` on to `table`, up to place `until` or the first that does not check; the gap
+    frames among them to `gaps`, as (place, length).
 
     Returns what is wrong with that one; empty where only zeros follow.
     """
@@ -207,6 +236,7 @@ def _scan(fd: int, table: Table, *, start: int, until: int) -> str:
             table.add_batch(partitionlet, first, last, max_timestamp, place, length, epoch, producer, high << 32 | low)
         elif type == _GAP:
             table.add_gap(place=place, length=length)
+            gaps.append((place, length))
         else:
             table.add_control(partitionlet=partitionlet, place=place, length=length, type=type)
         place += length

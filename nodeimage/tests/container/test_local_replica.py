@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -364,3 +365,42 @@ async def test_what_cannot_be_synced_ends_the_process(replica: LocalReplica, mon
         with pytest.raises(AssertionError, match="could not be"):
             await replica.set_durability(fsync=True)
     assert boot_of(replica)
+
+
+@pytest.mark.parametrize("step", ["start", "cut", "close a chunk"])
+async def test_a_sync_that_fails_in_files_of_the_log_ends_the_process(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Invariant 13: tried again, it would succeed, whatever the disk holds."""
+    sync = os.fsync
+
+    def fails(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".chunk"):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(fd)
+
+    async def opened_again() -> None:
+        await replica.close()
+        with ThreadPoolExecutor(3) as executor:
+            await LocalReplica.open(
+                container_id=ContainerId(7),
+                kind="data",
+                node=NodeId(1),
+                folder=replica.folder,
+                options=LogOptions(chunk_bytes=1 << 20),
+                executor=executor,
+                room=PlentyOfRoom(),
+                fatal=fatal,
+                replaceable=True,
+            )
+
+    steps = {
+        "start": opened_again,
+        "cut": partial(replica.cut, behind_the_first(replica)),
+        "close a chunk": partial(asyncio.to_thread, replica.log.close_chunk, replica.log.chunks()[0]),
+    }
+    replica.log.close_open_chunk()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        with pytest.raises(AssertionError, match=r"container 7: .*\.chunk could not be synced: Input/output error"):
+            await steps[step]()

@@ -2,10 +2,12 @@
 
 `Disk` stands between the log and the folder's files. It counts the calls that change something; at the chosen one the
 process "dies": a write may be done in part, and of what was not synced yet any sector may be lost. Names made, renamed
-and removed count as durable at once. Then the folder is opened anew and held against the model: nothing that was
-synced is missing, nothing is there that was not appended, and everything is in order.
+and removed count as durable at once. Or a sync fails: what it was to take stays in the page cache and is called clean,
+so that no later sync takes it, and the next loss of power does. Then the folder is opened anew and held against the
+model: nothing that was synced is missing, nothing is there that was not appended, and everything is in order.
 """
 
+import errno
 import itertools
 import os
 import random
@@ -15,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -25,6 +28,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.errors import SyncFailed
 from headrace.ids import Position
 from headrace.log import files
 from headrace.log.container_log import ContainerLog, LogOptions
@@ -43,12 +47,14 @@ class Crash(BaseException):
     """The process died."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Written:
     """Some bytes of one sector, as they were on the disk before."""
 
     offset: int
     before: bytes
+    clean: bool = False
+    """A sync of it failed."""
 
     @property
     def sector(self) -> int:
@@ -63,13 +69,22 @@ class Disk:
     """Calls to the disk below `folder`, up to number `crash_at`."""
 
     def __init__(
-        self, folder: Path, *, crash_at: int | None = None, seed: int = 0, unsynced: Unsynced | None = None
+        self,
+        folder: Path,
+        *,
+        crash_at: int | None = None,
+        fail_at: int | None = None,
+        seed: int = 0,
+        unsynced: Unsynced | None = None,
     ) -> None:
+        """`fail_at`: the number of the sync that fails."""
         self._folder = os.path.realpath(folder)
         self._crash_at = crash_at
+        self._fail_at = fail_at
         self._random = random.Random(seed)
         self._unsynced = {} if unsynced is None else unsynced
         self.calls = 0
+        self.syncs = 0
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -150,10 +165,7 @@ class Disk:
             if flags & os.RWF_DSYNC:  # one call, but the power may fail in the middle of it; it syncs its own range
                 if self._dies_now():
                     self._die()
-                _, written = self._unsynced[os.fstat(fd).st_ino]
-                written[:] = [
-                    each for each in written if each.offset < offset or each.offset + len(each.before) > offset + done
-                ]
+                self._sync_written(fd, offset, offset + done)
             return done
 
         return pwritev
@@ -165,11 +177,21 @@ class Disk:
                 return
             if self._dies_now():
                 self._die()
-            inode = os.fstat(fd).st_ino
-            if inode in self._unsynced:
-                self._unsynced[inode][1].clear()
+            self._sync_written(fd, 0, 1 << 62)
 
         return sync
+
+    def _sync_written(self, fd: int, start: int, end: int) -> None:
+        """Syncs the sectors in which something within these bytes is dirty."""
+        self.syncs += 1
+        _, written = self._unsynced.get(os.fstat(fd).st_ino, (None, []))
+        taken = [each for each in written if start <= each.offset and each.offset + len(each.before) <= end]
+        if self.syncs - 1 == self._fail_at:
+            for each in taken:
+                each.clean = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sectors = {each.sector for each in taken if not each.clean}
+        written[:] = [each for each in written if each not in taken or each.sector not in sectors]
 
     def _change(self, real: Any) -> Any:
         def change(fd: int, *arguments: int) -> Any:
@@ -636,3 +658,49 @@ def test_what_one_start_found_is_there_for_the_next_though_the_power_fails_betwe
         model.sync(crash_at=0, seed=seed + 1)
         model.check()
     assert found
+
+
+def fails(work: Callable[[], object], disk: Disk) -> bool:
+    """Whether a sync fails in `work`; the process ends then."""
+    try:
+        with disk():
+            work()
+    except (OSError, SyncFailed):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("step", ["write", "start", "cut"])
+def test_what_a_failed_sync_left_in_the_page_cache_alone_is_synced_by_the_next_start(
+    tmp_path: Path, step: str, seed: int
+) -> None:
+    """Invariant 13. A start fails after a write that did; a cut is at the beginning of a page, and within a gap."""
+    for fail_at in itertools.count():
+        model = Model(tmp_path / f"container-{fail_at}")
+        folder, log = model.folder, model.log
+        for row in range(30):
+            model.append(row % 3 + 1, 2, 300)
+            if row == 15:
+                model.sync()
+        ((header, end),) = gap_frames(log.end, log.end + 3000, most=1)
+        log.append_frames(memoryview(header))
+        job = log.take_job()
+        assert job is not None
+        steps: dict[str, Callable[[], object]] = {
+            "write": partial(log.write_job, job),
+            "start": partial(ContainerLog.open, folder, OPTIONS),
+            "cut": partial(ContainerLog.cut, folder, Position(end - 1000), OPTIONS),
+        }
+        if step != "write":
+            assert fails(steps["write"], model.disk(fail_at=0 if step == "start" else None)) == (step == "start")
+        failing = model.disk(fail_at=fail_at, seed=seed)
+        failed = fails(steps[step], failing)
+        with model.disk()():
+            started = ContainerLog.open(folder, OPTIONS)
+        failing.lose_power()
+        assert ContainerLog.open(folder, OPTIONS).end == started.synced
+        assert list(scrub(folder, Scrubbed(), synced=started.synced)) == []
+        if not failed:
+            break
+    assert fail_at

@@ -13,6 +13,7 @@ from headrace.ids import Position
 from headrace.log import cutting
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES, OpenFile
+from headrace.log.folder import CUT, make_mark
 from headrace.log.frames import HEADER_BYTES, gap_frames
 from headrace.log.scrub import Scrubbed, scrub
 
@@ -156,6 +157,22 @@ def test_a_log_is_cut_on_a_full_disk(writing: Writing, options: LogOptions, monk
     ContainerLog.cut(writing.folder, Position(position), options)
     writing.log = ContainerLog.open(writing.folder, options)
     assert writing.log.end == writing.log.scanned_bytes == position
+
+
+@pytest.mark.parametrize("written", [slice(4), slice(5), slice(3, 8), slice(4, 8), slice(5, 8)])
+def test_a_gap_whose_header_was_torn_by_a_crash_in_a_cut_ends_there_all_the_same(
+    writing: Writing, options: LogOptions, written: slice
+) -> None:
+    append_gap(writing.log, 5000)
+    writing.sync()
+    ((header, _),) = gap_frames(0, 3000, most=1)
+    path = writing.log.chunks()[0].path
+    writing.log.close()
+    make_mark(writing.folder, 3000, CUT)
+    with path.open("r+b") as file:
+        file.seek(FILE_HEAD_BYTES + (written.start or 0))
+        file.write(header[written])
+    assert ContainerLog.open(writing.folder, options).end == 3000
 
 
 def test_a_log_is_not_cut_where_what_is_left_of_a_gap_holds_no_header(writing: Writing, options: LogOptions) -> None:

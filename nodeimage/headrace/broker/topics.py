@@ -380,7 +380,8 @@ class Topics:
         partition.log_start = max(partition.log_start, result.offset)
         if result.dropped:
             gone = set(result.dropped)
-            partition.chain = tuple(row for row in partition.chain if row.id not in gone)
+            # The last one too, where it has been sealed: who rolls it has not heard of that yet, and looks at it still.
+            partition.chain = tuple(row for row in partition.chain[:-1] if row.id not in gone) + partition.chain[-1:]
         partition.wake_all()
 
     def _shortened(self, item: Shortened, result: Any) -> None:

@@ -43,11 +43,14 @@ def match_point(
 ) -> Position:
     """The position up to which two logs hold the same frames; `mine` is the primary's, with all committed ones."""
     end = min(my_end, their_end)
+    is_known = bool(mine)
     mine = [entry for entry in mine if entry[1] < my_end]
     theirs = [entry for entry in theirs if entry[1] < their_end]
-    if not mine or not theirs:
+    if not theirs or not is_known:
         # One is empty, or its frames are older than its history reaches: then they are committed.
         return Position(end)
+    if not mine:
+        return Position(min(end, theirs[0][1]))
     base = max(mine[0][1], theirs[0][1])
     bounds = sorted({base, *(start for _, start in mine), *(start for _, start in theirs)})
     parts = next((at for at in bounds if base <= at < end and _epoch_at(mine, at) != _epoch_at(theirs, at)), end)

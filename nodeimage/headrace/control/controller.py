@@ -19,7 +19,7 @@ import structlog
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
 from headrace.control.clocks import Clocks
-from headrace.control.creation import Peers, TooFewReplicas, create
+from headrace.control.creation import Creation, Peers, create
 from headrace.control.events import Events, Status
 from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
 from headrace.control.office import Office
@@ -48,9 +48,10 @@ SHOWN_S: Final = 3.0
 FAILED_PAUSE_S: Final = 0.5
 YIELD_AGAIN_S: Final = 10.0
 """Who is cut off leaves the office again after so long, if nobody else has taken it; then after twice as long."""
-YIELD_AGAIN_MOST_S: Final = 300.0
-
-_Creation = tuple[str, NodeId, str]
+YIELDS_MOST: Final = 5
+"""So it is five minutes at most."""
+HELD_RENEWALS: Final = 6
+"""Of the lease, by somebody else, who has not left it at once then."""
 
 
 class _Unsure(NamedTuple):
@@ -94,9 +95,9 @@ class Controller:
         """Of which an event told."""
         self._waits: dict[ContainerId, str] = {}
         self._unsure: dict[ContainerId, _Unsure] = {}
-        self._creating: set[_Creation] = set()
-        self._begun: dict[_Creation, ContainerId] = {}
-        """Containers that had too few replicas: the next attempt goes on with the folders that there are."""
+        self._creating: set[Creation] = set()
+        self._begun: dict[Creation, ContainerId] = {}
+        """Containers that could not be made yet: the next attempt goes on with the folders that there are."""
         self._balance = BalanceState()
         self._yields = 0
         """How often the lease was left to others, who hear more, since all was well or one of them had it."""
@@ -212,7 +213,7 @@ class Controller:
         if changed.lease or changed.nodes:
             self._office.lease_changed()
         lease = self._view.lease
-        if lease is not None and lease.node not in (self._own, NOBODY):
+        if lease is not None and lease.node not in (self._own, NOBODY) and lease.renewal >= HELD_RENEWALS:
             self._yields, self._yields_at = 0, float("-inf")
         if changed.nodes or changed.containers or changed.volumes or changed.balance or changed.cluster:
             self._wake.set()
@@ -265,7 +266,7 @@ class Controller:
         if not why:
             self._yields, self._yields_at = 0, float("-inf")
         elif len(observed.nodes) > 1 and now >= self._yields_at:
-            self._yields_at = now + min(YIELD_AGAIN_S * 2**self._yields, YIELD_AGAIN_MOST_S)
+            self._yields_at = now + YIELD_AGAIN_S * 2 ** min(self._yields, YIELDS_MOST)
             self._yields += 1
             self.events.add("office", f"node {self._own} {why}: leaves the office to others", node=self._own)
             await self._office.give_back()
@@ -391,7 +392,7 @@ class Controller:
         kind = "primary" if former is not None and former != record.primary else "replicas"
         self.events.add(kind, change.reason, container=record.container_id, node=record.primary)
 
-    async def _create(self, change: CreateContainer, key: _Creation) -> None:
+    async def _create(self, change: CreateContainer, key: Creation) -> None:
         try:
             volume = self._view.volumes.get(change.volume) or VolumeRecord(change.volume)
             try:
@@ -407,15 +408,7 @@ class Controller:
 
     async def _make(self, kind: str, members: Sequence[NodeId], volume: VolumeRecord) -> ContainerRecord:
         nodes = [self._view.nodes[node] for node in members if node in self._view.nodes]
-        key = (kind, members[0], volume.name)
-        begun = self._begun.pop(key, None)
-        try:
-            record = await create(
-                self._store_call, self._peers, kind=kind, members=nodes, volume=volume, container=begun
-            )
-        except TooFewReplicas as error:
-            self._begun[key] = error.container
-            raise
+        record = await create(self._store_call, self._peers, kind=kind, members=nodes, volume=volume, begun=self._begun)
         self._view.refresh()
         await self._shown(record.container_id)
         return record

@@ -10,13 +10,13 @@ after it, is then not the only one that could lead. Nobody may choose another co
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Final, Protocol
 
 import structlog
 
-from headrace.errors import Code, HeadraceError
-from headrace.ids import ContainerId
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import AnswerT, Prepare, Request
 from headrace.store import container_records
 from headrace.store.protocol import StoreCall
@@ -25,14 +25,6 @@ from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 log = structlog.get_logger()
 
 PREPARE_S: Final = 2.0
-
-
-class TooFewReplicas(HeadraceError):
-    """Not as many replicas could be made as have to be in sync. `container` is still to be made."""
-
-    def __init__(self, container: ContainerId, message: str) -> None:
-        super().__init__(message)
-        self.container = container
 
 
 class Peers(Protocol):
@@ -44,6 +36,10 @@ class Peers(Protocol):
         """A node's answer. Raises PeerUnreachable, KafkaError."""
 
 
+Creation = tuple[str, NodeId, str]
+"""What is made: the kind, whom it is led by first, the volume."""
+
+
 async def create(
     store_call: StoreCall,
     peers: Peers,
@@ -51,33 +47,26 @@ async def create(
     kind: str,
     members: Sequence[NodeRecord],
     volume: VolumeRecord,
-    container: ContainerId | None = None,
+    begun: MutableMapping[Creation, ContainerId],
 ) -> ContainerRecord:
     """A new container led by the first of `members`; without those of the others that do not answer.
 
-    Replicas that are missing are made later, by the controller. `container`: of an attempt that raised TooFewReplicas,
-    which it does where fewer than `volume.min_in_sync` of the members answer. Raises HeadraceError where the first one
-    does not, StoreUnavailable (the container may be there nevertheless).
+    Replicas that are missing are made later, by the controller. Raises HeadraceError where the first one does not
+    answer, or fewer than `volume.min_in_sync` do: then the container is `begun`, and the next attempt goes on with its
+    id and with the folders that there are. Raises StoreUnavailable (the container may be there nevertheless).
     """
     if not members:
         raise HeadraceError("a container needs a node that is registered")
-    first, *others = members
+    key = (kind, members[0].node_id, volume.name)
+    container = begun.pop(key, None)
     if container is None:
         container = await store_call(lambda store: container_records.take_container_id(store, kind))
-    # Before the others: where it cannot, this is tried again with another id, and each try would leave them a folder.
-    ready = [(first.node_id, await _prepare(peers, first, container, kind))]
-    answers = await asyncio.gather(*(_prepare(peers, node, container, kind) for node in others), return_exceptions=True)
-    for node, answer in zip(others, answers, strict=True):
-        if isinstance(answer, uuid.UUID):
-            ready.append((node.node_id, answer))
-        elif not isinstance(answer, HeadraceError) or answer.code is Code.FENCED_LEADER_EPOCH:
-            raise answer  # fenced: it exists already, and the store has lost its record
-        else:
-            log.warning("a replica was not made", container=container, node=node.node_id, reason=str(answer))
-    if len(ready) < (least := min(volume.min_in_sync, len(members))):
-        raise TooFewReplicas(
-            container, f"container {container} has {len(ready)} of the {least} replicas that have to be in sync"
-        )
+    try:
+        ready = await _prepare_all(peers, members, container, kind, least=min(volume.min_in_sync, len(members)))
+    except HeadraceError as error:
+        if error.code is not Code.FENCED_LEADER_EPOCH:  # it exists already, and the store has lost its record
+            begun[key] = container
+        raise
     return await store_call(
         lambda store: container_records.create_container(
             store,
@@ -89,6 +78,26 @@ async def create(
             wanted=volume.replicas,
         )
     )
+
+
+async def _prepare_all(
+    peers: Peers, members: Sequence[NodeRecord], container: ContainerId, kind: str, *, least: int
+) -> list[tuple[NodeId, uuid.UUID]]:
+    first, *others = members
+    # Before the others, who need no folder where it cannot.
+    ready = [(first.node_id, await _prepare(peers, first, container, kind))]
+    answers = await asyncio.gather(*(_prepare(peers, node, container, kind) for node in others), return_exceptions=True)
+    for node, answer in zip(others, answers, strict=True):
+        if isinstance(answer, uuid.UUID):
+            ready.append((node.node_id, answer))
+        elif not isinstance(answer, HeadraceError) or answer.code is Code.FENCED_LEADER_EPOCH:
+            raise answer
+        else:
+            log.warning("a replica was not made", container=container, node=node.node_id, reason=str(answer))
+    if len(ready) < least:
+        text = f"container {container} has {len(ready)} of the {least} replicas that have to be in sync"
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, text)
+    return ready
 
 
 async def _prepare(peers: Peers, node: NodeRecord, container: ContainerId, kind: str) -> uuid.UUID:

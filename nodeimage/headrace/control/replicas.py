@@ -10,6 +10,7 @@ partition gets away: where too few others are left for that, nodes with room get
 are out of the in-sync set, and have no room to get back in, are too many.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import structs
@@ -34,7 +35,8 @@ class Replication:
         self._gone = {node for node in observed.nodes if observed.is_gone(node, now)}
         self._loads = observed.loads()
         self._held = Held(records.values())
-        self._copied = sum(1 for each in records.values() if each.state != OPEN and self._is_copied(each))
+        closed = (each for each in records.values() if each.state != OPEN)
+        self._copied = Counter(self._is_from_damaged(each) for each in closed if self._is_copied(each))
 
     def step(self, record: ContainerRecord) -> PutContainer | Wait | None:
         """The next step for one container towards the replicas that it should have."""
@@ -173,19 +175,22 @@ class Replication:
         return [node for node in chosen if node not in record.replicas]
 
     def _may_copy(self, record: ContainerRecord) -> bool:
-        """What is written to is copied at once; of the others, only so many at a time."""
+        """What is written to is copied at once; of the others, only so many at a time. Those of which a damaged primary
+        has the only replica may never be done, and hold up none that is whole.
+        """
         if record.kind == CATALOG or record.state == OPEN:
             return True
-        if self._copied >= self._observed.settings.rebuilds_at_once:
+        damaged = self._is_from_damaged(record)
+        if self._copied[damaged] >= self._observed.settings.rebuilds_at_once:
             return False
-        self._copied += not self._is_copied(record)
+        self._copied[damaged] += not self._is_copied(record)
         return True
 
-    def _is_copied(self, record: ContainerRecord) -> bool:
-        """Not from a damaged primary that nobody can stand in for: that copy may never be done."""
+    def _is_from_damaged(self, record: ContainerRecord) -> bool:
         source = self._observed.replica(record.primary, record.container_id)
-        if source is not None and source.damaged:
-            return False
+        return source is not None and source.damaged
+
+    def _is_copied(self, record: ContainerRecord) -> bool:
         in_sync = {node for node, _ in record.in_sync}
         return any(
             node not in in_sync and self._observed.takes_roles(node, self._now) and not self._observed.nodes[node].full

@@ -37,6 +37,7 @@ def test_of_who_was_away_for_all_epochs_that_are_known_nothing_counts_as_equal()
     assert match_point(trimmed, 20_000, away, 150) == 0
     assert match_point(trimmed, 20_000, away, 15_000) == 0
     assert match_point(trimmed, 20_000, [(1, 0), *whole[1:-500]], 14_995) == 14_995
+    assert match_point(trimmed, 120, away, 150) == 0, "as the follower sees it, where the primary's log begins at 120"
 
 
 def test_what_is_fetched_below_the_epochs_that_are_known_is_kept() -> None:

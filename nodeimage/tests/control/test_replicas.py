@@ -188,8 +188,8 @@ def test_copies_that_cannot_be_done_hold_up_no_others(world: World) -> None:
     world.node(1, 2)
     world.container(1, (2,), kind="catalog")
     world.container(2, (2,))
-    bad = range(10, 10 + world.settings.rebuilds_at_once)
-    whole = range(30, 35)
+    bad = range(10, 10 + 2 * world.settings.rebuilds_at_once)
+    whole = range(40, 45)
     for number in (*bad, *whole):
         world.container(number, (1,), state="closed")
     world.mark(1, draining=True)
@@ -204,6 +204,8 @@ def test_copies_that_cannot_be_done_hold_up_no_others(world: World) -> None:
             for node in record.replicas:
                 world.replica(node, number)
     assert {key for key, record in world.containers.items() if 1 in record.replicas} == set(bad)
+    copied = [number for number in bad if len(world.containers[ContainerId(number)].replicas) > 1]
+    assert len(copied) == world.settings.rebuilds_at_once, "nor are there ever more of these"
 
 
 def test_where_all_that_had_replicas_were_removed_another_gets_an_empty_one_that_leads_nothing(world: World) -> None:

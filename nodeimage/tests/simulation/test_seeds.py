@@ -35,6 +35,7 @@ FOUND = {
     114532: "a drained node gave up its replica while one that counted as in sync had just lost its folder",
     121053: "of a new container only one replica had been made, and was lost before the record was: none could lead it",
     131127: "a node stopped as the one that was to lead after it died: that one was in sync alone, and lost its disk",
+    141189: "a partition that rolled was sealed by another driver, and records deleted: its roller failed on that",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

@@ -51,14 +51,14 @@ class InSync:
         self._differing: dict[ContainerId, float] = {}
         """Since when a record shows another set than its primary goes by."""
 
-    def look_at(self, container: Container, record: ContainerRecord | None, stopping: Collection[NodeId] = ()) -> None:
-        """Put the set that the primary wants now, if it wants another one than `record`, as last seen, has. `stopping`:
+    def look_at(self, container: Container, record: ContainerRecord | None, left: Collection[NodeId] = ()) -> None:
+        """Put the set that the primary wants now, if it wants another one than `record`, as last seen, has. `left`:
         see Primary.proposal.
         """
         if container.id in self._putting or container.lost:
             return
         loop = asyncio.get_running_loop()
-        wanted = container.primary.proposal(loop.time(), stopping)
+        wanted = container.primary.proposal(loop.time(), left)
         if wanted is None:
             if not self._differs_for_long(container, record, loop.time()):
                 return

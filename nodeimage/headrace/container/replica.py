@@ -146,19 +146,18 @@ class Primary:
         if member not in self._confirmed and (self._proposed is None or member not in self._proposed):
             del self._peers[member]
 
-    def proposal(self, now: float, stopping: Collection[NodeId] = ()) -> frozenset[Member] | None:
+    def proposal(self, now: float, left: Collection[NodeId] = ()) -> frozenset[Member] | None:
         """The in-sync set that should be put into the store now; None: nothing to change, or a put is under way.
 
-        `stopping`: nodes that have said that they stop: who has left there is not waited for. Calling it makes the
-        proposal: from now on commit waits for both sets, until `decided`.
+        `left`: nodes that have said that they stop, or whose process is gone: a follower there that is not connected is
+        not waited for. Calling it makes the proposal: from now on commit waits for both sets, until `decided`.
         """
         if self._proposed is not None:
             return None
         silent = {
             member
             for member, peer in self._peers.items()
-            if member in self._confirmed
-            and (self._let_go(peer, now) or (not peer.connected and member.node in stopping))
+            if member in self._confirmed and (self._let_go(peer, now) or (not peer.connected and member.node in left))
         }
         silent |= {member for member in self._confirmed - {self.me} if member.node not in self._replicas}
         joining = {

@@ -86,6 +86,8 @@ class Replicas:
         """Told of a replica that is damaged and nowhere else, or that has no room to take up its role."""
         self.on_trouble: list[Callable[[NodeId], None]] = []
         """Told of a node whose connection with a replica here has ended, or that does not answer one."""
+        self.gone: Callable[[], Collection[NodeId]] = tuple
+        """Nodes on which no process runs any more, as far as is known here."""
         self.on_unreadable: list[Callable[[ContainerId], None]] = []
         """Told of a replica here that may be damaged: `damaged` is for those that are."""
         self.install: Install | None = None
@@ -292,12 +294,12 @@ class Replicas:
             self._ticks += 1
             try:
                 self._look_at_disk()
-                stopping = {node.node_id for node in self._env.view.nodes.values() if node.stopping}
+                left = {node.node_id for node in self._env.view.nodes.values() if node.stopping} | set(self.gone())
                 for container in list(self.led.values()):
                     if self._ticks % BEAT_EVERY == 0:
                         for each in container.feeds:
                             each.beat()
-                    self._in_sync.look_at(container, self._env.view.containers.get(container.id), stopping)
+                    self._in_sync.look_at(container, self._env.view.containers.get(container.id), left)
             except Exception:
                 log.exception("looking after the followers went wrong")
 

@@ -158,6 +158,10 @@ class Controller:
         """The nodes that answered this one's probes within 2 s: part of what a probe's answer tells."""
         return self._prober.heard()
 
+    def gone(self) -> set[NodeId]:
+        """The nodes whose host says that no process of theirs is there."""
+        return {node for node, sight in self._prober.sights().items() if sight.refused_twice}
+
     def look_at(self, node: NodeId) -> None:
         """Probe a node now, as something seems wrong with it: a session with it ended."""
         self._prober.look_at(node)

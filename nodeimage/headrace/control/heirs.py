@@ -67,32 +67,25 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
 def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason: str, now: float) -> PutContainer:
     """The change that makes `heir`, one of the heirs, the primary at a new epoch."""
 
-    def has_all(node: NodeId) -> bool:
-        return (
-            node in record.replicas
-            and observed.life(node, now) is not Life.DEAD
-            and not has_another(observed, record, node)
-        )
+    def may_have_all(node: NodeId) -> bool:
+        return node in record.replicas and node in observed.nodes and not has_another(observed, record, node)
+
+    def stays(node: NodeId) -> bool:
+        return may_have_all(node) and observed.life(node, now) is not Life.DEAD and not observed.nodes[node].stopping
 
     replica = observed.replica(heir, record.container_id)
     assert replica is not None
     assert is_in_sync(observed, record, heir), "only a member of the in-sync set may lead"
     pairs = [pair for pair in record.in_sync if pair[0] == heir and str(pair[1]) == replica.format]
-    pairs += [
-        pair for pair in record.in_sync if pair[0] != heir and has_all(pair[0]) and not observed.nodes[pair[0]].stopping
-    ]
+    pairs += [pair for pair in record.in_sync if pair[0] != heir and stays(pair[0])]
     # Invariant 6, against the last replica standing (KIP-966). Those that stop come back soonest, then those that are
-    # dead. Nor does one that stops leave the heir alone, which may have died a moment ago: it lets that one go itself.
+    # dead.
     absent = [pair for pair in record.in_sync if pair not in pairs and pair[0] != heir]
-    absent.sort(
-        key=lambda pair: (
-            not has_all(pair[0]),
-            observed.life(pair[0], now) is Life.DEAD,
-            has_another(observed, record, pair[0]),
-        )
-    )
-    least = max(record.min_in_sync, 2 if any(has_all(node) for node, _ in absent) else 1)
-    pairs += absent[: max(least - len(pairs), 0)]
+    absent.sort(key=lambda pair: (observed.life(pair[0], now) is Life.DEAD, has_another(observed, record, pair[0])))
+    pairs += absent[: max(record.min_in_sync - len(pairs), 0)]
+    if len(pairs) == 1:
+        # The heir may have died a moment ago, and its disk with it. Once it leads, it lets the other one go itself.
+        pairs += [pair for pair in absent if may_have_all(pair[0])][:1]
     seen = [replica.epoch for node in record.replicas if (replica := observed.replica(node, record.container_id))]
     wanted = structs.replace(
         record, primary=heir, epoch=Epoch(max(record.epoch, *seen) + 1), in_sync=tuple(sorted(pairs))

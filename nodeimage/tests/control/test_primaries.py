@@ -172,6 +172,19 @@ def test_a_stopping_node_leaves_no_heir_alone_in_sync(three: World) -> None:
     assert {node for node, _ in record.in_sync} == {2, 3}
 
 
+def test_a_dead_node_leaves_no_heir_alone_in_sync_but_one_that_was_removed_does(
+    three: World,
+) -> None:
+    """As above (seed 142880)."""
+    three.volume(2, 1)
+    three.container(3, (2, 3))
+    three.refused(2)
+    assert {node for node, _ in three.put()[3].in_sync} == {2, 3}
+    del three.nodes[NodeId(2)]
+    del three.probes[NodeId(2)]
+    assert {node for node, _ in three.put()[3].in_sync} == {3}
+
+
 def test_when_all_stop_nothing_is_handed_around(three: World) -> None:
     for number in (1, 2, 3):
         three.mark(number, stopping=True)
@@ -355,4 +368,4 @@ def test_a_cluster_of_two_goes_on_with_one(world: World) -> None:
     world.silent(2)
     put = world.put()
     assert {record.primary for record in put.values()} == {1}
-    assert [len(record.in_sync) for record in put.values()] == [1, 1]
+    assert [len(record.in_sync) for record in put.values()] == [2, 2], "node 1 lets node 2 go once it leads"

@@ -226,6 +226,7 @@ class Node:
             self.cluster.loop.spawn(self.upper.serve())
         self.view.on_change(self._view_changed)
         replicas.on_trouble.append(self.controller.look_at)
+        replicas.gone = self.controller.gone
         replicas.start()
         self.controller.start()
 

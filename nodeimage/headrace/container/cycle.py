@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import structlog
 
 from headrace.container.writer import Writer
-from headrace.errors import StorageFull
+from headrace.errors import Code, KafkaError, StorageFull
 from headrace.ids import ContainerId
 from headrace.log.container_log import ContainerLog, WriteJob
 
@@ -196,6 +196,8 @@ class SyncCycle:
             if not future.done():
                 future.set_result(None)
             return
+        if isinstance(error, OSError) and self._closed:  # its folder may be gone
+            error = KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"container {self.id}: this replica is closed")
         if isinstance(error, StorageFull):
             if self._full_until < self._loop.time() - 10 * RETRY_FULL_S:
                 log.warning("disk full", container=self.id, error=str(error))

@@ -451,6 +451,18 @@ async def test_a_node_that_reads_along_becomes_a_replica(three: Several) -> None
     await until(lambda: third in {member.node for member in container.primary.in_sync} or None)
 
 
+async def test_who_waits_for_room_in_a_replica_that_is_removed_is_sent_elsewhere(three: Several) -> None:
+    """It was told of a file that is not there (seed 142618)."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    await three.led(container_id)
+    replica = three.replica(0, container_id)
+    await replica.close()
+    shutil.rmtree(replica.folder)
+    with pytest.raises(KafkaError, match="closed") as refused:
+        await replica.cycle.make_room()
+    assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_who_leads_no_more_keeps_no_frames_in_memory_for_followers(three: Several) -> None:
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)

@@ -36,6 +36,7 @@ FOUND = {
     121053: "of a new container only one replica had been made, and was lost before the record was: none could lead it",
     131127: "a node stopped as the one that was to lead after it died: that one was in sync alone, and lost its disk",
     141189: "a partition that rolled was sealed by another driver, and records deleted: its roller failed on that",
+    142618: "an append waited for room in a replica that was removed, and was told of a file that is not there",
     142880: "a node died while the one that was to lead after it had just lost its disk, unnoticed: as 131127",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another

@@ -26,6 +26,8 @@ from headrace_spark.murmur2 import binary_parts
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_START = 21
 """The checksum covers everything from the attributes on."""
+TOKEN = struct.Struct(">qhi")
+TOKEN_START = 43
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,20 @@ def build_batch(columns: Columns, *, token: ProducerToken = NO_PRODUCER, compres
     batch[HEADER.size :] = records
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_START:]))
     return bytes(batch)
+
+
+def token_of(batch: bytes | memoryview) -> ProducerToken:
+    """The token of a record batch."""
+    _, _, _, _, _, _, _, _, _, producer_id, producer_epoch, base_sequence, _ = HEADER.unpack_from(batch)
+    return ProducerToken(producer_id, producer_epoch, base_sequence)
+
+
+def with_token(batch: bytes, token: ProducerToken) -> bytes:
+    """The same record batch under another token."""
+    other = bytearray(batch)
+    TOKEN.pack_into(other, TOKEN_START, token.producer_id, token.producer_epoch, token.base_sequence)
+    struct.pack_into(">I", other, 17, crc32c(memoryview(other)[CRC_START:]))
+    return bytes(other)
 
 
 def record_sizes(columns: Columns) -> npt.NDArray[np.int64]:

@@ -1,11 +1,12 @@
 """Sends record batches to the leaders of their partitions until each is acknowledged.
 
 Responsible for Produce requests and for trying again. Knows nothing of rows or tokens. A batch whose answer was lost is
-sent again as it is; that it is stored once is the token's work, on the server.
+sent again as it is; that it is stored once is the token's work, on the server, which says so of a repeat.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from headrace.errors import Code
 from headrace.wire import produce
@@ -20,17 +21,24 @@ REQUEST_BYTES = 16 << 20
 """Small batches share a request up to here; a larger one goes alone."""
 ANSWER_WITHIN_MS = 30_000
 ACKS_ALL = -1
-_STORED = (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER)
 
 Outgoing = tuple[Partition, bytes]
 
 
-def send_all(cluster: Cluster, batches: Iterable[Outgoing]) -> None:
-    """Store every batch, those of one partition in the order given. Returns when all are acknowledged.
+class Repeat(NamedTuple):
+    """A batch whose token a partition had already, and where what has it begins; -1 where the node does not say."""
+
+    sent: Outgoing
+    base_offset: int
+
+
+def send_all(cluster: Cluster, batches: Iterable[Outgoing]) -> list[Repeat]:
+    """Store every batch, those of one partition in the order given; those that were taken for repeats. Returns when
+    all are acknowledged.
 
     Raises SourceError once the time that the options allow has passed without any acknowledgement.
     """
-    waiting = deque(batches)
+    waiting, repeats = deque(batches), list[Repeat]()
     retry = cluster.retry("write records")
     while waiting:
         group: list[Outgoing] = []
@@ -40,7 +48,7 @@ def send_all(cluster: Cluster, batches: Iterable[Outgoing]) -> None:
             if node is None:
                 retry.pause(Code.LEADER_NOT_AVAILABLE)
                 continue
-            refused = _send(cluster, node, group, retry)
+            refused = _send(cluster, node, group, retry, repeats)
         except (*BROKEN, KeyError) as error:
             if group:
                 cluster.drop(leaders[group[0][0]])
@@ -48,6 +56,7 @@ def send_all(cluster: Cluster, batches: Iterable[Outgoing]) -> None:
             continue
         sent = {id(batch) for _, batch in group} - {id(batch) for _, batch in refused}
         waiting = deque(one for one in waiting if id(one[1]) not in sent)
+    return repeats
 
 
 def _next_request(waiting: Iterable[Outgoing], leaders: dict[Partition, int]) -> tuple[int | None, list[Outgoing]]:
@@ -67,8 +76,11 @@ def _next_request(waiting: Iterable[Outgoing], leaders: dict[Partition, int]) ->
     return node, group
 
 
-def _send(cluster: Cluster, node: int, group: Sequence[Outgoing], retry: Retry) -> list[Outgoing]:
-    """Send one request; the batches that are to be sent again. Raises SourceError for answers that are final."""
+def _send(
+    cluster: Cluster, node: int, group: Sequence[Outgoing], retry: Retry, repeats: list[Repeat]
+) -> list[Outgoing]:
+    """Send one request; the batches that are to be sent again. Adds to `repeats`. Raises SourceError for answers that
+    are final."""
     request = produce.ProduceRequest(
         transactional_id=None,
         acks=ACKS_ALL,
@@ -83,7 +95,10 @@ def _send(cluster: Cluster, node: int, group: Sequence[Outgoing], retry: Retry) 
     for partition, batch in group:
         result = by_partition.get(partition)
         code = int(Code.UNKNOWN_SERVER_ERROR) if result is None else result.error
-        if code in _STORED:
+        if code == Code.DUPLICATE_SEQUENCE_NUMBER and result is not None:
+            repeats.append(Repeat((partition, batch), result.base_offset))
+            continue
+        if code == Code.NONE:
             continue
         if code not in RETRIABLE:
             raise BrokerError(code, _explained(partition, code, size=len(batch), said=result and result.message))

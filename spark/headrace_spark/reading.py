@@ -6,7 +6,7 @@ decoded, so that the node and the task work at the same time. Only committed rec
 otherwise (invariant 2 holds on the server).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,12 +74,13 @@ def mean_record_bytes(
     sizes: dict[Partition, float] = {}
     leaders = cluster.leaders(partition for partition, _ in places)
     for node in set(leaders.values()):
-        group = [
-            _Progress(OffsetRange(*partition, offset, offset + 1), offset)
-            for partition, offset in places
-            if leaders.get(partition) == node
-        ]
-        request = _request(group, options, partition_bytes=SAMPLE_BYTES, answer_bytes=SAMPLE_BYTES * len(group))
+        group = [place for place in places if leaders.get(place[0]) == node]
+        request = fetch_request(
+            group,
+            read_committed=options.read_committed,
+            partition_bytes=SAMPLE_BYTES,
+            answer_bytes=SAMPLE_BYTES * len(group),
+        )
         try:
             answer, body = cluster.to_node(node).call(ApiKey.FETCH, VERSION, request)
             response = fetch.decode_response(answer, body, VERSION)
@@ -155,7 +156,12 @@ class _RangeReader:
             self._retry.pause(Code.LEADER_NOT_AVAILABLE)
             return None
         try:
-            request = _request(group, self._options, partition_bytes=ANSWER_BYTES, answer_bytes=ANSWER_BYTES)
+            request = fetch_request(
+                [(one.range.key, one.position) for one in group],
+                read_committed=self._options.read_committed,
+                partition_bytes=ANSWER_BYTES,
+                answer_bytes=ANSWER_BYTES,
+            )
             self._cluster.to_node(node).send(ApiKey.FETCH, VERSION, request)
         except (*BROKEN, KeyError) as error:
             self._lost(node, group, error)
@@ -253,14 +259,17 @@ def raise_or_skip(options: ReadOptions, what: str) -> None:
         raise DataLoss(f"{what}. Set failOnDataLoss to false to go on without them")
 
 
-def _request(group: Sequence[_Progress], options: ReadOptions, *, partition_bytes: int, answer_bytes: int) -> bytes:
+def fetch_request(
+    places: Iterable[tuple[Partition, int]], *, read_committed: bool, partition_bytes: int, answer_bytes: int
+) -> bytes:
+    """A Fetch request, of VERSION, for each partition from an offset on."""
     topics: dict[str, list[fetch.FetchPartition]] = {}
-    for one in group:
-        topics.setdefault(one.range.topic, []).append(
+    for (topic, number), offset in places:
+        topics.setdefault(topic, []).append(
             fetch.FetchPartition(
-                partition=one.range.partition,
+                partition=number,
                 current_leader_epoch=-1,
-                offset=one.position,
+                offset=offset,
                 last_fetched_epoch=-1,
                 log_start=-1,
                 max_bytes=partition_bytes,
@@ -270,7 +279,7 @@ def _request(group: Sequence[_Progress], options: ReadOptions, *, partition_byte
         max_wait_ms=WAIT_MS,
         min_bytes=1,
         max_bytes=answer_bytes,
-        isolation=1 if options.read_committed else 0,
+        isolation=1 if read_committed else 0,
         session_id=0,
         session_epoch=-1,
         topics=[fetch.FetchTopic(topic, None, partitions) for topic, partitions in topics.items()],

@@ -3,7 +3,7 @@
 Responsible for which columns are accepted, for the partition of each row, and for cutting what is too large for one
 record batch. Knows nothing of the network. Everything here depends on the rows alone and not on the order in which a
 shuffle happened to deliver them, wherever that decides what lands together: a task that runs again must make the same
-batches of the same rows, or a re-run that is dropped would drop others.
+batches of the same rows, or they are stored again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +35,8 @@ class TaskRows:
     columns: Columns
     topic: pa.DictionaryArray
     partition: npt.NDArray[np.int32]
+    timed: bool
+    """Whether the rows have timestamps of their own; else the time of writing is theirs, which differs each time."""
 
 
 def check_schema(names: Sequence[str], *, topic: str | None) -> None:
@@ -71,6 +73,7 @@ def gather(batches: Iterable[pa.RecordBatch], *, naming: Naming, topic: str | No
         ),
         topic=_topics(columns.get("topic"), rows, naming=naming, topic=topic),
         partition=_asked_partitions(columns.get("partition"), rows),
+        timed="timestamp" in columns and columns["timestamp"].null_count < rows,
     )
 
 

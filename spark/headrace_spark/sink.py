@@ -3,7 +3,7 @@
 Responsible for Spark's writer calls and for who a task is. The whole work is done in the tasks: when the last has been
 acknowledged everything is stored, and Spark's commit has nothing left to do. A task is known by its query, its number
 and its micro-batch, so a second attempt, a speculative one, or a batch that a restarted query runs again, is stored
-once.
+once where it has the same rows.
 """
 
 import time
@@ -19,8 +19,9 @@ from pyspark.sql.types import StructType
 from headrace_spark.cluster import Cluster
 from headrace_spark.encode import build_batch
 from headrace_spark.errors import BadOption, SourceError
+from headrace_spark.once import store_once
 from headrace_spark.options import WriteOptions, write_options
-from headrace_spark.producing import Outgoing, send_all
+from headrace_spark.producing import Outgoing
 from headrace_spark.rows import TaskRows, by_partition, check_schema, gather, parts
 from headrace_spark.tokens import TaskToken
 
@@ -83,7 +84,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: WriteOptions, token: Task
         if absent:
             raise BadOption(f"the cluster has no topic {', '.join(absent)} and does not create it; create it first")
         outgoing = list(_outgoing(rows, counts, options, token))
-        send_all(cluster, outgoing)
+        store_once(cluster, outgoing, timed=rows.timed)
     return Written(len(rows.columns), len(outgoing))
 
 

@@ -59,19 +59,19 @@ class MortalWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         reach(self._plan, STAGES[0])
-        whole = sink.send_all
+        whole = sink.store_once
 
-        def one_by_one(cluster: "Cluster", batches: Sequence[Outgoing]) -> None:
+        def one_by_one(cluster: "Cluster", batches: Sequence[Outgoing], *, timed: bool) -> None:
             for number, batch in enumerate(batches):
                 if number:
                     reach(self._plan, STAGES[1])
-                whole(cluster, [batch])
+                whole(cluster, [batch], timed=timed)
 
-        sink.send_all = one_by_one
+        sink.store_once = one_by_one
         try:
             written = self._writer.write(iterator)
         finally:
-            sink.send_all = whole
+            sink.store_once = whole
         reach(self._plan, STAGES[2])
         return written
 

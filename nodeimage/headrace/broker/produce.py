@@ -319,7 +319,10 @@ def _append(
     if known is not None:
         partition.producers.heard(header.producer_id, source=session.number)
         # Invariant 11: the answer to a duplicate waits until the original is committed.
-        pending.add(_result(part, known.base_offset, -1, partition), settled=False)
+        result = _result(part, known.base_offset, -1, partition)
+        if header.producer_id < -1:  # a token names a task, whose rows may be others now: who bears it has to know
+            result = result._replace(error=Code.DUPLICATE_SEQUENCE_NUMBER)
+        pending.add(result, settled=False)
         if partition.high_watermark > known.base_offset:
             pending.committed()
         else:

@@ -5,7 +5,7 @@ known and answered with its first offset (KIP-98, invariant 11), and a gap is re
 
 Producer ids below -1 are *tokens*: the name of a task of a Spark query, hashed. Their sequence is the number of the
 micro-batch: it only has to rise, gaps are natural, and they never expire, so that a re-run of a micro-batch, however
-late, is dropped.
+late, is known. It may have other rows: the sink is told which batch it was taken for (headrace_spark/once.py).
 """
 
 from collections.abc import ItemsView, Iterable, Mapping

@@ -229,7 +229,7 @@ class Forwarding:
                     return None
                 error = KafkaError(Code.LEADER_NOT_AVAILABLE, f"its home cannot be reached: {away}; try again")
             else:
-                if not result.error:
+                if result.error in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
                     return result._replace(topic=batch.part.topic)
                 code, message = Code(result.error), result.message or ""
                 if code not in ELSEWHERE:

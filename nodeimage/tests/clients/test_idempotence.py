@@ -118,7 +118,7 @@ def test_one_producer_that_calls_a_topic_by_two_names_loses_nothing_silently(
     assert client.produce(topic, first).base_offset == 0
 
 
-def test_tokens_only_rise(cluster: Any, raw: Any, batch_of: BatchOf) -> None:
+def test_tokens_only_rise_and_repeats_are_called_so(cluster: Any, raw: Any, batch_of: BatchOf) -> None:
     client, topic = raw(cluster), cluster.topic()
     client.create(topic)
 
@@ -129,9 +129,10 @@ def test_tokens_only_rise(cluster: Any, raw: Any, batch_of: BatchOf) -> None:
 
     assert send(b"first", 7) == (0, 0)
     assert send(b"gap is fine", 100) == (0, 2)
-    assert send(b"other rows, same batch", 100) == (0, 2)
-    assert send(b"an older re-run", 7) == (0, 0)
-    assert send(b"never seen, but older", 50)[0] == 0
+    repeat = Code.DUPLICATE_SEQUENCE_NUMBER
+    assert send(b"other rows, same batch", 100) == (repeat, 2)
+    assert send(b"an older re-run", 7) == (repeat, 0)
+    assert send(b"never seen, but older", 50)[0] == repeat
     assert send(b"next", 101) == (0, 4)
     assert [record.value for record in client.records(topic)][::2] == [b"first", b"gap is fine", b"next"]
 
@@ -162,8 +163,8 @@ def test_restarts_and_rolls_forget_no_producer(new_cluster: Any, raw: Any, batch
 
     def repeat(client: Any) -> None:
         assert send(client, 5, 0) == (0, 0)
-        assert send(client, TOKEN, 3)[0] == 0
-        assert send(client, TOKEN, 1)[0] == 0
+        assert send(client, TOKEN, 3)[0] == Code.DUPLICATE_SEQUENCE_NUMBER
+        assert send(client, TOKEN, 1)[0] == Code.DUPLICATE_SEQUENCE_NUMBER
         assert send(client, 6, 7, size=70_000) == (0, 9)
         assert send(client, 6, 9)[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert len(client.records(topic)) == 10

@@ -18,6 +18,8 @@ from headrace_spark.errors import BadOption
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Kafka's marks for the first and the next offset of a partition, in startingOffsets as in ListOffsets."""
+DEFAULT_STREAM: Final = "/default"
+"""Of topics with a bare name, where the cluster is Headrace."""
 MIB = 1 << 20
 
 Partition = tuple[str, int]
@@ -85,14 +87,18 @@ class ReadOptions:
     min_partitions: int
     bytes_per_task: int
 
-    def matches(self, topic: str) -> bool:
-        """Whether the pattern matches a topic of the cluster, given by its full name."""
-        if self.pattern is None:
-            return topic in self.topics
-        name = self.naming.shown(topic)
-        if self.naming.stream is not None and name == topic:
-            return False
-        return re.fullmatch(self.pattern, name) is not None
+    def matched(self, listed: str) -> str | None:
+        """The name under which the pattern takes a topic of the cluster's listing; None where it does not.
+
+        The listing has topics of DEFAULT_STREAM by their bare names. Where no stream is given they match by these, or
+        else by their full ones.
+        """
+        assert self.pattern is not None, "topics are named, or matched"
+        full = listed if listed.startswith("/") else f"{DEFAULT_STREAM}:{listed}"
+        if self.naming.stream is None:
+            return next((name for name in (listed, full) if re.fullmatch(self.pattern, name)), None)
+        name = self.naming.shown(full)
+        return full if name != full and re.fullmatch(self.pattern, name) else None
 
 
 @dataclass(frozen=True, slots=True)

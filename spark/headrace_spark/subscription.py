@@ -44,8 +44,8 @@ class Subscription:
         else:
             counts = {
                 topic: count
-                for topic, count in self._cluster.partition_counts(None).items()
-                if options.matches(topic) and not topic.startswith("__")
+                for listed, count in self._cluster.partition_counts(None).items()
+                if not listed.startswith("__") and (topic := options.matched(listed)) is not None
             }
         return [(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
 

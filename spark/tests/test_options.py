@@ -27,10 +27,26 @@ def test_bare_names_belong_to_the_stream() -> None:
 
 def test_a_pattern_matches_whole_names_within_the_stream() -> None:
     options = read_options({"bootstrap": "h:1", "stream": "/s", "topicPattern": "pump.*"})
-    assert options.matches("/s:pump1")
-    assert not options.matches("/s:a-pump1")
-    assert not options.matches("/t:pump1")
-    assert not options.matches("pump1")
+    assert options.matched("/s:pump1") == "/s:pump1"
+    assert options.matched("/s:a-pump1") is None
+    assert options.matched("/t:pump1") is None
+    assert options.matched("pump1") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"stream": "/default", "topicPattern": "pump.*"}, "/default:pump1"),
+        ({"stream": "/default", "topicPattern": "ump.*"}, None),
+        ({"topicPattern": "/default:.*"}, "/default:pump1"),
+        ({"topicPattern": ".*"}, "pump1"),
+        ({"topicPattern": "/factory:.*"}, None),
+    ],
+)
+def test_a_pattern_matches_the_default_stream_though_a_listing_has_its_topics_by_bare_names(
+    options: dict[str, str], name: str | None
+) -> None:
+    assert read_options({"bootstrap": "h:1", **options}).matched("pump1") == name
 
 
 def test_options_are_found_in_any_case() -> None:

@@ -32,6 +32,7 @@ class Cluster:
         self._connection = connection
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[Partition, int] = {}
+        self._counts: dict[str, int] = {}
         self._open: dict[Address, NodeConnection] = {}
 
     def __enter__(self) -> "Cluster":
@@ -135,6 +136,11 @@ class Cluster:
             self._metadata(unknown, create=False)
         return {partition: self._leaders[partition] for partition in wanted if partition in self._leaders}
 
+    def is_absent(self, partition: Partition) -> bool:
+        """Whether the cluster said, when it was last asked, that it does not have the partition."""
+        topic, number = partition
+        return number >= self._counts.get(topic, number + 1)
+
     def forget(self, partition: Partition) -> None:
         """Forget who leads a partition; the next `leaders` asks again."""
         self._leaders.pop(partition, None)
@@ -148,6 +154,8 @@ class Cluster:
         response = metadata.decode_response(answer, body, METADATA_VERSION)
         self._nodes = {node.node_id: (node.host, node.port) for node in response.brokers}
         for topic in response.topics:
+            if topic.error in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
+                self._counts[topic.name or ""] = len(topic.partitions)
             for partition in topic.partitions:
                 key = (topic.name or "", partition.partition)
                 if partition.leader >= 0:

@@ -6,6 +6,7 @@ decoded, so that the node and the task work at the same time. Only committed rec
 otherwise (invariant 2 holds on the server).
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ from headrace_spark.encode import HEADER
 from headrace_spark.errors import RETRIABLE, BrokerError, DataLoss, code_name
 from headrace_spark.options import EARLIEST, Partition, ReadOptions
 from headrace_spark.plan import OffsetRange
+
+log = logging.getLogger(__name__)
 
 VERSION = 12
 """Of Fetch: the last that names topics by name."""
@@ -153,7 +156,7 @@ class _RangeReader:
             if len(group) == RANGES_PER_REQUEST:
                 break
         if node is None:
-            self._retry.pause(Code.LEADER_NOT_AVAILABLE)
+            self._without_leaders()
             return None
         try:
             request = fetch_request(
@@ -218,6 +221,26 @@ class _RangeReader:
             ) from error
         return records
 
+    def _without_leaders(self) -> None:
+        """Nobody has any of what is left: wait, and pass over what is gone when the time for that has run out.
+
+        Not before, since a node that has just started may not have heard of a topic yet.
+        """
+        try:
+            self._retry.pause(Code.LEADER_NOT_AVAILABLE)
+        except BrokerError:
+            gone = [one for one in self._open.values() if self._cluster.is_absent(one.range.key)]
+            if not gone:
+                raise
+            for one in gone:
+                raise_or_skip(
+                    self._options,
+                    f"{one.range.topic}/{one.range.partition} is gone from the cluster, "
+                    f"with offsets {one.position} to {one.range.end}",
+                )
+                one.position = one.range.end
+            self._retry.progressed()
+
     def _lost(self, node: int, group: list[_Progress], error: Exception) -> None:
         self._cluster.drop(node)
         for one in group:
@@ -254,9 +277,10 @@ class _RangeReader:
 
 
 def raise_or_skip(options: ReadOptions, what: str) -> None:
-    """Raise DataLoss, unless failOnDataLoss is false."""
+    """Raise DataLoss; where failOnDataLoss is false, log it alone."""
     if options.fail_on_data_loss:
         raise DataLoss(f"{what}. Set failOnDataLoss to false to go on without them")
+    log.warning("%s; the query goes on, as failOnDataLoss is false", what)
 
 
 def fetch_request(

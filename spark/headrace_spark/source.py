@@ -185,7 +185,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where every partition ends now: the query stops there."""
-        self._target = self._subscription.latest(self._subscription.partitions())
+        self._target = self._subscription.targets()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch with its plan, or `start` as it is where there is nothing to read."""

@@ -4,7 +4,7 @@ Responsible for turning options into partitions and offsets, for topics that com
 weights that plans are made with. Knows nothing of Spark.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from headrace_spark.cluster import Cluster
 from headrace_spark.errors import BadOption
@@ -25,17 +25,19 @@ class Subscription:
         self._options = options
         self._cluster = Cluster(options.connection)
         self._sizes: dict[Partition, float] = {}
+        self._told: set[str] = set()
 
     def close(self) -> None:
         """Close the connections to the cluster."""
         self._cluster.close()
 
-    def partitions(self) -> list[Partition]:
-        """Every partition of the topics named, or matched now, sorted. Raises SourceError where a topic is absent."""
+    def partitions(self, *, optional: Collection[str] = ()) -> list[Partition]:
+        """Every partition of the topics named, or matched now, sorted. Raises SourceError where a topic is absent that
+        is not `optional`."""
         options = self._options
         if options.pattern is None:
             counts = self._cluster.partition_counts(options.topics)
-            absent = [topic for topic in options.topics if topic not in counts]
+            absent = [topic for topic in options.topics if topic not in counts and topic not in optional]
             if absent:
                 raise BadOption(
                     f"the cluster has no topic {', '.join(absent)}; create it first, or use topicPattern to take "
@@ -82,30 +84,40 @@ class Subscription:
         What was lost (a topic deleted or made anew, offsets that expired) raises DataLoss, or is passed over where
         failOnDataLoss is false.
         """
-        current = self.partitions()
+        options = self._options
+        seen = {topic for topic, _ in positions}
+        current = self.partitions(optional=seen if options.fail_on_data_loss else options.topics)
         known = set(current)
         gone = sorted(partition for partition in positions if partition not in known)
         if gone:
-            raise_or_skip(self._options, f"{gone[0][0]}/{gone[0][1]} is gone from the cluster, with what was not read")
+            self._lost(f"{gone[0][0]}/{gone[0][1]} is gone from the cluster, with what was not read")
         added = [partition for partition in current if partition not in positions]
         start = {partition: positions[partition] for partition in current if partition in positions}
         end = self.latest(current)
         for partition, offset in self.earliest(added).items():
             if offset > 0:
-                raise_or_skip(
-                    self._options,
-                    f"{partition[0]}/{partition[1]}: offsets 0 to {offset} expired before the query saw the partition",
+                self._lost(
+                    f"{partition[0]}/{partition[1]}: offsets 0 to {offset} expired before the query saw the partition"
                 )
             start[partition] = offset
         for partition, offset in end.items():
             if offset < start[partition]:
-                raise_or_skip(
-                    self._options,
+                self._lost(
                     f"{partition[0]}/{partition[1]} ends at {offset}, and was read up to {start[partition]}; "
-                    "was the topic made anew?",
+                    "was the topic made anew?"
                 )
                 start[partition] = offset
         return start, end
+
+    def _lost(self, what: str) -> None:
+        """Raise DataLoss, or say once that the query goes on: it asks every few milliseconds."""
+        if self._options.fail_on_data_loss or what not in self._told:
+            self._told.add(what)
+            raise_or_skip(self._options, what)
+
+    def targets(self) -> dict[Partition, int]:
+        """The offset after the last record of each partition that is there now. Raises SourceError."""
+        return self.latest(self.partitions(optional=self._options.topics))
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> dict[Partition, float]:
         """About how many bytes a record of each range has, as stored."""

@@ -200,7 +200,11 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not ranges:
             return start
         sizes = self._subscription.record_bytes(ranges)
-        ranges = _within(limit, ranges, sizes)
+        match limit:
+            case ReadMaxBytes(max_bytes=most):
+                ranges, sizes = self._subscription.within(most, ranges, sizes)
+            case ReadMaxRows(max_rows=most):
+                ranges = limited(ranges, weight=dict.fromkeys(sizes, 1.0), limit=most)
         tasks = spread(
             ranges,
             weight=sizes,
@@ -249,13 +253,3 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connections."""
         if self._asked is not None:
             self._asked.close()
-
-
-def _within(limit: ReadLimit, ranges: list[OffsetRange], sizes: Mapping[Partition, float]) -> list[OffsetRange]:
-    match limit:
-        case ReadMaxBytes(max_bytes=most):
-            return limited(ranges, weight=sizes, limit=most)
-        case ReadMaxRows(max_rows=most):
-            return limited(ranges, weight=dict.fromkeys(sizes, 1.0), limit=most)
-        case _:
-            return ranges

@@ -10,11 +10,15 @@ from headrace_spark.cluster import Cluster
 from headrace_spark.errors import BadOption
 from headrace_spark.offsets import commit_cursors, find_offsets
 from headrace_spark.options import EARLIEST, LATEST, Partition, Place, ReadOptions
-from headrace_spark.plan import OffsetRange
+from headrace_spark.plan import OffsetRange, limited
 from headrace_spark.reading import mean_record_bytes, raise_or_skip
 
 SAMPLED_AT_ONCE = 64
 """Partitions whose record size is asked for in one go; the others are taken to be like them."""
+SAMPLE_HOLDS = 100
+"""Offsets after a sample for which it is not taken anew, so that small batches go without."""
+CUT, MOST_CUTS = 8, 8
+"""By how much a range is shortened at once where records at its end are larger than thought, and how often."""
 USUAL_RECORD_BYTES = 200.0
 
 
@@ -25,6 +29,7 @@ class Subscription:
         self._options = options
         self._cluster = Cluster(options.connection)
         self._sizes: dict[Partition, float] = {}
+        self._sampled: dict[Partition, int] = {}
         self._told: set[str] = set()
 
     def close(self) -> None:
@@ -121,12 +126,32 @@ class Subscription:
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> dict[Partition, float]:
         """About how many bytes a record of each range has, as stored."""
-        unknown = sorted((one for one in ranges if one.key not in self._sizes), key=lambda one: -one.records)
-        asked = [(one.key, one.start) for one in unknown[:SAMPLED_AT_ONCE]]
+        old = (one for one in ranges if not 0 <= one.start - self._sampled.get(one.key, one.end) < SAMPLE_HOLDS)
+        asked = [(one.key, one.start) for one in sorted(old, key=lambda one: -one.records)[:SAMPLED_AT_ONCE]]
         if asked:
             self._sizes |= mean_record_bytes(self._cluster, asked, options=self._options)
+            self._sampled |= dict(asked)
         usual = sum(self._sizes.values()) / len(self._sizes) if self._sizes else USUAL_RECORD_BYTES
         return {one.key: self._sizes.get(one.key, usual) for one in ranges}
+
+    def within(
+        self, limit: int, ranges: Sequence[OffsetRange], sizes: Mapping[Partition, float]
+    ) -> tuple[list[OffsetRange], dict[Partition, float]]:
+        """The ranges cut to about `limit` bytes, and what a record of each then counts as: `sizes`, or more where
+        records at the end of what was cut are much larger.
+
+        These may be few, or may be all but the first: so a range is shortened by and by, until they lie behind it.
+        """
+        found, kept = dict(sizes), limited(ranges, weight=sizes, limit=limit)
+        for _ in range(MOST_CUTS):
+            largest = sorted(kept, key=lambda one: -one.records * found[one.key])[:SAMPLED_AT_ONCE]
+            last = mean_record_bytes(self._cluster, [(one.key, one.end - 1) for one in largest], options=self._options)
+            more = {key: min(size, CUT * found[key]) for key, size in last.items() if size > 2 * found[key]}
+            if not more:
+                break
+            found |= more
+            kept = limited(ranges, weight=found, limit=limit)
+        return kept, found
 
     def commit(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Commit the group's cursors."""

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace_spark.errors import DataLoss
 from headrace_spark.options import ReadOptions, read_options
-from headrace_spark.plan import OffsetRange
+from headrace_spark.plan import OffsetRange, pending
 from headrace_spark.reading import read_ranges
 from headrace_spark.source import COLUMNS
 from headrace_spark.subscription import Subscription
@@ -76,3 +76,20 @@ def test_a_query_goes_on_without_a_topic_that_it_names_and_that_was_deleted_if_i
     assert lenient.targets() == {(kept, 0): 5}
     lenient.close()
     assert caplog.text.count(f"{gone}/0 is gone") == 1
+
+
+def test_a_limit_in_bytes_follows_the_size_that_records_have_there(node: "Node") -> None:
+    topic, limit = node.topic(), 1 << 20
+    sizes = [10] + [1000] * 3000 + [10] * 3000 + [1000] * 3000
+    node.produce(topic, [{"value": bytes(size)} for size in sizes])
+    subscription = Subscription(options_of(node, topic, timeout="10"))
+    key, batches, at = (topic, 0), [], 0
+    end = subscription.latest([key])
+    while at < end[key]:
+        ranges = pending({key: at}, end)
+        (one,), _ = subscription.within(limit, ranges, subscription.record_bytes(ranges))
+        batches.append(sum(sizes[one.start : one.end]))
+        at = one.end
+    subscription.close()
+    assert max(batches) < 2 * limit
+    assert len(batches) < 15

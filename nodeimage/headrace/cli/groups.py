@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli.connect import check, connected_to_coordinator
-from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.options import Bootstrap, DataFolder, Output, is_given
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.words import described, rows_of
 from headrace.wire.api_keys import ApiKey
@@ -21,8 +21,13 @@ def groups(
     context: typer.Context, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
     """Without a further word: list."""
-    if context.invoked_subcommand is None:
+    word = context.invoked_subcommand
+    if word is None:
         list_groups(bootstrap, data, output)
+        return
+    for name in ("bootstrap", "data", "output"):
+        if is_given(context, name):
+            raise typer.BadParameter(f"write --{name} behind the word it is for: `headrace groups {word} --{name} ...`")
 
 
 @app.command(name="list")

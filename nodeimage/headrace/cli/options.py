@@ -1,4 +1,8 @@
-"""Options that many commands share, as annotated types for typer."""
+"""Options that many commands share, as annotated types for typer.
+
+Which cluster a command is for is said by `--bootstrap` or by `--data`, never by both. What stands on the command line
+beats the environment; of the environment, HEADRACE_BOOTSTRAP beats HEADRACE_DATA.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,12 +11,34 @@ import typer
 
 from headrace.cli.output import OutputFormat
 
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether the parameter stands on the command line, so far as that was read: what stands there is read first."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _bootstrap(context: typer.Context, value: str | None) -> str | None:
+    if is_given(context, "data"):
+        if is_given(context, "bootstrap"):
+            raise typer.BadParameter("--bootstrap and --data exclude each other")
+        return None
+    return value
+
+
+def _data(context: typer.Context, value: Path | None) -> Path | None:
+    if is_given(context, "data") and is_given(context, "bootstrap"):
+        raise typer.BadParameter("--bootstrap and --data exclude each other")
+    return value
+
+
 Bootstrap = Annotated[
     str | None,
     typer.Option(
         "--bootstrap",
         "-b",
         envvar="HEADRACE_BOOTSTRAP",
+        callback=_bootstrap,
         metavar="HOST:PORT,...",
         help="The cluster to talk to [default: the embedded cluster that runs]",
         show_default=False,
@@ -24,6 +50,7 @@ DataFolder = Annotated[
     typer.Option(
         "--data",
         envvar="HEADRACE_DATA",
+        callback=_data,
         metavar="DIR",
         help="Folder of the embedded cluster [default: ~/.headrace, or HEADRACE_DATA]",
         show_default=False,

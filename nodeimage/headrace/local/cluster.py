@@ -6,6 +6,7 @@ never remembered. Every function blocks; `Started.check` is the one to call now 
 `stopping()` gives up, leaves no process behind.
 """
 
+import contextlib
 import signal
 import subprocess
 import time
@@ -42,6 +43,8 @@ from headrace.local.starting import (
 )
 
 STOP_TIMEOUT_S = 30.0
+ENDING_S = 1.0
+"""So long `check` waits for a process that is a corpse already, whose threads are still ending."""
 PORT_TRIES = 5
 
 
@@ -87,8 +90,9 @@ class Started:
         """True while any node runs; False once the last was stopped cleanly. Raises NodeDied where it was not."""
         for child in self._children:
             code = child.process.poll()
-            if code is None and not is_alive(child.node):  # its threads are still ending
-                code = child.process.wait()
+            if code is None and not is_alive(child.node):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = child.process.wait(ENDING_S)
             if code is not None and child.name not in self._ended:
                 self._ended.add(child.name)
                 if code != 0:
@@ -109,7 +113,7 @@ class Started:
         """Stops all nodes of the folder; the names of those that had to be killed."""
         killed = end_processes(self.now().nodes, timeout_s=timeout_s)
         for child in self._children:
-            child.process.wait()
+            child.end()
         return killed
 
 

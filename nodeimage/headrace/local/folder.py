@@ -34,13 +34,16 @@ class ClusterNotRunning(HeadraceError):
 
 
 class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of the embedded cluster. `pid` and `created` (seconds since 1970) together name one process."""
+    """One node of the embedded cluster. `pid` and `birth` together name one process."""
 
     name: str
     port: int
     pid: int
     """0: it was stopped on request."""
     created: float
+    """Seconds since 1970. Names the process where `birth` is empty; moves with the clock."""
+    birth: str = ""
+    """Of the process, in the kernel's words (processes.py). Empty where it has none, and in a former version's file."""
     node_id: int | None = None
     """Unknown until the node is ready."""
     options: tuple[str, ...] = ()

@@ -1,19 +1,25 @@
 """Processes and ports of this machine: is a process still the one that we started, who holds a port, ending one.
 
-A process id alone names nobody, since ids are used again: each question takes the time of creation too.
+A process id alone names nobody, since ids are used again: each question takes the process's birth too, by the kernel's
+own count. Where the system tells no such, or a former version started the process, it takes the time of creation.
 """
 
 import contextlib
+import functools
 import os
 import random
 import socket
+from pathlib import Path
 
 import psutil
 
 from headrace.local.folder import NodeProcess
 
 CREATED_TOLERANCE_S = 2.0
-"""The kernel's boot time, from which creation times are reckoned, moves when the clock is set."""
+"""The kernel's boot time, from which creation times are reckoned, moves when the clock is set: a little as it is kept
+right, by any span when somebody sets it."""
+STATE, START_TICKS = 0, 19
+"""Fields 3 and 22 of /proc/PID/stat (proc(5)), counted behind the program's name, which may hold anything."""
 FREE_PORTS = range(20_000, 32_000)
 """Below Linux's ephemeral range, whose ports any outgoing connection may take while a node is down."""
 
@@ -31,8 +37,33 @@ def created_at(pid: int) -> float | None:
         return None
 
 
+def birth_of(pid: int) -> str:
+    """Which boot of the machine, and when in it (clock ticks), the process was created: no clock that is set moves it.
+
+    "" where the process is gone, or only its corpse is left, or where the system does not say (other than Linux).
+    """
+    boot = _boot_id()
+    if not boot or pid <= 0:
+        return ""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if fields[STATE] in (b"Z", b"X") else f"{boot}:{int(fields[START_TICKS])}"
+
+
+@functools.cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def is_alive(node: NodeProcess) -> bool:
     """Whether the very process that was started still runs."""
+    if node.birth:
+        return birth_of(node.pid) == node.birth
     created = created_at(node.pid)
     return created is not None and abs(created - node.created) <= CREATED_TOLERANCE_S
 

@@ -18,7 +18,7 @@ import msgspec
 from headrace.errors import HeadraceError
 from headrace.local.folder import NodeProcess
 from headrace.local.founding import STORE_FILE
-from headrace.local.processes import created_at
+from headrace.local.processes import birth_of, created_at
 from headrace.local.tail import last_lines
 
 HOST = "127.0.0.1"
@@ -128,6 +128,7 @@ def spawn(
         port=port,
         pid=process.pid,
         created=created_at(process.pid) or time.time(),
+        birth=birth_of(process.pid),
         options=tuple(own_options),
     )
     return Child(node=node, process=process, log_path=path, log_offset=offset)

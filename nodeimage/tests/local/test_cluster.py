@@ -1,8 +1,12 @@
+import dataclasses
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
 from headrace.errors import FolderRefused
@@ -46,6 +50,32 @@ def test_a_cluster_starts_is_found_and_stops(tmp_path: Path) -> None:
     assert running_cluster(tmp_path) is None
     with pytest.raises(ClusterNotRunning):
         stop(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a process's birth from its own boot")
+def test_a_cluster_is_found_and_stopped_after_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = started(tmp_path, port=free_port("127.0.0.1"))
+    (node,) = running.cluster.nodes
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: node.created + 3_600)
+    assert running.check()
+    with pytest.raises(AlreadyRunning):
+        started(tmp_path)
+    assert stop(tmp_path)[0].nodes == (node,)
+    assert not running.check()
+
+
+def test_a_child_that_its_record_does_not_name_is_watched_without_waiting_for_it_and_stopped(tmp_path: Path) -> None:
+    running = started(tmp_path, port=free_port("127.0.0.1"))
+    stranger = msgspec.structs.replace(running.cluster.nodes[0], created=0.5, birth="")
+    write_cluster_file(tmp_path, running.cluster.with_node(stranger))
+    ours = dataclasses.replace(running._children[0], node=stranger)
+    mistaken = Started(tmp_path, running.cluster.with_node(stranger), [ours])
+    assert mistaken.check()
+    mistaken.stop()
+    assert ours.process.returncode == 0
+    assert not mistaken.check()
 
 
 def test_the_next_start_keeps_port_and_data(tmp_path: Path) -> None:

@@ -27,6 +27,12 @@ def test_the_cluster_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["cluster.json"]
 
 
+def test_a_file_of_the_version_before_names_processes_by_their_time_of_creation(tmp_path: Path) -> None:
+    node = '{"name": "node-1", "port": 9092, "pid": 1, "created": 0.5, "node_id": 3, "options": []}'
+    (tmp_path / "cluster.json").write_text(f'{{"version": 1, "state": "ready", "nodes": [{node}]}}')
+    assert read_cluster_file(tmp_path) == ClusterFile(state="ready", nodes=(NODE,))
+
+
 def test_a_folder_without_a_cluster_file_has_no_cluster(tmp_path: Path) -> None:
     assert read_cluster_file(tmp_path) is None
     assert read_cluster_file(tmp_path / "missing") is None

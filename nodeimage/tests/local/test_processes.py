@@ -5,12 +5,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
 from headrace.local.cluster import end_processes
 from headrace.local.folder import NodeProcess
 from headrace.local.processes import (
     FREE_PORTS,
+    birth_of,
     created_at,
     end,
     free_port,
@@ -47,6 +50,19 @@ def test_a_process_is_known_by_its_id_and_its_time_of_creation(child: subprocess
     assert is_alive(node)
     assert (resident_bytes(node) or 0) > 1 << 20
     assert not is_alive(named(child, created=node.created - 60))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a process's birth from its own boot")
+def test_a_process_stays_the_same_when_the_clock_is_set(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = msgspec.structs.replace(named(child), birth=birth_of(child.pid))
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: node.created + 3_600)
+    assert is_alive(node)
+    assert not is_alive(msgspec.structs.replace(node, birth=f"{node.birth}0"))
+    assert end_processes([node], timeout_s=10) == ()
+    assert child.wait(timeout=10) == -signal.SIGTERM
+    assert birth_of(child.pid) == ""
 
 
 def test_a_process_that_took_the_id_is_never_signalled(child: subprocess.Popen[bytes]) -> None:

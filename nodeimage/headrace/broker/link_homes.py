@@ -1,9 +1,9 @@
 """Homes of topics that move between clusters: what this one is told of, and what it gives away when it is asked.
 
 `link.announce` says that there is a higher home elsewhere. This cluster takes note of it, and makes a link that follows
-where there is none: the link first, since who is up to date is told no more. `home.cede` gives a home away; from then
-on nothing is appended here, so that where each partition ends is final once it is settled for its new home. Both may be
-repeated: what is done already is answered as before.
+where none copies that topic: the link first, since who is up to date is told no more. `home.cede` gives a home away;
+from then on nothing is appended here, so that where each partition ends is final once it is settled for its new home.
+Both may be repeated: what is done already is answered as before.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from headrace.broker.link_params import (
 )
 from headrace.broker.link_topics import Homes, home_of, is_settled, read_homes
 from headrace.catalog.commands import PutLink, SetHome
-from headrace.catalog.link_commands import HomeChange, LinkConfig
+from headrace.catalog.link_commands import HomeChange, LinkConfig, matches
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
@@ -197,8 +197,12 @@ async def _follow(broker: "Broker", params: Announcement, topics: Collection[str
     """See to it that a link of this stream pulls these topics from who tells."""
     links = await broker.catalog.query(lambda reader: reader.links())
     source_stream = params.source_stream or params.stream
-    present = next((link for link in links if _pulls(link, params, source_stream)), None)
-    if present is None:
+    present = [link for link in links if _pulls(link, params, source_stream)]
+    topics = [name for name in topics if not any(matches(link.config.topics, name) for link in present)]
+    if not topics:
+        return
+    back = next((link for link in present if link.name.startswith(f"back-{params.cluster}")), None)
+    if back is None:
         names = {link.name for link in links}
         name = f"back-{params.cluster}"
         number = 1
@@ -213,14 +217,9 @@ async def _follow(broker: "Broker", params: Announcement, topics: Collection[str
         )
         command = PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
         log.info("a link that follows is made", link=name, stream=params.stream, source=params.cluster)
-    elif present.name.startswith(f"back-{params.cluster}") and "*" not in present.config.topics:
-        patterns = _patterns([*present.config.topics, *topics])
-        if patterns == present.config.topics:
-            return
-        config = msgspec.structs.replace(present.config, topics=patterns)
-        command = PutLink(name=present.name, stream=params.stream, config=config, now=now(), create=False)
     else:
-        return
+        config = msgspec.structs.replace(back.config, topics=_patterns([*back.config.topics, *topics]))
+        command = PutLink(name=back.name, stream=params.stream, config=config, now=now(), create=False)
     await submitted(broker, command, timeout_ms=0)
 
 

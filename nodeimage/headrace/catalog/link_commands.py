@@ -4,6 +4,9 @@ A home is (counter, cluster id), ordered as a tuple. A topic without a stored ho
 since it was made; which cluster that is the catalog does not know, so commands that need it carry its id.
 """
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
 import msgspec
 
 from headrace.catalog.command_base import CatalogCommand, Item
@@ -32,6 +35,11 @@ class LinkConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """This cluster's addresses as the source reaches them, for "both"."""
     credentials: bytes = b""
     """Client properties, sealed; empty for none."""
+
+
+def matches(patterns: Sequence[str], name: str) -> bool:
+    """Whether a link with these patterns copies the topic of that name."""
+    return any(pattern == "*" or fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class PutLink(CatalogCommand, frozen=True):

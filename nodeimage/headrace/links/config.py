@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
@@ -21,7 +20,7 @@ from headrace.errors import Code, KafkaError
 from headrace.links.addresses import parse_addresses
 from headrace.links.security import security_of
 
-__all__ = ["BOTH", "PULL", "check_link_name", "checked", "credential_names", "is_kafka", "matches", "seal", "unseal"]
+__all__ = ["BOTH", "PULL", "check_link_name", "checked", "credential_names", "is_kafka", "seal", "unseal"]
 
 PULL, BOTH = "pull", "both"
 MOST_PATTERNS: Final = 100
@@ -80,11 +79,6 @@ def checked_patterns(patterns: Sequence[str]) -> list[str]:
         if not _PATTERN.fullmatch(pattern) or len(pattern) > MAX_LENGTH:
             raise _wrong(f"{pattern[:100]!r} is no pattern of topics: write names, with * and ? for what may differ")
     return list(dict.fromkeys(patterns))
-
-
-def matches(patterns: Sequence[str], name: str) -> bool:
-    """Whether a link with these patterns copies the topic of that name."""
-    return any(pattern == "*" or fnmatchcase(name, pattern) for pattern in patterns)
 
 
 # --- credentials

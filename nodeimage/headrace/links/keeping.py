@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.broker.topic_config_table import DEFINITIONS
+from headrace.catalog.link_commands import matches
 from headrace.catalog.names import fault_in
 from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home
 from headrace.links.comparing import is_behind
-from headrace.links.config import matches
 from headrace.links.source import SourceTopic
 
 __all__ = ["DIVERGED", "Grow", "Plan", "Reconfigure", "home_of", "kept_configs", "plan"]

@@ -11,7 +11,7 @@ not of the history any more: it is set aside wherever it is, the former home amo
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,8 +20,9 @@ import structlog
 from headrace.broker.admin_steps import now
 from headrace.broker.chains import ends
 from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, SetHome
+from headrace.catalog.link_commands import matches
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import CursorRow, LinkRow, TopicRow
+from headrace.catalog.rows import PAUSED, CursorRow, LinkRow, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Home, Millis, Offset
 from headrace.links.cursors import copied, is_newer, stored_here
@@ -159,24 +160,23 @@ class Moving:
 
     async def _agree(self, stream: str, rows: Sequence[TopicRow]) -> list[Moved]:
         answers: list[Moved] = []
-        by_home: dict[str, list[TopicRow]] = {}
-        for row in rows:
-            by_home.setdefault(home_of(row, self._own).cluster, []).append(row)
-        ours = by_home.pop(self._own, [])
+        ours = [row for row in rows if home_of(row, self._own).cluster == self._own]
         late = await self._until(self._incomplete, [row.topic_id for row in ours if row.home is not None], 0.0)
         for row in ours:
             error = f"{_MOVES}" if row.full_name in late else None
             answers.append(Moved(row.full_name, home_of(row, self._own), moved=False, error=error))
-        links = await self._links(stream)
-        for cluster, theirs in by_home.items():
-            link = next((each for each in links if each.config.source_cluster == cluster), None)
-            if link is None:
-                reason = (
-                    f"no link of {stream} pulls from its home, cluster {cluster}: make one, or take the home with"
-                    " --force, without what was not replicated"
-                )
-                answers += [Moved(row.full_name, home_of(row, self._own), moved=False, error=reason) for row in theirs]
+        links = {link.name: link for link in await self._links(stream)}
+        by_link: dict[str, list[TopicRow]] = {}
+        for row in rows:
+            home = home_of(row, self._own)
+            if home.cluster == self._own:
                 continue
+            try:
+                by_link.setdefault(_link_to(home.cluster, row, links.values()).name, []).append(row)
+            except KafkaError as error:
+                answers.append(Moved(row.full_name, home, moved=False, error=str(error)))
+        for name, theirs in by_link.items():
+            link = links[name]
             source = self._source(link)
             try:
                 answers += await self._agree_with(source, link, theirs)
@@ -373,6 +373,24 @@ class Moving:
 
 
 _MOVES: Final = "it is home here, and takes writes once it has all that the former home had"
+
+
+def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
+    """The link that brings what a topic's home still has once it has ceded. Raises KafkaError: there is none."""
+    bringing = [link for link in links if link.config.source_cluster == home and matches(link.config.topics, row.name)]
+    running = next((link for link in bringing if link.state != PAUSED), None)
+    if running is not None:
+        return running
+    if bringing:
+        raise KafkaError(
+            Code.INVALID_REQUEST,
+            f"link {bringing[0].name}, which copies it from its home, is paused: `headrace link resume` first",
+        )
+    raise KafkaError(
+        Code.INVALID_REQUEST,
+        f"no link of {row.stream} copies it from its home, cluster {home}: make one, or let the --topics of one match"
+        " it, or take the home with --force, without what was not replicated",
+    )
 
 
 def _page(reader: Reader, *, stream: str, after: str) -> list[TopicRow]:

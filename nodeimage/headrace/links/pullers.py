@@ -26,6 +26,7 @@ from headrace.catalog.commands import (
     SetLinkSource,
     SetLinkState,
 )
+from headrace.catalog.link_commands import matches
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, LinkRow, Replaced, RollOutcome, TopicOutcome
 from headrace.catalog.service import CatalogFailed, Change
@@ -33,7 +34,6 @@ from headrace.container.container import Container
 from headrace.errors import Code, HeadraceError
 from headrace.ids import ContainerId, PartitionletId, StreamNumber, stream_of
 from headrace.links.choosing import PATIENCE_S, TROUBLE_S, Candidate, Share, choose
-from headrace.links.config import matches
 from headrace.links.figures import LinkFigures, figures
 from headrace.links.puller import Puller
 from headrace.links.source import Source, TopicPartition

@@ -347,12 +347,25 @@ class TestAnnounce:
         assert patterns == [["a"], ["a", "b"], ["*"]]
 
     async def test_a_link_that_pulls_from_there_already_is_left_as_it_is(self, announce, stream, create, broker, links):
-        config = LinkConfig(source=BOOTSTRAP, source_stream=STREAM, topics=["x*"])
+        config = LinkConfig(source=BOOTSTRAP, source_stream=STREAM, topics=["t*"])
         await broker.catalog.submit(PutLink(name="mine", stream=STREAM, config=config, now=1, create=True))
         topic = await create("/plant:t")
         await announce([topic, [1, THERE], broker.node.cluster_id, {}])
         (link,) = await links()
         assert (link.name, link.config) == ("mine", config)
+
+    async def test_a_link_from_there_that_leaves_the_topic_out_does_not_count(
+        self, announce, stream, create, broker, links
+    ):
+        config = LinkConfig(source=BOOTSTRAP, source_stream=STREAM, topics=["x*"])
+        await broker.catalog.submit(PutLink(name="mine", stream=STREAM, config=config, now=1, create=True))
+        for name in "tu":
+            topic = await create(f"/plant:{name}")
+            await announce([topic, [1, THERE], broker.node.cluster_id, {}])
+        assert {link.name: link.config.topics for link in await links()} == {
+            "mine": ["x*"],
+            f"back-{THERE}": ["t", "u"],
+        }
 
     async def test_the_links_of_two_streams_have_two_names(self, announce, call, stream, create, broker, links):
         await call("stream.create", path="/b")

@@ -147,6 +147,44 @@ async def test_an_agreed_move_loses_nothing_and_the_old_home_follows(south: OneN
     assert await north.row("t.diverged") is None
 
 
+async def test_a_former_home_whose_own_link_leaves_the_topic_out_follows_and_takes_it_back(
+    south: OneNode, north: OneNode
+) -> None:
+    await north.produce("t", b"a")
+    await south.produce("south-1", b"x")
+    await linked(south, north)
+    await linked(north, south, name="some", topics=["south-*"])
+    await until(lambda: has(south, "t", [b"a"]))
+    await until(lambda: has(north, "south-1", [b"x"]))
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert (moved["moved"], moved["error"]) == (True, None)
+    await south.produce("t", b"b")
+    await until(lambda: has(north, "t", [b"a", b"b"]))
+    (back,) = await north.admin("home.move", stream="/s", topics=["t"])
+    assert (back["moved"], back["error"]) == (True, None)
+    await north.produce("t", b"c")
+    await until(lambda: has(south, "t", [b"a", b"b", b"c"]))
+
+
+async def test_a_home_that_no_running_link_copies_from_is_not_asked_to_cede(south: OneNode, north: OneNode) -> None:
+    await north.produce("t", b"a")
+    await north.produce("u", b"a")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a"]))
+    await until(lambda: has(south, "u", [b"a"]))
+    await south.admin("link.alter", name="l", topics=["u"])
+    await south.admin("link.pause", name="l")
+    moved = await south.admin("home.move", stream="/s")
+    told = {each["topic"]: each["error"] for each in moved if not each["moved"]}
+    assert "no link of /s copies it" in told["/s:t"]
+    assert "link l, which copies it from its home, is paused" in told["/s:u"]
+    for name in ("t", "u"):
+        await north.produce(name, b"b")
+    await south.admin("link.resume", name="l")
+    moved = await south.admin("home.move", stream="/s")
+    assert {each["topic"]: each["moved"] for each in moved} == {"/s:t": False, "/s:u": True}
+
+
 async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(south: OneNode, north: OneNode) -> None:
     await north.produce("t", b"a", b"b", b"c")
     await north.commit("g", "t", 1, now=1_000)
@@ -570,7 +608,7 @@ async def grown(cluster: OneNode, name: str, count: int) -> None:
 
 @pytest.mark.parametrize("moved_before", [False, True])
 async def test_partitions_that_are_new_at_the_home_move_with_it(
-    south: OneNode, north: OneNode, moved_before: bool
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch, moved_before: bool
 ) -> None:
     await north.produce("t", b"a")
     if moved_before:
@@ -582,9 +620,15 @@ async def test_partitions_that_are_new_at_the_home_move_with_it(
         assert await north.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE], taken
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    await paused(south)  # so that nobody follows what is new
-    await grown(north, "t", 3)
-    await north.produce("t", b"only-there", partition=2)
+    cede = HeadraceSource.cede
+
+    async def cedes_what_is_new(self: HeadraceSource, *args: Any, **more: Any) -> Any:
+        await paused(south)  # so that nobody follows what is new
+        await grown(north, "t", 3)
+        await north.produce("t", b"only-there", partition=2)
+        return await cede(self, *args, **more)
+
+    monkeypatch.setattr(HeadraceSource, "cede", cedes_what_is_new)
     moving = asyncio.create_task(south.admin("home.move", stream="/s", topics=["t"]))
     await until(lambda: home_is(south, "t", south))
     await south.admin("link.resume", name="l")

@@ -200,7 +200,7 @@ class Moving:
         moved = [row.topic_id for row in rows if row.topic_id not in refused]
         late = await self._until(self._unsettled, moved, SETTLED_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
-        await self._bring_cursors(cursors, {row.topic_id for row in rows if row.full_name not in late} & set(moved))
+        waiting = await self._bring_cursors(cursors, set(moved))
         present = await self._broker.catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
         log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
         return [
@@ -209,7 +209,7 @@ class Moving:
                 home=home_of(present.get(row.topic_id, row), self._own),
                 moved=row.topic_id not in refused,
                 not_replicated=0 if row.topic_id not in refused else None,
-                error=refused.get(row.topic_id) or (_MOVES if row.full_name in late else unheard),
+                error=refused.get(row.topic_id) or _still_to_come(row, late=late, waiting=waiting, unheard=unheard),
             )
             for row in rows
         ]
@@ -298,7 +298,7 @@ class Moving:
         self, source: Source, topics: Set[bytes]
     ) -> tuple[list[tuple[SourceCursor, CursorRow | None]], str | None]:
         """What was committed at the former home until it ceded, and has not come here yet, with what stands here; and
-        why it may not be all."""
+        why that may not be all."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CURSORS_S
         found: list[tuple[SourceCursor, CursorRow | None]] = []
@@ -311,7 +311,7 @@ class Moving:
                     await asyncio.sleep(LOOK_S)
                     continue
                 log.warning("newest cursors may not come from the former home", source=source.name, reason=str(error))
-                return found, f"it is home here; what groups committed last at its former home may lack ({error})"
+                return found, str(error)
             wanted = [each for each in page.cursors if each.key.topic_id in topics]
             groups = {each.key.group for each in wanted}
             here = await self._broker.catalog.query(partial(stored_here, groups=groups))
@@ -323,18 +323,23 @@ class Moving:
 
     async def _bring_cursors(
         self, cursors: Sequence[tuple[SourceCursor, CursorRow | None]], topics: Set[bytes]
-    ) -> None:
-        """Store those of topics that are whole here now, where nobody has committed here meanwhile."""
+    ) -> set[bytes]:
+        """Store those of these topics whose data are here, where nobody has committed here meanwhile; the topics of
+        the others."""
         wanted = [(each, row) for each, row in cursors if each.key.topic_id in topics]
         reached = await ends(self._broker, ((each.key.topic_id, each.key.partition) for each, _ in wanted))
         by_group: dict[str, list[Cursor]] = {}
+        left: set[bytes] = set()
         for each, row in wanted:
-            if each.offset <= reached.get((each.key.topic_id, each.key.partition), -1):
-                stands = (Offset(-1), Millis(-1)) if row is None else (row.offset, row.committed_at)
-                by_group.setdefault(each.key.group, []).append(copied(each, expected=stands))
+            if each.offset > reached.get((each.key.topic_id, each.key.partition), -1):
+                left.add(each.key.topic_id)
+                continue
+            stands = (Offset(-1), Millis(-1)) if row is None else (row.offset, row.committed_at)
+            by_group.setdefault(each.key.group, []).append(copied(each, expected=stands))
         for group, items in by_group.items():
             command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, moved=True)
             await self._broker.catalog.submit(command)
+        return left
 
     # --- waiting
 
@@ -373,6 +378,18 @@ class Moving:
 
 
 _MOVES: Final = "it is home here, and takes writes once it has all that the former home had"
+_ABOVE: Final = "they lie above what has come here so far"
+
+
+def _still_to_come(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unheard: str | None) -> str | None:
+    """What a topic that is home here now still lacks; None: nothing. `late`: full names of those that lack records,
+    `waiting`: topics with cursors above what is here, `unheard`: why not all cursors were told."""
+    is_late = row.full_name in late
+    told = _MOVES if is_late else "it is home here"
+    why = _ABOVE if is_late and row.topic_id in waiting else unheard
+    if why is None:
+        return told if is_late else None
+    return f"{told}; what groups committed last at its former home may lack ({why})"
 
 
 def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:

@@ -246,6 +246,33 @@ async def test_a_move_says_that_newest_cursors_did_not_come(
     assert "group g is loading" in moved["error"]
 
 
+async def test_a_move_that_ends_before_all_is_here_brings_the_cursors_that_it_can_and_says_which_topics_lack_some(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await north.produce("t", b"a")
+    await north.produce("t", b"b")
+    await linked(south, north)
+    await until(lambda: has(south, "t", [b"a", b"b"]))
+    (keeper,) = [held[1] for held in south.node.links._keepers.values()]
+    keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    cede = HeadraceSource.cede
+
+    async def cedes_more(self: HeadraceSource, *args: Any, **more: Any) -> Any:
+        await paused(south)
+        await north.produce("t", b"c")
+        await north.commit("g", "t", 3)
+        await north.commit("h", "t", 2)
+        return await cede(self, *args, **more)
+
+    monkeypatch.setattr(HeadraceSource, "cede", cedes_more)
+    monkeypatch.setattr(moving, "CAUGHT_UP_S", 0.1)
+    (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
+    assert moved["moved"]
+    assert "takes writes once it has all" in moved["error"]
+    assert "what groups committed last at its former home may lack" in moved["error"]
+    assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (None, 2)
+
+
 async def test_a_keeper_that_fails_is_begun_anew_however_long_its_source_takes_to_close(
     south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

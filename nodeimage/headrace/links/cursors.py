@@ -4,6 +4,9 @@ A home's commits win over those made at a copy: what the home itself tells of as
 here. When all cursors are looked at, or they come by way of another copy, one that was committed here later stays (a
 copied one keeps the time that it has at its home): so a group that goes on at a copy while its home is away is not
 thrown back when that returns, and of two links that bring a cursor the one that is behind does not take it back.
+Apache Kafka tells no times: its cursors win where they are others than when this link last looked. Where it has not
+looked before, since it begins anew, the one that is further stays.
+
 Cursors of topics whose home is here are never touched, nor those of a group that has members here; the catalog decides
 all of this when it applies the command.
 
@@ -39,6 +42,7 @@ LOOK_S: Final = 0.5
 """Cursors that are held back are looked at so often."""
 MOST_HELD: Final = 100_000
 MOST_CHANGED: Final = 100_000
+MOST_SEEN: Final = 100_000
 FORGOTTEN_S: Final = 120.0
 """What could not be copied for so long, as its topic is not here, is left to the next look at all."""
 SWEPT_AGAIN_S: Final = 30.0
@@ -73,6 +77,8 @@ class Cursors:
         self.source_cluster = ""
         self._changed: dict[CursorKey, None] = {}
         self._held: dict[CursorKey, _Held] = {}
+        self._seen: dict[CursorKey, tuple[Offset, str]] = {}
+        """What the source last had of cursors without a time, and was copied or found to change nothing."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
 
@@ -164,9 +170,12 @@ class Cursors:
                     self._drop(each)
                 continue
             home = home_of(row, self._own).cluster
-            wins = home == self.source_cluster and (each.told or each.cursor.committed_ms < 0)
-            if row.stream != self._stream or not self._is_due(each, home, here.get(each.cursor.key), wins=wins):
+            if row.stream != self._stream or home == self._own or not self._comes_from_here(home):
                 self._drop(each)
+                continue
+            wins = home == self.source_cluster and self._is_news(each)
+            if not self._is_due(each.cursor, here.get(each.cursor.key), wins=wins):
+                self._done(each)
                 continue
             wanted.append(each)
             if wins:
@@ -184,14 +193,17 @@ class Cursors:
                 *(self._copy(group, part, only_newer=only_newer) for (group, only_newer), part in some)
             )
 
-    def _is_due(self, held: _Held, home: str, here: CursorRow | None, *, wins: bool) -> bool:
-        if home == self._own or not self._comes_from_here(home):
-            return False
+    def _is_news(self, held: _Held) -> bool:
+        """Whether it was committed at the source since this link last looked."""
+        cursor, seen = held.cursor, self._seen.get(held.cursor.key)
+        return held.told if seen is None else seen != (cursor.offset, cursor.metadata)
+
+    def _is_due(self, cursor: SourceCursor, here: CursorRow | None, *, wins: bool) -> bool:
         if here is None:
             return True
-        if (here.offset, here.metadata) == (held.cursor.offset, held.cursor.metadata):
+        if (here.offset, here.metadata) == (cursor.offset, cursor.metadata):
             return False
-        return wins or held.cursor.committed_ms < 0 or held.cursor.committed_ms > here.committed_at
+        return wins or (cursor.key not in self._seen and is_newer(cursor, here))
 
     async def _copy(self, group: str, held: Sequence[_Held], *, only_newer: bool) -> None:
         items = [copied(each.cursor) for each in held]
@@ -199,7 +211,16 @@ class Cursors:
         codes = await self._broker.catalog.submit(command)
         for each, code in zip(held, codes, strict=True):
             if code is not Code.LEADER_NOT_AVAILABLE:
-                self._drop(each)
+                self._done(each)
+
+    def _done(self, held: _Held) -> None:
+        """Done with what the source has, until that changes."""
+        cursor = held.cursor
+        if cursor.committed_ms < 0:
+            if len(self._seen) >= MOST_SEEN:
+                self._seen.clear()
+            self._seen[cursor.key] = (cursor.offset, cursor.metadata)
+        self._drop(held)
 
     def _drop(self, held: _Held) -> None:
         """Done with it, unless a newer one came meanwhile."""

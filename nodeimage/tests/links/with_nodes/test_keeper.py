@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -284,6 +285,38 @@ async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_a
         assert await south.cursor("g", "t") == 3
         north.commit("g", topic, 2, at=1_500)
         await until(lambda: _is_at(south, 2))
+
+
+async def test_what_was_committed_here_stays_until_a_source_that_tells_no_times_has_another(
+    south: OneNode, north: FakeSource
+) -> None:
+    async def looked_at_all(keeper: Keeper) -> None:
+        asked = north.calls["cursors"]
+        keeper.cursors.look_at_all()
+        await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
+
+    topic = north.put("t")
+    north.commit("g", topic, 2, at=-1)
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "t"))
+        await south.append("t", b"a", b"b", b"c")
+        await until(lambda: _is_at(south, 2))
+        for offset in (3, 1):
+            assert await south.commit("g", "t", offset) == [Code.NONE]
+            await looked_at_all(keeper)
+            assert await south.cursor("g", "t") == offset
+        (told,) = north.committed.values()
+        north.committed[told.key] = replace(told, offset=Offset(0))  # without a word
+        await looked_at_all(keeper)
+        assert await south.cursor("g", "t") == 0
+        assert await south.commit("g", "t", 3) == [Code.NONE]
+    await south.admin_delete_link("l")
+    async with kept(south, north) as keeper:
+        await keeper.swept.wait()
+        await looked_at_all(keeper)
+        assert await south.cursor("g", "t") == 3, "a link that begins anew takes nobody back"
+        north.commit("g", topic, 1, at=-1)
+        await until(lambda: _is_at(south, 1))
 
 
 async def test_a_cursor_that_another_copy_brings_does_not_take_back_what_the_home_has_told(

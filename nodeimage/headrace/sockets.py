@@ -1,9 +1,20 @@
 """What every protocol on a socket has to know of it."""
 
 import asyncio
+import socket
 from typing import Any
 
-__all__ = ["endpoints"]
+__all__ = ["endpoints", "keep_alive"]
+
+
+def keep_alive(sock: socket.socket, *, idle_s: int, every_s: int, tries: int) -> None:
+    """Have the connection end once the other side, silent for `idle_s`, leaves so many questions, `every_s` apart,
+    unanswered. Of a listening socket: those that it accepts.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, every_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, tries)
 
 
 def endpoints(transport: asyncio.BaseTransport) -> tuple[Any, Any]:

@@ -89,22 +89,24 @@ def build_batch(columns: Columns, *, token: ProducerToken = NO_PRODUCER, compres
         token.producer_id, token.producer_epoch, token.base_sequence, rows,
     )  # fmt: skip
     batch[HEADER.size :] = records
-    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_START:]))
-    return bytes(batch)
+    return _with_checksum(batch)
 
 
 def token_of(batch: bytes | memoryview) -> ProducerToken:
     """The token of a record batch."""
-    _, _, _, _, _, _, _, _, _, producer_id, producer_epoch, base_sequence, _ = HEADER.unpack_from(batch)
-    return ProducerToken(producer_id, producer_epoch, base_sequence)
+    return ProducerToken(*TOKEN.unpack_from(batch, TOKEN_START))
 
 
 def with_token(batch: bytes, token: ProducerToken) -> bytes:
     """The same record batch under another token."""
     other = bytearray(batch)
     TOKEN.pack_into(other, TOKEN_START, token.producer_id, token.producer_epoch, token.base_sequence)
-    struct.pack_into(">I", other, 17, crc32c(memoryview(other)[CRC_START:]))
-    return bytes(other)
+    return _with_checksum(other)
+
+
+def _with_checksum(batch: bytearray) -> bytes:
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+    return bytes(batch)
 
 
 def record_sizes(columns: Columns) -> npt.NDArray[np.int64]:

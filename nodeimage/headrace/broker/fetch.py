@@ -299,11 +299,15 @@ class Fetch:
             return True
         if enough:
             self._end()
-            answer = FetchAnswer(self._session)
-            for interest in list(self._session.to_tell.values()):
-                answer.add(interest, found.get(interest.key))
+            answer = self._filled(found)
             self._send(answer, answer.encode(self._version))
         return enough
+
+    def _filled(self, found: Mapping[Key, list[Buffer]]) -> FetchAnswer:
+        answer = FetchAnswer(self._session)
+        for interest in list(self._session.to_tell.values()):
+            answer.add(interest, found.get(interest.key))
+        return answer
 
     async def _answer_later(
         self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
@@ -317,8 +321,11 @@ class Fetch:
             try:
                 if cold:
                     await self._read_cold(found, cold, min(budget, self._broker.answer_budget.bytes()))
-                answer = FetchAnswer(self._session)
-                body = await self._filled(answer, found)
+                if len(self._session.to_tell) <= MANY:
+                    answer = self._filled(found)
+                    body = answer.encode(self._version)
+                else:
+                    answer, body = await self._filled_in_turns(found)
             finally:
                 connection.read_over()
         except BaseException:  # nobody will answer
@@ -330,16 +337,12 @@ class Fetch:
         else:
             self._send(answer, body)
 
-    async def _filled(self, answer: FetchAnswer, found: Mapping[Key, list[Buffer]]) -> list[Buffer]:
-        interests = list(self._session.to_tell.values())
-        if len(interests) <= MANY:
-            for interest in interests:
-                answer.add(interest, found.get(interest.key))
-            return answer.encode(self._version)
-        for index, interest in enumerate(interests):
+    async def _filled_in_turns(self, found: Mapping[Key, list[Buffer]]) -> tuple[FetchAnswer, list[Buffer]]:
+        answer = FetchAnswer(self._session)
+        for index, interest in enumerate(list(self._session.to_tell.values())):
             answer.add(interest, found.get(interest.key))
             await turn(index)
-        return await self._broker.loop.run_in_executor(self._broker.executor, answer.encode, self._version)
+        return answer, await self._broker.loop.run_in_executor(self._broker.executor, answer.encode, self._version)
 
     def _send(self, answer: FetchAnswer, body: list[Buffer]) -> None:
         self._broker.counters.bytes_out += answer.bytes

@@ -18,17 +18,20 @@ def is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def _is_by_data(context: typer.Context) -> bool:
+    """Whether `--data` says which cluster. Raises BadParameter where `--bootstrap` does so too."""
+    given = is_given(context, "data")
+    if given and is_given(context, "bootstrap"):
+        raise typer.BadParameter("--bootstrap and --data exclude each other")
+    return given
+
+
 def _bootstrap(context: typer.Context, value: str | None) -> str | None:
-    if is_given(context, "data"):
-        if is_given(context, "bootstrap"):
-            raise typer.BadParameter("--bootstrap and --data exclude each other")
-        return None
-    return value
+    return None if _is_by_data(context) else value
 
 
 def _data(context: typer.Context, value: Path | None) -> Path | None:
-    if is_given(context, "data") and is_given(context, "bootstrap"):
-        raise typer.BadParameter("--bootstrap and --data exclude each other")
+    _is_by_data(context)
     return value
 
 

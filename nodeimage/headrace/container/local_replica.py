@@ -327,7 +327,6 @@ class LocalReplica:
                 state, seen=epoch, led=epoch, history=begin_epoch(clip(state.history, end), epoch=epoch, start=end)
             )
         )
-        self.recent = Recent()
         self.container = Container(
             container_id=self.id,
             member=self.member,
@@ -395,7 +394,6 @@ class LocalReplica:
             raise
         self._state = state
         self._known_committed = Position(0)
-        self.recent = Recent()
         self.cycle = self._new_cycle(container_log)
         if self.commands is not None:
             self.commands.restart(container_log.end)

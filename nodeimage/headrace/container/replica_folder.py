@@ -24,6 +24,7 @@ from headrace.container.history import History
 from headrace.errors import CorruptLog, StorageFull
 from headrace.ids import ContainerId, Epoch
 from headrace.log.files import is_lost, rewrite_file, sync_folder
+from headrace.machine import boot_id
 
 _NAME = "replica.json"
 _REMOVED = ".removed"
@@ -73,7 +74,7 @@ def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
     A process that dies loses nothing of the page cache; a machine does. So after another start of the machine the
     replica counts as another format, and joins anew (invariant 5).
     """
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    boot = boot_id()
     if state.boot == boot:
         return state
     state = msgspec.structs.replace(state, boot=boot, format=str(uuid.uuid4()) if state.boot else state.format)
@@ -110,14 +111,14 @@ def sync_files(folder: Path) -> None:
 
 def read(folder: Path) -> ReplicaFile | None:
     """What the folder says; None: there is no replica here. Raises CorruptLog."""
+    path = folder / _NAME
     try:
-        raw = (folder / _NAME).read_bytes()
+        raw = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         if not is_lost(error):
             raise
-        path = folder / _NAME
         raise CorruptLog(f"{path}: the disk cannot read it: {error.strerror}. Remove the folder.") from error
     try:
         return _files.decode(raw)

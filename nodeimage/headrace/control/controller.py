@@ -218,7 +218,7 @@ class Controller:
             self._office.lease_changed()
         lease = self._view.lease
         if lease is not None and lease.node not in (self._own, NOBODY) and lease.renewal >= HELD_RENEWALS:
-            self._yields, self._yields_at = 0, float("-inf")
+            self._forget_yields()
         if changed.nodes or changed.containers or changed.volumes or changed.balance or changed.cluster:
             self._wake.set()
         for each in self._changes_seen:
@@ -268,7 +268,7 @@ class Controller:
         self._tell_clocks()
         why = cut_off(observed, now) or ("" if observed.reaches_store(self._own) else "does not reach the store")
         if not why:
-            self._yields, self._yields_at = 0, float("-inf")
+            self._forget_yields()
         elif len(observed.nodes) > 1 and now >= self._yields_at:
             self._yields_at = now + YIELD_AGAIN_S * 2 ** min(self._yields, YIELDS_MOST)
             self._yields += 1
@@ -282,6 +282,9 @@ class Controller:
         if not any(not isinstance(each, Wait) for each in changes):
             changes, self._balance = balance(observed, self._balance, now, self._view.balance)
         await self._apply(changes)
+
+    def _forget_yields(self) -> None:
+        self._yields, self._yields_at = 0, float("-inf")
 
     def _is_cut_off(self) -> bool:
         now = self._loop.time()

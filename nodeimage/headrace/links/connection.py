@@ -11,7 +11,6 @@ that goes away leaves its place taken until its answer has come. There is no tas
 """
 
 import asyncio
-import socket
 import ssl
 import struct
 from collections import deque
@@ -22,14 +21,12 @@ from typing import Final, cast
 from headrace.errors import MalformedRequest
 from headrace.links.errors import SourceRefuses, SourceUnreachable
 from headrace.links.responses import ResponseReader
-from headrace.sockets import endpoints
+from headrace.sockets import endpoints, keep_alive
 from headrace.wire.header import read_response_header, request_header
 from headrace.wire.primitives import Buffer
 
 SILENCES: Final = 10
 """So many times its silence may a call take, where bytes trickle in."""
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""An idle connection with a host that vanished ends after 25 s."""
 _LENGTH = struct.Struct(">i")
 
 
@@ -173,10 +170,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         own, peer = endpoints(transport)
         self.is_to_itself = peer is not None and peer == own
-        raw = transport.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE:
-            raw.setsockopt(socket.IPPROTO_TCP, option, value)
+        # An idle connection with a host that vanished ends after 25 s.
+        keep_alive(transport.get_extra_info("socket"), idle_s=10, every_s=5, tries=3)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes from the socket go."""

@@ -5,7 +5,6 @@ own count. Where the system tells no such, or a former version started the proce
 """
 
 import contextlib
-import functools
 import os
 import random
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from headrace.local.folder import NodeProcess
+from headrace.machine import boot_id
 
 CREATED_TOLERANCE_S = 2.0
 """The kernel's boot time, from which creation times are reckoned, moves when the clock is set: a little as it is kept
@@ -42,22 +42,17 @@ def birth_of(pid: int) -> str:
 
     "" where the process is gone, or only its corpse is left, or where the system does not say (other than Linux).
     """
-    boot = _boot_id()
-    if not boot or pid <= 0:
+    try:
+        boot = boot_id()
+    except OSError:
+        return ""
+    if pid <= 0:
         return ""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return "" if fields[STATE] in (b"Z", b"X") else f"{boot}:{int(fields[START_TICKS])}"
-
-
-@functools.cache
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def is_alive(node: NodeProcess) -> bool:

@@ -47,6 +47,7 @@ from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
+from headrace.sockets import keep_alive
 from headrace.store import records
 from headrace.store.protocol import ClusterStore, StoreCall, StoreUnavailable
 from headrace.store.records import CATALOG_ID, ClusterRecord, NodeRecord
@@ -66,9 +67,6 @@ STORE_CALLS: Final = 2
 KUBERNETES_CALLS: Final = 8
 """A call takes some milliseconds there, and a failover hundreds of calls."""
 STORE_AGAIN_S: Final = 1.0
-KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-"""A client that vanished is found out after two minutes. There is no TCP_USER_TIMEOUT: it would cut off one that is
-alive and does not read for a while."""
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
 
@@ -469,9 +467,9 @@ async def _listen(host: str, port: int, *, option: str = "--port") -> socket.soc
     deadline = loop.time() + FORMER_S
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE:
-        listening.setsockopt(socket.IPPROTO_TCP, name, value)
+    # A client that vanished is found out after two minutes. There is no TCP_USER_TIMEOUT: it would cut off one that is
+    # alive and does not read for a while.
+    keep_alive(listening, idle_s=60, every_s=15, tries=4)
     while True:
         try:
             listening.bind((host, port))

@@ -17,7 +17,6 @@ the session with one line in the log that names the peer.
 """
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
@@ -28,7 +27,7 @@ from headrace.ids import NodeId
 from headrace.peer.framing import MAX_FRAME, Buffer, FrameReader, decode_message, encode_frame
 from headrace.peer.handshake import HANDSHAKE_S, MAX_HANDSHAKE_FRAME, Handshake, HandshakeFailed, Met
 from headrace.peer.messages import Message
-from headrace.sockets import endpoints
+from headrace.sockets import endpoints, keep_alive
 
 log = structlog.get_logger()
 
@@ -36,8 +35,6 @@ MAX_PENDING: Final = 1 << 20
 """Unsent bytes above which `drained` waits, until a quarter is left."""
 LINGER_S: Final = 1.0
 """For what is unsent when a session is closed; then it is dropped."""
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""An idle session with a host that vanished ends after 25 s."""
 
 
 class PeerUnreachable(HeadraceError):
@@ -191,10 +188,8 @@ class Session(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=MAX_PENDING, low=MAX_PENDING // 4)
-        raw = transport.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE:
-            raw.setsockopt(socket.IPPROTO_TCP, option, value)
+        # An idle session with a host that vanished ends after 25 s.
+        keep_alive(transport.get_extra_info("socket"), idle_s=10, every_s=5, tries=3)
         self._start_timer(HANDSHAKE_S, lambda: self._fail(f"no handshake within {HANDSHAKE_S:g} s"))
         assert self._handshake is not None
         first = self._handshake.first()

@@ -24,8 +24,8 @@ from headrace.errors import MalformedRequest
 from headrace.wire.primitives import (
     INT32,
     INT64,
-    MOST_PARTITIONS,
     Buffer,
+    bounded,
     check_end,
     malformed,
     put_count,
@@ -45,6 +45,7 @@ FLEXIBLE = 12
 TOPIC_IDS = 13
 COPY_BELOW = 2048
 """Records of fewer bytes are copied next to their header: one buffer more costs writev more than the copy."""
+_NAMED = "topics or partitions"
 
 _LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation
 _SESSION = struct.Struct(">ii")
@@ -141,10 +142,10 @@ def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     count, pos = read_count(buf, pos, flexible)
     topics: list[FetchTopic] = []
     total = 0
-    for _ in range(_bounded(count)):
+    for _ in range(bounded(count, _NAMED)):
         topic, topic_id, pos = _read_topic(buf, pos, version)
         partitions, pos = _read_partitions(buf, pos, version)
-        total = _bounded(total + len(partitions))
+        total = bounded(total + len(partitions), _NAMED)
         topics.append(FetchTopic(topic, topic_id, partitions))
         if flexible:
             pos = skip_tags(buf, pos)
@@ -152,10 +153,10 @@ def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     if version >= 7:
         count, pos = read_count(buf, pos, flexible)
         total = 0
-        for _ in range(_bounded(count)):
+        for _ in range(bounded(count, _NAMED)):
             topic, topic_id, pos = _read_topic(buf, pos, version)
             numbers, pos = read_int32s(buf, pos, flexible)
-            total = _bounded(total + len(numbers))
+            total = bounded(total + len(numbers), _NAMED)
             forgotten.append((topic, topic_id, numbers))
             if flexible:
                 pos = skip_tags(buf, pos)
@@ -168,13 +169,6 @@ def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     return FetchRequest(
         max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack
     )
-
-
-def _bounded(count: int) -> int:
-    """`count`, of topics or partitions, if it is not too large."""
-    if count > MOST_PARTITIONS:
-        raise MalformedRequest(f"more than {MOST_PARTITIONS} topics or partitions")
-    return count
 
 
 def _read_topic(buf: Buffer, pos: int, version: int) -> tuple[str | None, bytes | None, int]:

@@ -134,6 +134,13 @@ def read_count(buf: Buffer, pos: int, flexible: bool) -> tuple[int, int]:
     return count, end
 
 
+def bounded(count: int, what: str) -> int:
+    """`count` of `what` a Produce or Fetch names, if that is not too many. Raises `MalformedRequest`."""
+    if count > MOST_PARTITIONS:
+        raise MalformedRequest(f"more than {MOST_PARTITIONS} {what}")
+    return count
+
+
 def read_int32s(buf: Buffer, pos: int, flexible: bool) -> tuple[list[int], int]:
     """An array of int32."""
     count, pos = read_count(buf, pos, flexible)

@@ -19,8 +19,8 @@ from headrace.errors import MalformedRequest
 from headrace.wire.primitives import (
     INT32,
     INT64,
-    MOST_PARTITIONS,
     Buffer,
+    bounded,
     check_end,
     malformed,
     put_count,
@@ -92,14 +92,11 @@ def _decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
         transactional_id, pos = read_nullable_string(buf, pos, flexible)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buf, pos)
     topics, pos = read_count(buf, pos + 6, flexible)
-    if topics > MOST_PARTITIONS:
-        raise MalformedRequest(f"more than {MOST_PARTITIONS} topics")
     partitions: list[PartitionRecords] = []
-    for _ in range(topics):
+    for _ in range(bounded(topics, "topics")):
         topic, pos = read_string(buf, pos, flexible)
         count, pos = read_count(buf, pos, flexible)
-        if len(partitions) + count > MOST_PARTITIONS:
-            raise MalformedRequest(f"more than {MOST_PARTITIONS} partitions")
+        bounded(len(partitions) + count, "partitions")
         for _ in range(count):
             if flexible:
                 (index,) = INT32.unpack_from(buf, pos)

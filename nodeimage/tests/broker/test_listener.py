@@ -17,7 +17,6 @@ from headrace.broker.broker import Broker
 from headrace.broker.idle_connections import IDLE_S
 from headrace.broker.listener import MAX_REQUEST_BYTES, MAX_UNDER_WAY, Connection
 from headrace.errors import Code
-from headrace.node.node import KEEPALIVE
 from headrace.wire import cold, fetch, metadata, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
@@ -521,7 +520,8 @@ async def test_a_client_that_has_vanished_is_noticed_by_tcp(broker: Broker, conn
     session = await _session_of(broker, client.port)
     accepted = session._transport.get_extra_info("socket")
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    idle, interval, count = (accepted.getsockopt(socket.IPPROTO_TCP, option) for option, _ in KEEPALIVE)
+    times = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    idle, interval, count = (accepted.getsockopt(socket.IPPROTO_TCP, option) for option in times)
     assert idle + interval * count == 120
 
 

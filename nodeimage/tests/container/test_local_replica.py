@@ -35,21 +35,27 @@ def fatal(reason: str) -> NoReturn:
     raise AssertionError(reason)
 
 
+async def open_replica(
+    folder: Path, executor: ThreadPoolExecutor, *, replaceable: bool = False, fsync: bool = True
+) -> LocalReplica:
+    return await LocalReplica.open(
+        container_id=ContainerId(7),
+        kind="data",
+        node=NodeId(1),
+        folder=folder,
+        options=LogOptions(chunk_bytes=1 << 20, fsync=fsync),
+        executor=executor,
+        room=PlentyOfRoom(),
+        fatal=fatal,
+        replaceable=replaceable,
+    )
+
+
 @pytest.fixture
 async def replica(tmp_path: Path) -> AsyncIterator[LocalReplica]:
     """Alone in its container, with the frames of two commands; it neither leads nor follows any more."""
     with ThreadPoolExecutor(3) as executor:
-        opened = await LocalReplica.open(
-            container_id=ContainerId(7),
-            kind="data",
-            node=NodeId(1),
-            folder=tmp_path / "7",
-            options=LogOptions(chunk_bytes=1 << 20),
-            executor=executor,
-            room=PlentyOfRoom(),
-            fatal=fatal,
-            replaceable=False,
-        )
+        opened = await open_replica(tmp_path / "7", executor)
         container = await opened.lead(
             epoch=Epoch(1), in_sync=frozenset({opened.member}), replicas=(NodeId(1),), min_in_sync=1
         )
@@ -141,17 +147,7 @@ async def test_one_that_lost_its_synced_end_keeps_the_rest_as_another_format(
     formats = [format]
     for _ in range(2):  # from the second time on there is nothing to be noticed
         with ThreadPoolExecutor(3) as executor:
-            found = await LocalReplica.open(
-                container_id=ContainerId(7),
-                kind="data",
-                node=NodeId(1),
-                folder=replica.folder,
-                options=LogOptions(chunk_bytes=1 << 20),
-                executor=executor,
-                room=PlentyOfRoom(),
-                fatal=fatal,
-                replaceable=replaceable,
-            )
+            found = await open_replica(replica.folder, executor, replaceable=replaceable)
             assert (found.log.end, found.seen, found.last_epoch) == (position, 4, 1)
             await found.close()
         formats.append(found.format)
@@ -168,20 +164,8 @@ async def test_a_damaged_replica_is_kept_beside_the_one_in_its_place_until_anoth
     raw = b"\0" * 8 + path.read_bytes()[8:]
     path.write_bytes(raw)
 
-    async def opened(*, replaceable: bool) -> LocalReplica:
-        return await LocalReplica.open(
-            container_id=ContainerId(7),
-            kind="data",
-            node=NodeId(1),
-            folder=replica.folder,
-            options=LogOptions(chunk_bytes=1 << 20),
-            executor=executor,
-            room=PlentyOfRoom(),
-            fatal=fatal,
-            replaceable=replaceable,
-        )
-
     with ThreadPoolExecutor(3) as executor:
+        opened = partial(open_replica, replica.folder, executor)
         with pytest.raises(CorruptLog):
             await opened(replaceable=False)
         assert not aside.exists()
@@ -336,17 +320,7 @@ async def test_what_another_run_had_not_synced_is_before_it_counts_as_synced(tmp
     """A node that ran with --no-fsync, was killed, and starts without it."""
     with ThreadPoolExecutor(3) as executor:
         for fsync in (False, True):
-            replica = await LocalReplica.open(
-                container_id=ContainerId(7),
-                kind="data",
-                node=NodeId(1),
-                folder=tmp_path / "7",
-                options=LogOptions(chunk_bytes=1 << 20, fsync=fsync),
-                executor=executor,
-                room=PlentyOfRoom(),
-                fatal=fatal,
-                replaceable=False,
-            )
+            replica = await open_replica(tmp_path / "7", executor, fsync=fsync)
             assert boot_of(replica)
             await replica.set_durability(fsync=fsync)
             assert bool(boot_of(replica)) is not fsync
@@ -382,17 +356,7 @@ async def test_a_sync_that_fails_in_files_of_the_log_ends_the_process(
     async def opened_again() -> None:
         await replica.close()
         with ThreadPoolExecutor(3) as executor:
-            await LocalReplica.open(
-                container_id=ContainerId(7),
-                kind="data",
-                node=NodeId(1),
-                folder=replica.folder,
-                options=LogOptions(chunk_bytes=1 << 20),
-                executor=executor,
-                room=PlentyOfRoom(),
-                fatal=fatal,
-                replaceable=True,
-            )
+            await open_replica(replica.folder, executor, replaceable=True)
 
     steps = {
         "start": opened_again,

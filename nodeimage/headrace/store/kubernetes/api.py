@@ -25,6 +25,7 @@ from aiohttp import AddrInfoType
 
 from headrace import __version__
 from headrace.errors import Code, FolderRefused, HeadraceError
+from headrace.sockets import keep_alive
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 JSON: Final = "application/json"
@@ -39,8 +40,6 @@ WATCH_S: Final = 300
 """Then the server ends a watch, which begins anew where it was."""
 SILENT_WATCH_S: Final = 90.0
 """Servers send a bookmark each minute."""
-KEEPALIVE_S: Final = (3, 2, 3)
-"""TCP's: after so long of silence, each so long, so often without an answer."""
 BUSY_S: Final = 1.0
 """To wait where a server that is busy does not say how long."""
 
@@ -249,11 +248,7 @@ def _seconds(retry_after: str) -> float:
 def _socket(address: AddrInfoType) -> socket.socket:
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
-    idle, interval, count = KEEPALIVE_S
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+    keep_alive(made, idle_s=3, every_s=2, tries=3)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(CALL_S * 1000))
     made.setblocking(False)
     return made

@@ -53,8 +53,9 @@ class World:
             self.written += 1
 
     def take_up(self, at: Cluster) -> None:
-        """By force: from its own end on."""
+        """By force: from its own end on. Homes whose records did not get here are no part of its history."""
         at.home = at.home.taken_by(at.name)
+        at.history = [entry for entry in at.history if entry.offset <= at.end]
         at.history.append(HomeStart(*at.home, at.end))
 
     def cede(self, at: Cluster, to: Cluster) -> None:

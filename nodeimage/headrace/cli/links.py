@@ -103,7 +103,7 @@ def list_links(bootstrap: Bootstrap = None, data: DataFolder = None, output: Out
 
 @app.command()
 def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show one link: how far it is, what it was refused, and what it set aside."""
+    """Show one link: how far it is, what it was refused, what is blocked, and what it set aside."""
     _show(_call(bootstrap, data, "link.show", {"name": name}), output)
 
 
@@ -310,9 +310,9 @@ def _show(link: dict[str, Any], output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(link)
         return
-    inside = {"refused", "diverged"}
+    inside = {"refused", "blocked", "diverged"}
     print_fields(described(told_link({name: value for name, value in link.items() if name not in inside})))
-    for title in ("refused", "diverged"):
+    for title in ("refused", "blocked", "diverged"):
         if link.get(title):
             columns, rows, numbers = rows_of(link[title])
             print()

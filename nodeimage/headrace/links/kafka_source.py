@@ -19,7 +19,15 @@ from headrace.links.fetch_answers import code_of, fetch_request, fetched
 from headrace.links.kafka_batches import kept
 from headrace.links.kafka_cursors import KafkaCursors
 from headrace.links.kafka_feed import KafkaFeed
-from headrace.links.kafka_topics import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, KafkaTopic, KafkaTopics
+from headrace.links.kafka_topics import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    KafkaTopic,
+    KafkaTopics,
+)
 from headrace.links.source import (
     LEAST_WAIT_MS,
     NO_OFFSET,
@@ -44,6 +52,8 @@ from headrace.wire.fetch import TOPIC_IDS, FetchResponse, FetchResult
 
 STARVED: Final = 8
 """Partitions that are asked for alone, where an answer with room to spare had nothing of them."""
+ALONE_WAIT_MS: Final = 500
+"""For so long at most Kafka may look for them: what is in remote storage does not come at once."""
 _FOLLOWS_NOT: Final = "an Apache Kafka cluster cannot follow another cluster's homes"
 _FRESH_S: Final = 1.0
 _UNKNOWN: Final = (Code.UNKNOWN_TOPIC_OR_PARTITION, NO_OFFSET)
@@ -136,12 +146,11 @@ class KafkaSource:
             index for index, (asked, each) in enumerate(zip(wanted, answers, strict=True)) if _is_starved(asked, each)
         ]
         for index in starved[:STARVED]:
-            asked = wanted[index]
-            if len(wanted) > 1:
-                (answers[index],) = await self._fetch(node, [asked], max_bytes=max_bytes, min_bytes=1, wait_ms=0)
-            alone = answers[index]
-            if _is_starved(asked, alone):  # compaction left nothing up to the end
-                alone.resume = alone.high_watermark
+            (answers[index],) = await self._fetch(
+                node, [wanted[index]], max_bytes=max_bytes, min_bytes=1, wait_ms=ALONE_WAIT_MS
+            )
+        left = [(wanted[index], answers[index]) for index in starved[:STARVED]]
+        await self._skip_empty_ends(node, [each for each in left if _is_starved(*each)])
         return answers
 
     async def announce(
@@ -195,6 +204,26 @@ class KafkaSource:
             for result in topic.partitions
         }
         return [await self._fetched(each, results.get(each.at), response) for each in wanted]
+
+    async def _skip_empty_ends(self, node: NodeId, starved: Sequence[tuple[Wanted, Fetched]]) -> None:
+        """Go on at the end where compaction left nothing up to there.
+
+        Kafka answers as empty where remote storage is slow, or over its quota. So only where the node has the log
+        itself from the wanted offset on does nothing mean that there is nothing. It is asked after the fetch: what it
+        has itself only gets less.
+        """
+        if not starved:
+            return
+        try:
+            begins = await self._topics.offsets(node, [asked.at for asked, _ in starved], EARLIEST_LOCAL)
+        except KafkaError as error:
+            if error.code is not Code.UNSUPPORTED_VERSION:
+                raise
+            return
+        for asked, answer in starved:
+            code, begin = begins.get(asked.at, _UNKNOWN)
+            if code is Code.NONE and 0 <= begin <= asked.offset:
+                answer.resume = answer.high_watermark
 
     async def _tell_log_starts(self, node: NodeId, answers: Sequence[Fetched]) -> None:
         """Kafka says that an offset is out of range, but not where the range begins."""

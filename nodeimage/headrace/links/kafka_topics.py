@@ -20,6 +20,8 @@ from headrace.wire.primitives import NO_UUID
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+EARLIEST_LOCAL: Final = -4
+"""The first offset that the node has itself; those before it are in remote storage (KIP-405, Kafka 3.4 and above)."""
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 SOONEST_S: Final = 5.0
@@ -118,7 +120,8 @@ class KafkaTopics:
     async def offsets(
         self, node: NodeId, partitions: Iterable[TopicPartition], which: int, isolation: int = READ_COMMITTED
     ) -> Mapping[TopicPartition, tuple[Code, Offset]]:
-        """`EARLIEST` or `LATEST` (what is committed) of partitions that a node leads; unknown ones are left out."""
+        """`EARLIEST`, `EARLIEST_LOCAL` or `LATEST` (what is committed) of partitions that a node leads; unknown ones
+        are left out. Raises KafkaError UNSUPPORTED_VERSION where Kafka is too old to tell `EARLIEST_LOCAL`."""
         by_topic: dict[bytes, list[int]] = {}
         for topic_id, index in partitions:
             if topic_id in self.by_id:
@@ -139,7 +142,7 @@ class KafkaTopics:
                 for topic_id, indexes in by_topic.items()
             ],
         }
-        answer = await self._client.ask(node, ApiKey.LIST_OFFSETS, request, lowest=2)
+        answer = await self._client.ask(node, ApiKey.LIST_OFFSETS, request, lowest=8 if which == EARLIEST_LOCAL else 2)
         return {
             TopicPartition(ids[topic.name], each.partition_index): (code_of(each.error_code), Offset(each.offset))
             for topic in answer.topics

@@ -287,12 +287,17 @@ class LinkAdmin:
 
     async def _show(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
         row = await self._link(params.name)
-        return {**await self._shown(row), "diverged": await self._diverged(row.stream)}
+        told = await self._told(row)
+        aside = {"blocked": await self._blocked(told), "diverged": await self._diverged(row.stream)}
+        return {**await self._shown(row, told), **aside}
 
-    async def _shown(self, row: LinkRow) -> dict[str, Any]:
-        told = await self._links.told([row.name])
+    async def _shown(self, row: LinkRow, told: Sequence[LinkTold] | None = None) -> dict[str, Any]:
         streams = await self._broker.catalog.query(partial(_partitions, paths={row.stream}))
-        return self._told_of(row, [each[row.name] for each in told if row.name in each], streams.get(row.stream, 0))
+        return self._told_of(row, await self._told(row) if told is None else told, streams.get(row.stream, 0))
+
+    async def _told(self, row: LinkRow) -> list[LinkTold]:
+        """What each node says of the link."""
+        return [each[row.name] for each in await self._links.told([row.name]) if row.name in each]
 
     def _told_of(self, row: LinkRow, told: Sequence[LinkTold], partitions: int) -> dict[str, Any]:
         figures = together(each.figures for each in told if each.figures is not None)
@@ -336,6 +341,19 @@ class LinkAdmin:
             ],
             "credentials": credential_names(row.config.credentials, self._links.secret),
         }
+
+    async def _blocked(self, told: Sequence[LinkTold]) -> list[dict[str, Any]]:
+        """Some of the partitions that cannot be pulled at present, and why."""
+        figures = together(each.figures for each in told if each.figures is not None)
+        blocked = [] if figures is None else figures.blocked
+        rows = await self._broker.catalog.query(
+            lambda reader: reader.topics_by_id(list({each.topic_id for each in blocked}))
+        )
+        return [
+            {"topic": rows[each.topic_id].name, "partition": each.partition, "reason": each.reason}
+            for each in blocked
+            if each.topic_id in rows
+        ]
 
     async def _diverged(self, stream: str) -> list[dict[str, Any]]:
         """What was set aside in a stream, and is still there."""

@@ -1,7 +1,7 @@
 """Two clusters, and the links between them: copies, failover, failback, both ways, clashes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from headrace.links.keeper import Keeper
 from headrace.links.link_state import Phase
 from headrace.links.links import Links, LinkTold
 from headrace.links.moving import Moving
-from headrace.links.source import CursorPage
+from headrace.links.source import CursorPage, Fetched, Wanted
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 
@@ -296,6 +296,24 @@ async def test_a_keeper_that_fails_is_begun_anew_however_long_its_source_takes_t
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
     assert len(begun) == 2
+
+
+async def test_a_partition_of_which_nothing_comes_is_shown_with_the_reason(
+    south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gives_nothing(_source: object, _node: object, wanted: Sequence[Wanted], **_bounds: int) -> list[Fetched]:
+        return [Fetched(each.at, Code.NONE, high_watermark=Offset(each.offset + 1)) for each in wanted]
+
+    monkeypatch.setattr(HeadraceSource, "fetch", gives_nothing)
+    await north.produce("t", b"a")
+    await linked(south, north)
+
+    async def told() -> bool:
+        shown = await south.admin("link.show", name="l")
+        reason = "the source gives nothing of what it says it has"
+        return bool(shown["blocked"] == [{"topic": "t", "partition": 0, "reason": reason}])
+
+    await until(told)
 
 
 async def test_a_group_that_had_read_what_diverged_goes_on_with_what_the_new_home_had_instead(

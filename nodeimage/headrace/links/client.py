@@ -108,7 +108,10 @@ class Client:
     async def metadata(
         self, topics: Sequence[tuple[str | None, bytes | None]] | None = (), *, node: NodeId = ANY
     ) -> MetadataResponse:
-        """Nodes, and `topics` (name or id of each; None: all), which are not made by asking."""
+        """Nodes, and `topics` (name or id of each; None: all), which are not made by asking.
+
+        A node that is starting may name no nodes, and know no topics either: that is no answer.
+        """
         request = MetadataRequest(None if topics is None else list(topics), False)
         connection = await self._connection(node, Lane.CALLS)
         version = self._version(connection, ApiKey.METADATA, lowest=4)
@@ -116,6 +119,8 @@ class Client:
             raise self._too_old(connection, ApiKey.METADATA, 12)
         answer = await connection.call(ApiKey.METADATA, version, [metadata.encode_request(version, request)])
         response = await self._decoded(connection, answer, lambda: metadata.decode_response(answer, 0, version))
+        if not response.brokers:
+            raise SourceUnreachable(f"{connection.address} names no nodes yet")
         self._learn(connection, response)
         return response
 

@@ -23,6 +23,7 @@ from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.errors import HeadraceError
 from headrace.ids import NodeId
 from headrace.links.cursors import Cursors
+from headrace.links.errors import SourceUnreachable
 from headrace.links.keeping import Plan, gone_at_source, is_copied, plan, source_problem
 from headrace.links.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
 from headrace.links.topic_steps import carry_out
@@ -143,7 +144,7 @@ class Keeper:
 
     async def _follow(self) -> None:
         """Take note of what changes at the source, by one of its nodes, as long as that answers."""
-        while not self._nodes:
+        if not self._nodes:
             await self._greet()
         node = self._random.choice(self._nodes)
         place: FeedPlace | None = None
@@ -168,7 +169,7 @@ class Keeper:
             self._nodes = []
 
     async def _greet(self) -> None:
-        """Ask the source who it is. Raises HeadraceError where it is the wrong one, or lacks the stream."""
+        """Ask the source who it is. Raises HeadraceError where it is the wrong one, lacks the stream, or starts."""
         hello = await self._source.hello()
         problem = source_problem(
             cluster_id=hello.cluster_id,
@@ -178,6 +179,8 @@ class Keeper:
         )
         if problem is not None:
             raise problem
+        if not hello.nodes:
+            raise SourceUnreachable(f"{self._source.name} names no nodes yet")
         self._nodes = [node.node_id for node in hello.nodes]
         self.source_cluster = hello.cluster_id
         self.cursors.source_cluster = hello.cluster_id

@@ -368,6 +368,16 @@ async def test_a_node_that_the_cluster_does_not_have_is_unreachable(connect: Con
             await ask(connect(server), NodeId(7))
 
 
+async def test_metadata_that_name_no_nodes_are_no_answer_and_forget_nobody(connect: Connect) -> None:
+    async with FakeKafka(echo) as server:
+        client = connect(server)
+        await client.metadata()
+        server.nodes = {}
+        with pytest.raises(SourceUnreachable, match="names no nodes yet"):
+            await client.metadata(None)
+        assert (await client.admin(ONE, "m", {}, DICT))["method"] == "m"
+
+
 async def test_an_address_that_has_become_another_clusters_is_not_used(connect: Connect) -> None:
     async with FakeKafka(echo) as server:
         client = connect(server)

@@ -627,6 +627,28 @@ def test_a_source_that_refuses_is_asked_seldom_and_the_link_says_why() -> None:
     assert driver.state.wake_at(driver.now) == pytest.approx(driver.now + LIMITS.longest_pause_s)
 
 
+def test_a_source_that_names_no_nodes_for_a_moment_is_asked_again() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    nodes = driver.source.nodes
+    while not any(isinstance(effect, Connect) for effect in driver.under_way):
+        poll = next((effect for effect in driver.under_way if isinstance(effect, Poll)), None)
+        if poll is not None:
+            driver.fail(poll)
+        else:
+            driver.now = driver.state.wake_at(driver.now) or driver.now
+            driver.begin()
+    driver.source.nodes = []
+    driver.succeed(next(effect for effect in driver.under_way if isinstance(effect, Connect)))
+    assert driver.state.reason == "the source names no nodes yet"
+    assert driver.state.trouble
+    driver.source.nodes = nodes
+    driver.source.produce(at, 5)
+    driver.settle()
+    assert driver.behind() == []
+    assert not driver.state.trouble
+
+
 def test_one_node_that_does_not_answer_does_not_stop_the_others() -> None:
     driver = running(topics=2, partitions=1, nodes=2)
     first, second = driver.source.partitions

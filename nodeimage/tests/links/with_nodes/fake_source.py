@@ -38,6 +38,7 @@ class FakeSource:
     name: str = "fake"
     problem: str | None = None
     away: bool = False
+    nodes: list[NodeId] = field(default_factory=lambda: [NODE])
     unsettled: set[bytes] = field(default_factory=set)
     listed: dict[bytes, SourceTopic] = field(default_factory=dict)
     histories: dict[TopicPartition, list[HomeStart]] = field(default_factory=dict)
@@ -113,7 +114,7 @@ class FakeSource:
 
     async def hello(self) -> Hello:
         self._call("hello")
-        return Hello(self.cluster, [SourceNode(NODE, "127.0.0.1", 1)], {}, self.problem)
+        return Hello(self.cluster, [SourceNode(node, "127.0.0.1", 1) for node in self.nodes], {}, self.problem)
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:
         self._call("topics")

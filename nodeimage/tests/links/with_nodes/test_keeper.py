@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_source import FakeSource
+from fake_source import NODE, FakeSource
 from one_node import OneNode, until
 
 from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, PutLink, SetHome
@@ -103,6 +103,20 @@ async def test_a_clash_and_a_topic_that_is_gone_are_told_and_nothing_is_lost(sou
         again = north.put("gone")
         assert again.topic_id != gone.topic_id
         await until(lambda: "made again" in keeper.refused.get("gone", ""))
+
+
+async def test_a_source_that_names_no_nodes_for_a_moment_is_asked_again_after_a_pause(
+    south: OneNode, north: FakeSource
+) -> None:
+    north.put("t")
+    north.nodes = []
+    async with kept(south, north) as keeper:
+        await until(lambda: keeper.last_error == "fake names no nodes yet")
+        assert north.calls["hello"] < 20
+        north.nodes = [NODE]
+        await until(lambda: _exists(south, "t"))
+        north.put("late")
+        await until(lambda: _exists(south, "late"))
 
 
 @pytest.mark.parametrize("call", ["hello", "topics", "meet", "topics_by_id", "changes", "cursors", "announce"])

@@ -3,7 +3,8 @@
 The session holds all partitions that the node leads, each at the offset up to which it has been told. It answers only
 with those that have more, and only as much as a byte of records: a batch of one of them, and the offsets of all. What
 is idle costs nothing but its place in the node's memory. A session that the node has dropped is made again, with the
-offsets that are known here.
+offsets that are known here. A partition of which the node refuses to tell (its topic may be described and not read,
+say) ends every wait at once: it is left out for `REFUSED_S`.
 
 The places that it gives are numbers of answers. An answer that got lost on its way to the caller is given again.
 """
@@ -25,6 +26,20 @@ _SESSION_LOST: Final = frozenset(
     {Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH, Code.FETCH_SESSION_TOPIC_ID_ERROR}
 )
 _LAST_EPOCH: Final = (1 << 31) - 1
+_SOON: Final = frozenset(
+    {
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Another node may lead it, or this one since a moment ago: it is asked for with the next table of topics."""
+REFUSED_S: Final = 10.0
+"""What a node refuses to tell of for another reason is asked for again so often."""
 
 
 class KafkaFeed:
@@ -41,6 +56,8 @@ class KafkaFeed:
         """Of the partitions in the session: up to where the caller knows of them."""
         self._table = -1
         """The table of topics that `_known` is of."""
+        self._refused: dict[TopicPartition, float] = {}
+        """What the node refuses to tell of, and the loop's time until which it is left out."""
         self._session = 0
         self._epoch = 0
         self._moved: set[TopicPartition] = set()
@@ -72,7 +89,7 @@ class KafkaFeed:
         """A new run. The offsets are learnt before the caller lists anything, so nothing is missed between."""
         await self._topics.not_older(0.0)
         self._run = ""
-        self._known, self._told, self._untold = {}, {}, {}
+        self._known, self._told, self._untold, self._refused = {}, {}, {}, {}
         self._lose_session()
         self._table = -1
         await self._follow_table()
@@ -81,13 +98,16 @@ class KafkaFeed:
 
     async def _follow_table(self) -> None:
         """Take in the partitions that this node leads now, let go of those that it does not."""
-        if self._table == self._topics.serial:
+        now = asyncio.get_running_loop().time()
+        if self._table == self._topics.serial and all(until > now for until in self._refused.values()):
             return
         table = self._topics.serial
         led = self._topics.led_by(self._node)
         for at in self._known.keys() - led:
             self._let_go(at)
-        await self._take_in(led - self._known.keys())
+        self._refused = {at: until for at, until in self._refused.items() if at in led and until > now}
+        self._table = -1
+        await self._take_in(led - self._known.keys() - self._refused.keys())
         self._table = table
 
     async def _take_in(self, partitions: Iterable[TopicPartition]) -> None:
@@ -97,7 +117,13 @@ class KafkaFeed:
                 self._moved.add(at)
                 self._forgotten.discard(at)
             else:
-                self._topics.outdated()
+                self._leave_out(at, code)
+
+    def _leave_out(self, at: TopicPartition, code: Code) -> None:
+        if code in _SOON:
+            self._topics.outdated()
+        else:
+            self._refused[at] = asyncio.get_running_loop().time() + REFUSED_S
 
     def _let_go(self, at: TopicPartition) -> None:
         del self._known[at]
@@ -166,6 +192,6 @@ class KafkaFeed:
                 if code is Code.OFFSET_OUT_OF_RANGE:
                     again.append(at)
                 else:
-                    self._topics.outdated()
+                    self._leave_out(at, code)
                     self._table = -1
         await self._take_in(again)

@@ -9,6 +9,7 @@ from fake_kafka import FakeKafka
 
 from headrace.errors import Code
 from headrace.ids import NodeId, Offset
+from headrace.links import kafka_feed
 from headrace.links.addresses import Address
 from headrace.links.client import Client
 from headrace.links.kafka_source import KafkaSource
@@ -162,3 +163,33 @@ async def test_a_kafka_that_does_not_tell_what_it_has_itself_is_not_believed_to_
     came = await fetched(source, 60)
     await source.close()
     assert (came.records, came.resume) == ([], NO_OFFSET)
+
+
+# --- topics that may not be read
+
+
+async def test_a_topic_that_may_be_described_and_not_read_ends_no_poll_before_its_time(
+    kafka: PlayedKafka, source: KafkaSource
+) -> None:
+    kafka.codes[OTHER] = Code.TOPIC_AUTHORIZATION_FAILED
+    place = None
+    for _ in range(20):
+        place = (await source.changes(ONE, place, topics=False, cursors=False, wait_ms=10, limit=100)).place
+    assert kafka.asked[ApiKey.LIST_OFFSETS] == 1
+
+
+async def test_a_topic_that_may_be_read_by_now_is_told_of(
+    kafka: PlayedKafka, source: KafkaSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_feed, "REFUSED_S", 0.0)
+    kafka.codes[OTHER] = Code.TOPIC_AUTHORIZATION_FAILED
+    place = None
+    for _ in range(3):
+        place = (await source.changes(ONE, place, topics=False, cursors=False, wait_ms=0, limit=100)).place
+    kafka.codes.clear()
+    kafka.end = kafka.last = 200
+    told: dict[TopicPartition, Offset] = {}
+    while told.get(TopicPartition(OTHER, 0)) != 200:
+        said = await source.changes(ONE, place, topics=False, cursors=False, wait_ms=0, limit=100)
+        place = said.place
+        told |= said.partitions

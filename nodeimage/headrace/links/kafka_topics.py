@@ -98,9 +98,12 @@ class KafkaTopics:
             if leader == node
         }
 
-    async def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        """By topic: the configs that were set on it, of those that Headrace has. Topics that are gone are left out."""
-        found: dict[str, Mapping[str, str]] = {}
+    async def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | None]:
+        """By topic: the configs that were set on it, of those that Headrace has. Topics that are gone are left out.
+
+        None where Kafka does not tell: who may read a topic, and describe it, may not describe its configs yet.
+        """
+        found: dict[str, Mapping[str, str] | None] = dict.fromkeys(names)
         keys = sorted(DEFINITIONS)
         for begin in range(0, len(names), DESCRIBED):
             resources = [
@@ -109,7 +112,10 @@ class KafkaTopics:
             ]
             answer = await self._client.ask(ANY, ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, lowest=1)
             for result in answer.results:
-                if not result.error_code:
+                code = code_of(result.error_code)
+                if code is Code.UNKNOWN_TOPIC_OR_PARTITION:
+                    found.pop(result.resource_name, None)
+                elif code is Code.NONE:
                     found[result.resource_name] = {
                         each.name: each.value
                         for each in result.configs

@@ -329,7 +329,7 @@ class Keeper:
     def _refuse(self, name: str, reason: str) -> None:
         if name in self._still_refused or len(self._still_refused) < MOST_REFUSED:
             if self.refused.get(name) != reason:
-                log.warning("a link cannot copy a topic", link=self.link.name, topic=name, reason=reason)
+                log.warning("a link cannot copy a topic as it is", link=self.link.name, topic=name, reason=reason)
             self.refused[name] = reason
             self._still_refused.add(name)
 

@@ -22,6 +22,10 @@ __all__ = ["DIVERGED", "Grow", "Plan", "Reconfigure", "home_of", "kept_configs",
 DIVERGED: Final = ".diverged"
 OWN_RETENTION: Final = frozenset({"retention.ms", "retention.bytes"})
 """How long records live is each cluster's own to say: a copy is made with the source's, and keeps what it has then."""
+_NO_CONFIGS: Final = (
+    "it is copied, but the source does not tell its configs, so they are not followed: allow the link's user to"
+    " describe them (DESCRIBE_CONFIGS in Kafka)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def _look(
         if reason := fault_in(stream, topic.name):
             return f"its name cannot be used here: {reason}"
         found.make.append(topic)
-        return None
+        return _NO_CONFIGS if topic.configs is None else None
     if row.stream != stream or row.name != topic.name:
         return f"it is here already, as {row.full_name}"
     ours = home_of(row, own_cluster)
@@ -136,13 +140,8 @@ def _look(
 
 def _follow(found: Plan, topic: SourceTopic, row: TopicRow) -> str | None:
     """A copy that agrees with the source on the home."""
-    wanted = kept_configs(topic.configs)
-    changed = {
-        name: value for name, value in wanted.items() if name not in OWN_RETENTION and row.configs.get(name) != value
-    }
-    gone = [name for name in row.configs if name not in OWN_RETENTION and name not in wanted]
-    if changed or gone:
-        found.configure.append(Reconfigure(row, changed, gone))
+    if topic.configs is not None and (change := _reconfigured(row, topic.configs)) is not None:
+        found.configure.append(change)
     if topic.partitions > row.partitions:
         found.grow.append(Grow(row, topic))
     if topic.partitions < row.partitions:
@@ -150,7 +149,16 @@ def _follow(found: Plan, topic: SourceTopic, row: TopicRow) -> str | None:
             f"it has {row.partitions} partitions here and {topic.partitions} at the source; the last"
             f" {row.partitions - topic.partitions} are kept, and get no records until the source has as many"
         )
-    return None
+    return _NO_CONFIGS if topic.configs is None else None
+
+
+def _reconfigured(row: TopicRow, configs: Mapping[str, str]) -> Reconfigure | None:
+    wanted = kept_configs(configs)
+    changed = {
+        name: value for name, value in wanted.items() if name not in OWN_RETENTION and row.configs.get(name) != value
+    }
+    gone = [name for name in row.configs if name not in OWN_RETENTION and name not in wanted]
+    return Reconfigure(row, changed, gone) if changed or gone else None
 
 
 def _clash(row: TopicRow, topic: SourceTopic, own_cluster: str) -> str:

@@ -81,8 +81,8 @@ class SourceTopic:
     name: str
     topic_id: bytes
     partitions: int
-    configs: Mapping[str, str]
-    """Those that were set on the topic itself."""
+    configs: Mapping[str, str] | None
+    """Those that were set on the topic itself; None where the source does not tell."""
     home: Home
     origin: str
     """The cluster that counter 0 stands for."""

@@ -193,3 +193,14 @@ async def test_a_topic_that_may_be_read_by_now_is_told_of(
         said = await source.changes(ONE, place, topics=False, cursors=False, wait_ms=0, limit=100)
         place = said.place
         told |= said.partitions
+
+
+async def test_a_topic_whose_configs_may_not_be_described_is_there_without_them(
+    kafka: PlayedKafka, source: KafkaSource
+) -> None:
+    kafka.described = {"t": Code.TOPIC_AUTHORIZATION_FAILED}
+    topics = (await source.topics(after=None, limit=10)).topics
+    assert [(each.name, each.configs) for each in topics] == [("other", {"cleanup.policy": "compact"}), ("t", None)]
+    assert [each.name for each in await source.topics_by_id([ID])] == ["t"]
+    kafka.described = {"t": Code.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await source.topics_by_id([ID]) == [], "deleted a moment ago"

@@ -1,6 +1,7 @@
 """What a link does for a topic, case by case."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -119,6 +120,15 @@ def test_configs_follow_but_for_how_long_records_live() -> None:
     assert change.remove == ["segment.bytes"]
     after = {"retention.ms": "9", "max.message.bytes": "2000", "cleanup.policy": "compact"}
     assert planned(there(configs=source), here(configs=after)) == Plan(fine=["t"])
+
+
+def test_a_topic_whose_configs_the_source_does_not_tell_is_copied_and_keeps_its_own() -> None:
+    untold = replace(there(partitions=2), configs=None)
+    assert planned(untold).make == [untold]
+    found = planned(untold, here(configs={"max.message.bytes": "1000"}))
+    assert (found.configure, [each.topic for each in found.grow]) == ([], [untold])
+    for each in (planned(untold), found):
+        assert "does not tell its configs" in each.refused["t"]
 
 
 def test_configs_that_this_version_does_not_know_are_left_out() -> None:

@@ -66,7 +66,10 @@ def _accepted(shown: Shown) -> Condition:
         return Condition("TopicsAccepted", True, "AllAccepted")
     some = "; ".join(f"{each['topic']}: {str(each['reason'])[:MOST_REASON]}" for each in refused[:MOST_NAMED])
     return Condition(
-        "TopicsAccepted", False, "TopicsRefused", f"{some}{_and_more(refused)}: these are not copied, the others are"
+        "TopicsAccepted",
+        False,
+        "TopicsRefused",
+        f"{some}{_and_more(refused)}: these are not copied, or not as they are; the others are",
     )
 
 

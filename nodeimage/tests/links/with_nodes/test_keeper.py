@@ -72,6 +72,22 @@ async def test_topics_are_made_as_copies_with_their_ids_and_follow(south: OneNod
         await until(followed)
 
 
+async def test_a_topic_whose_configs_the_source_does_not_tell_is_copied_with_the_defaults_and_that_is_said(
+    south: OneNode, north: FakeSource
+) -> None:
+    topic = north.put("t", configs={"retention.ms": "5"})
+    north.listed[topic.topic_id] = replace(topic, configs=None)
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "t"))
+        await keeper.swept.wait()
+        row = await south.row("t")
+        assert row is not None
+        assert row.configs == {}
+        assert "does not tell its configs" in keeper.refused["t"]
+        north.put("t", configs={"max.message.bytes": "9"})
+        await until(lambda: not keeper.refused)
+
+
 async def test_only_what_a_pattern_matches_is_copied_and_one_that_matches_nothing_is_told(
     south: OneNode, north: FakeSource
 ) -> None:

@@ -134,7 +134,7 @@ def _produce(
 ) -> Throughput:
     from confluent_kafka import Producer
 
-    from headrace.cli.kafka_client import client_config
+    from headrace.cli.kafka_client import producer_config
     from headrace.cli.sending import Sender
 
     settings = {
@@ -143,7 +143,7 @@ def _produce(
         "compression.codec": compression,
         "queue.buffering.max.messages": 500_000,
     }
-    sender = Sender(Uninterrupted(Producer(client_config(address, settings)), interrupts))
+    sender = Sender(Uninterrupted(Producer(producer_config(address, settings)), interrupts))
     value = bytes(size)
     began = time.monotonic()
     for number in range(records):
@@ -177,13 +177,13 @@ def _paced(address: str, name: str, interrupts: Interrupts, *, rate: int, second
     """Sends at a fixed rate and times each record to its acknowledgement and to its arrival at a consumer."""
     from confluent_kafka import Producer
 
-    from headrace.cli.kafka_client import client_config, describe
+    from headrace.cli.kafka_client import describe, producer_config
 
     total = max(1, round(rate * seconds)) + WARM_UP
     acknowledged: list[float] = []
     arrived: list[float] = []
     failures: list[Any] = []
-    producer = Uninterrupted(Producer(client_config(address, {"acks": "all", "linger.ms": 0})), interrupts)
+    producer = Uninterrupted(Producer(producer_config(address, {"acks": "all", "linger.ms": 0})), interrupts)
     consumer = _assigned_consumer(address, [name], interrupts, at_end=True)
     padding = bytes(max(0, size - 8))
 

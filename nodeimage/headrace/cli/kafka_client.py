@@ -14,6 +14,8 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.errors import HeadraceError
 
 METADATA_TIMEOUT_S: Final = 10.0
+MOST_MESSAGE_BYTES: Final = 96 << 20
+"""What fits into a request of a node (100 MiB). librdkafka alone would take 1 MB; how much a topic takes, it says."""
 CREATION_TIMEOUT_S: Final = 5.0
 """A topic that is made on first use is not there at the first answer."""
 
@@ -41,6 +43,11 @@ def client_config(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
+def producer_config(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for a producer: it takes whatever a topic may take. Its batches end at 1 MB (batch.size) as ever."""
+    return client_config(bootstrap, {"message.max.bytes": MOST_MESSAGE_BYTES, **settings})
+
+
 @contextmanager
 def client_errors(what: str) -> Iterator[None]:
     """Turns librdkafka's exceptions into KafkaClientError."""
@@ -60,6 +67,10 @@ def describe(error: Any, what: str) -> KafkaClientError:
             return KafkaClientError(f"{what}: there is no such topic: make it with `headrace topic create`")
         case KafkaError._UNKNOWN_PARTITION:
             return KafkaClientError(f"{what}: there is no such partition: see `headrace topic show`")
+        case KafkaError.MSG_SIZE_TOO_LARGE:
+            return KafkaClientError(
+                f"{what}: {_text(error)}: `headrace stream alter --max-message` has it take larger ones, to 80 MiB"
+            )
         case KafkaError.POLICY_VIOLATION:
             return RefusedByPolicy(f"{what}: {_text(error)}")
         case _:

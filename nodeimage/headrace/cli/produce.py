@@ -35,7 +35,10 @@ def produce(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Write each line of stdin, or each --value, as a record, and wait until all are acknowledged."""
+    """Write each line of stdin, or each --value, as a record, and wait until all are acknowledged.
+
+    A line that cannot be sent ends it: the error says which, and how many records are stored.
+    """
     if key is not None and key_separator is not None:
         raise typer.BadParameter("--key and --key-separator exclude each other")
     if key_separator == "":
@@ -43,7 +46,7 @@ def produce(
     from confluent_kafka import Producer
 
     from headrace.cli.connect import find_bootstrap
-    from headrace.cli.kafka_client import RefusedByPolicy, client_config, client_errors, partitions_of
+    from headrace.cli.kafka_client import RefusedByPolicy, client_errors, partitions_of, producer_config
     from headrace.cli.sending import Sender
     from headrace.cli.topic_names import parse_settings
 
@@ -51,7 +54,7 @@ def produce(
     settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": compression}
     interrupts = Interrupts()
     with client_errors(topic):
-        producer = Uninterrupted(Producer(client_config(find_bootstrap(bootstrap, data), settings)), interrupts)
+        producer = Uninterrupted(Producer(producer_config(find_bootstrap(bootstrap, data), settings)), interrupts)
     partitions = partitions_of(producer, topic)
     if partition not in (-1, *partitions):
         raise HeadraceError(f"{topic} has no partition {partition}: it has {len(partitions)}")
@@ -66,7 +69,11 @@ def produce(
                 sender.poll()
             sender.finish()
         except RefusedByPolicy as error:
-            raise _refused(topic, error, bootstrap, data) from error
+            raise sender.settled(_refused(topic, error, bootstrap, data)) from error
+        except HeadraceError as error:
+            failed = sender.failed
+            told = sender.settled(error)
+            raise (told if failed is None or value else HeadraceError(f"line {failed}: {told}")) from error
         except KeyboardInterrupt:
             interrupted = True
             sender.finish(timeout_s=INTERRUPTED_FLUSH_S)

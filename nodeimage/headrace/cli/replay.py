@@ -20,10 +20,11 @@ import typer
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json
 from headrace.cli.pacing import Pace
-from headrace.cli.readings import Asked, Reading, ReadingsFile
+from headrace.cli.readings import Asked, BadReadings, Reading, ReadingsFile
 from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.cli.topic_names import in_stream
 from headrace.cli.units import parse_speed, show_duration
+from headrace.errors import HeadraceError
 
 BLOCK = 2_000
 """Readings that are read ahead, so that new topics are made together."""
@@ -94,7 +95,7 @@ def replay(
     from confluent_kafka import Producer
 
     from headrace.cli.connect import connected
-    from headrace.cli.kafka_client import client_config, client_errors
+    from headrace.cli.kafka_client import client_errors, producer_config
     from headrace.cli.sending import Sender
     from headrace.cli.topics import create_missing
 
@@ -102,7 +103,7 @@ def replay(
         _warn_of_expiry(cluster.admin("stream.show", {"path": stream}), readings, timestamps)
         settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": "lz4"}
         interrupts = Interrupts()
-        sender = Sender(Uninterrupted(Producer(client_config(cluster.address, settings)), interrupts))
+        sender = Sender(Uninterrupted(Producer(producer_config(cluster.address, settings)), interrupts))
         replaying = Replaying(
             sender=sender,
             pace=pace,
@@ -116,6 +117,8 @@ def replay(
                 with _progress() as report:
                     replaying.run(itertools.islice(readings, limit), report)
                 sender.finish()
+            except HeadraceError as error:
+                raise sender.settled(error) from error
             except KeyboardInterrupt:
                 interrupted = True
                 sender.finish(timeout_s=INTERRUPTED_FLUSH_S)
@@ -139,10 +142,17 @@ class Replaying:
     began: float = field(default_factory=time.monotonic)
 
     def run(self, readings: Iterator[Reading], report: Callable[["Replaying"], None]) -> None:
-        """Sends all readings, each when it is due; `report` is called now and then."""
+        """Sends all readings, each when it is due; `report` is called now and then.
+
+        Raises BadReadings for one that cannot be read, once all before it were sent.
+        """
         self.began = time.monotonic()
         report_at = self.began
-        while block := list(itertools.islice(readings, BLOCK)):
+        bad: BadReadings | None = None
+        while bad is None:
+            block, bad = _next_block(readings)
+            if not block:
+                break
             named = [(self.topic_of(reading), reading) for reading in block]
             new = dict.fromkeys(topic for topic, _ in named if topic not in self.topics)
             if new:
@@ -155,6 +165,8 @@ class Replaying:
                     report(self)
                     report_at = time.monotonic() + REPORT_EVERY_S
         report(self)
+        if bad is not None:
+            raise bad
 
     @property
     def rate(self) -> float:
@@ -171,6 +183,16 @@ class Replaying:
         self.sender.send(topic, msgspec.json.encode(value), key=reading.sensor.encode(), timestamp=moment)
         self.first = moment if self.first is None else min(self.first, moment)
         self.last = moment if self.last is None else max(self.last, moment)
+
+
+def _next_block(readings: Iterator[Reading]) -> tuple[list[Reading], BadReadings | None]:
+    """The next readings, and what ended them early."""
+    block: list[Reading] = []
+    try:
+        block.extend(itertools.islice(readings, BLOCK))
+    except BadReadings as error:
+        return block, error
+    return block, None
 
 
 def iso_time(millis: int) -> str:

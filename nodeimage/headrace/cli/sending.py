@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
+
+from confluent_kafka import KafkaException
 
 from headrace.cli.kafka_client import describe
 from headrace.errors import HeadraceError
@@ -12,6 +15,8 @@ FULL_WAIT_S: Final = 0.1
 FLUSH_STEP_S: Final = 0.2
 CLOSING_S: Final = 300.0
 """As long as librdkafka itself tries to deliver (message.timeout.ms)."""
+SETTLING_S: Final = 10.0
+"""For what is under way when something has failed."""
 
 
 class Sender:
@@ -24,6 +29,8 @@ class Sender:
     def __init__(self, producer: Any) -> None:
         self.acknowledged = 0
         self.sent = 0
+        self.failed: int | None = None
+        """Which record could not be sent or delivered, the first of them; counted from 1."""
         self._producer = producer
         self._failure: HeadraceError | None = None
 
@@ -39,12 +46,14 @@ class Sender:
     ) -> None:
         """Queues a record; `timestamp` in ms, 0 = now. Raises the first failure of any record so far."""
         more: dict[str, Any] = {"headers": list(headers)} if headers else {}
+        told = partial(self._delivered, self.sent + 1)
         while True:
             try:
-                self._producer.produce(
-                    topic, value, key, partition, on_delivery=self._delivered, timestamp=timestamp, **more
-                )
+                self._producer.produce(topic, value, key, partition, on_delivery=told, timestamp=timestamp, **more)
                 break
+            except KafkaException as error:
+                self._fail(self.sent + 1, describe(error.args[0], topic))
+                self._raise_failure()
             except BufferError:
                 self._producer.poll(FULL_WAIT_S)
                 self._raise_failure()
@@ -66,11 +75,32 @@ class Sender:
                 raise HeadraceError(f"{self.sent - self.acknowledged} records are still not acknowledged; gave up")
         self._raise_failure()
 
-    def _delivered(self, error: Any, message: Any) -> None:
+    def settled(self, error: HeadraceError) -> HeadraceError:
+        """What ended the sending, with how many records are stored: waits until that is known of those under way."""
+        try:
+            self.finish()
+        except (HeadraceError, KeyboardInterrupt):
+            deadline = time.monotonic() + SETTLING_S
+            while self._producer.flush(FLUSH_STEP_S) and time.monotonic() < deadline:
+                pass
+        why = "" if self._failure in (None, error) else f" ({self._failure})"
+        if not self.acknowledged:
+            return HeadraceError(f"{error}; nothing is stored{why}")
+        count = (
+            f"{self.acknowledged:,}" if self.acknowledged == self.sent else f"{self.acknowledged:,} of {self.sent:,}"
+        )
+        records, are = ("record", "is") if self.sent == 1 else ("records", "are")
+        return HeadraceError(f"{error}; {count} {records} {are} stored{why}")
+
+    def _delivered(self, number: int, error: Any, message: Any) -> None:
         if error is None:
             self.acknowledged += 1
-        elif self._failure is None:
-            self._failure = describe(error, message.topic())
+        else:
+            self._fail(number, describe(error, message.topic()))
+
+    def _fail(self, number: int, failure: HeadraceError) -> None:
+        if self._failure is None:
+            self.failed, self._failure = number, failure
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

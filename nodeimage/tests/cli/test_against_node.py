@@ -136,6 +136,33 @@ def test_what_cannot_be_sent_or_read_is_one_line(
     assert says in hr(*arguments, stdin=stdin).refused()
 
 
+def test_what_came_before_a_bad_line_is_stored_and_the_error_says_so(hr: Headrace, cluster: Any) -> None:
+    topic = cluster.topic()
+    said = hr("produce", topic, "-K", "=", stdin="a=1\nb=2\nno key here\nc=3\n").refused()
+    assert said == "headrace: line 3 has no '=' between key and value; 2 records are stored"
+    assert hr("consume", topic, "--from-beginning").out == "1\n2\n"
+    assert hr("produce", topic, "-K", "=", stdin="no key here\n").refused().endswith("; nothing is stored")
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_record_of_more_than_1_mb_goes_in_where_the_topic_takes_it(
+    hr: Headrace, cluster: Any, compression: str
+) -> None:
+    stream, line = cluster.stream(max_message_bytes=4 << 20), "x" * (3 << 20)
+    assert hr("produce", f"{stream}:large", "--compression", compression, stdin=f"a\n{line}\nb\n").code == 0
+    assert hr("consume", f"{stream}:large", "--from-beginning").out.split() == ["a", line, "b"]
+
+
+@pytest.mark.parametrize("size", [3 << 20, 97 << 20], ids=["for the topic", "for a request"])
+def test_a_record_that_is_too_large_is_named_by_its_line(hr: Headrace, cluster: Any, size: int) -> None:
+    topic = cluster.topic()
+    said = hr("produce", topic, stdin=f"a\n{'x' * size}\n").refused()
+    assert said.startswith("headrace: line 2: ")
+    assert "--max-message" in said
+    assert said.endswith("; 1 of 2 records are stored" if size < 96 << 20 else "; 1 record is stored")
+    assert hr("consume", topic, "--from-beginning").out == "a\n"
+
+
 def test_a_record_for_a_copy_is_told_where_its_home_is(hr: Headrace, cluster: Any) -> None:
     stream = cluster.stream()
     hr("topic", "create", f"{stream}:t")
@@ -243,6 +270,18 @@ def test_real_readings_are_replayed_in_order_with_their_times(hr: Headrace, clus
     assert len(records) == 1_127
     assert (records[0]["timestamp"], records[0]["key"]) == (1_441_712_340_000, "speed_7578")
     assert json.loads(records[0]["value"]) == {"time": "2015-09-08T11:39:00.000Z", "sensor": "speed_7578", "value": 73}
+
+
+def test_what_came_before_an_unreadable_row_is_stored_and_the_error_says_so(
+    hr: Headrace, cluster: Any, tmp_path: Path
+) -> None:
+    stream = cluster.stream()
+    (tmp_path / "torn.csv").write_text("time,value\n2015-09-01,1\n2015-09-02,2\nyesterday,3\n2015-09-04,4\n")
+    ran = hr("replay", str(tmp_path / "torn.csv"), "-s", stream, "--speed", "max")
+    said = ran.err.splitlines()[-1]
+    assert (ran.code, "row 3: 'yesterday'" in said, said.endswith("; 2 records are stored")) == (1, True, True), said
+    records = hr("consume", f"{stream}:torn", "--from-beginning", "-o", "json").json_lines
+    assert [json.loads(record["value"])["value"] for record in records] == [1, 2]
 
 
 def test_each_device_gets_a_topic_and_speed_is_kept(hr: Headrace, cluster: Any, tmp_path: Path) -> None:

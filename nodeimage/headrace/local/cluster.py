@@ -26,7 +26,7 @@ from headrace.local.folder import (
     start_lock,
     write_cluster_file,
 )
-from headrace.local.founding import ensure_nodes
+from headrace.local.founding import ensure_nodes, removed_nodes
 from headrace.local.ports import Ports, PortTaken
 from headrace.local.processes import end, is_alive, port_is_free
 from headrace.local.starting import (
@@ -211,8 +211,14 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
             ports = Ports(HOST).choose([None] * len(names), options.port)
     for line in choice.said:
         progress(line)
+    removed = removed_nodes(folder)
+    for name in removed:
+        progress(
+            f"{name} was removed from the cluster and is not started; its data stay in {folder / name}: delete that "
+            "folder once nothing in it is missed"
+        )
     for known in before.nodes:
-        if known.name not in names:
+        if known.name not in (*names, *removed):
             progress(f"{known.name} has no data in {folder} and is not started: `headrace node add` gives another node")
     progress(f"starting {_listed(names, ports)}, data in {folder}")
     children: list[Child] = []

@@ -15,7 +15,7 @@ from pathlib import Path
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.folder import DataFolder, Identity
 from headrace.ids import NodeId
-from headrace.local.folder import keep_room, node_folders, node_name
+from headrace.local.folder import keep_room, node_folders, node_name, node_number
 from headrace.store import container_records, records
 from headrace.store.records import VolumeRecord
 from headrace.store.sqlite import SqliteStore
@@ -67,13 +67,28 @@ def opened_store(folder: Path) -> Iterator[SqliteStore]:
         yield store
 
 
+def removed_nodes(folder: Path) -> list[str]:
+    """The names of nodes whose folders are there though the cluster has them no more. Raises FolderRefused.
+
+    By way of an address a node is removed, and its folder stays as it is. It is left alone: it may be missed yet.
+    """
+    present = node_folders(folder)
+    if not present:
+        return []
+    with opened_store(folder) as store:
+        return _removed(store, folder, present)
+
+
 def ensure_nodes(folder: Path, wanted: int | None) -> list[str]:
-    """The names of the folder's nodes; `wanted` of them are made (None: one) where it has none that ever served.
+    """The names of the folder's nodes; `wanted` of them are made (None: one) where it has none that ever served. Not of
+    those that were removed.
 
     Raises OtherNodes for a cluster that has another number of nodes than `wanted`, FolderRefused, StoreUnavailable.
     """
-    present = node_folders(folder)
     with opened_store(folder) as store:
+        found = node_folders(folder)
+        removed = _removed(store, folder, found)
+        present = [name for name in found if name not in removed]
         keep_room(folder)
         if present and (container_records.containers(store) or wanted in (None, len(present))):
             if wanted not in (None, len(present)):
@@ -84,9 +99,8 @@ def ensure_nodes(folder: Path, wanted: int | None) -> list[str]:
             raise OtherNodes(_other_number(folder, present, count))
         cluster = records.ensure_cluster(store, first_nodes=count)
         records.change_volume(store, "default", lambda _: default_volume(count))
-        for _ in range(count - len(present)):
-            _new_node(store, folder, cluster.cluster_id)
-    return node_folders(folder)
+        made = [_new_node(store, folder, cluster.cluster_id).name for _ in range(count - len(present))]
+    return [*present, *made]
 
 
 def new_node(folder: Path) -> NewNode:
@@ -104,6 +118,18 @@ def forget_if_new(folder: Path, node: NewNode) -> bool:
         records.remove_node(store, node.node_id)
     shutil.rmtree(folder / node.name, ignore_errors=True)
     return True
+
+
+def _removed(store: SqliteStore, folder: Path, names: list[str]) -> list[str]:
+    """Those that the store has no more. Raises FolderRefused for one that it never had, or where it has none."""
+    gone = [name for name in names if records.get_node(store, NodeId(node_number(name))) is None]
+    unknown = [name for name in gone if not records.had_node_id(store, NodeId(node_number(name)))]
+    if unknown or (gone and gone == names):
+        raise FolderRefused(
+            f"{folder / STORE_FILE} does not know {(unknown or gone)[0]}: it is an old copy, or another cluster's; put"
+            f" the right one back, or `headrace recover-store --data {folder}`"
+        )
+    return gone
 
 
 def _new_node(store: SqliteStore, folder: Path, cluster_id: str) -> NewNode:

@@ -56,6 +56,11 @@ def take_id(store: ClusterStore, kind: str) -> int:
     return change(store, f"next/{kind}", NextId, decide).next - 1
 
 
+def had_id(store: ClusterStore, kind: str, id: int) -> bool:
+    """Whether the id was handed out, or skipped."""
+    return id < (read(store, f"next/{kind}", NextId) or NextId()).next
+
+
 def skip_ids(store: ClusterStore, kind: str, highest: int) -> None:
     """No id up to `highest`, nor any that may have been handed out behind it, is handed out (again)."""
 

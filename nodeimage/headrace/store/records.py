@@ -14,7 +14,7 @@ from msgspec import structs
 
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.ids import NodeId
-from headrace.store.compare_and_set import change, read, take_id
+from headrace.store.compare_and_set import change, had_id, read, take_id
 from headrace.store.container_records import containers
 from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.record_types import (
@@ -77,6 +77,7 @@ __all__ = [
     "get_lease",
     "get_node",
     "get_volume",
+    "had_node_id",
     "next_producer_block",
     "nodes",
     "put_lease",
@@ -114,6 +115,11 @@ def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecor
 def take_node_id(store: ClusterStore) -> NodeId:
     """For a new node: one that nobody has had."""
     return NodeId(take_id(store, "node"))
+
+
+def had_node_id(store: ClusterStore, node_id: NodeId) -> bool:
+    """Whether the id may have been a node's; one that was not handed out yet may be the next node's."""
+    return had_id(store, "node", node_id)
 
 
 def register_node(

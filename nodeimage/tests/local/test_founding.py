@@ -1,4 +1,6 @@
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from headrace.local.founding import (
     forget_if_new,
     new_node,
     opened_store,
+    removed_nodes,
 )
 from headrace.store import container_records, records
 
@@ -52,6 +55,38 @@ def test_a_folder_that_has_nodes_starts_those(tmp_path: Path) -> None:
         ensure_nodes(tmp_path, 3)
     with pytest.raises(OtherNodes, match="node drain"):
         ensure_nodes(tmp_path, 1)
+
+
+def test_a_node_that_the_cluster_has_no_more_is_left_out_and_its_folder_left_alone(tmp_path: Path) -> None:
+    ensure_nodes(tmp_path, 3)
+    serve_something(tmp_path)
+    assert removed_nodes(tmp_path) == []
+    with opened_store(tmp_path) as store:
+        records.remove_node(store, NodeId(3))
+    assert ensure_nodes(tmp_path, None) == ensure_nodes(tmp_path, 2) == ["node-1", "node-2"]
+    assert removed_nodes(tmp_path) == ["node-3"]
+    assert (tmp_path / "node-3" / "node.json").exists()
+
+
+def test_a_store_that_never_had_one_of_the_nodes_is_an_old_copy_and_refused(tmp_path: Path) -> None:
+    ensure_nodes(tmp_path, 2)
+    serve_something(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "cluster.sqlite")) as store:
+        store.execute("VACUUM INTO ?", (str(tmp_path / "copy"),))
+    new_node(tmp_path)
+    for path in tmp_path.glob("cluster.sqlite*"):
+        path.unlink()
+    (tmp_path / "copy").rename(tmp_path / "cluster.sqlite")
+    with pytest.raises(FolderRefused, match=r"does not know node-3.*recover-store"):
+        ensure_nodes(tmp_path, None)
+
+
+def test_a_store_that_has_none_of_the_nodes_any_more_is_refused(tmp_path: Path) -> None:
+    ensure_nodes(tmp_path, 1)
+    with opened_store(tmp_path) as store:
+        records.remove_node(store, NodeId(1))
+    with pytest.raises(FolderRefused, match=r"does not know node-1.*recover-store"):
+        ensure_nodes(tmp_path, None)
 
 
 def test_a_first_start_that_was_cut_short_is_completed(tmp_path: Path) -> None:

@@ -155,6 +155,24 @@ def test_a_node_whose_folder_is_gone_is_told_and_not_made_up(three: Started) -> 
     again.stop()
 
 
+def test_a_cluster_whose_node_was_removed_by_way_of_an_address_starts_without_it(three: Started) -> None:
+    with BrokerConnection("127.0.0.1", three.cluster.nodes[0].port) as connection:
+        assert not admin_call(connection, "node.remove", {"node": 3, "force": True})["error"]
+    assert three.children["node-3"].wait(timeout=30) == 0
+    three.stop()
+    said: list[str] = []
+    again = start(three.folder, StartOptions(), progress=said.append)
+    try:
+        assert [node.name for node in again.cluster.nodes] == ["node-1", "node-2"]
+        assert [line for line in said if "node-3" in line] == [
+            f"node-3 was removed from the cluster and is not started; its data stay in {three.folder / 'node-3'}: "
+            "delete that folder once nothing in it is missed"
+        ]
+        assert (three.folder / "node-3" / "containers").exists()
+    finally:
+        again.stop()
+
+
 def test_a_node_that_is_dropped_is_no_node_of_the_folder(three: Started) -> None:
     stop_node(three.folder, "3")
     drop_node(three.folder, "3", erase=False)

@@ -64,6 +64,8 @@ def copy_cursors(connection: sqlite3.Connection, command: CopyCursors) -> list[C
                 items.append((topic, item))
     if items:
         _put(connection, group, command, items)
+    if command.alive:
+        connection.execute("UPDATE groups SET changed = max(changed, ?) WHERE name = ?", (command.now, command.group))
     return codes
 
 

@@ -275,7 +275,8 @@ class CopyCursors(CatalogCommand, frozen=True):
 
     `only_newer`: those are passed over (NONE) that were committed no later than what stands here, by the times that
     stand with them; or, where the time is not known, that are no higher. `moved`: the home has just moved here, and
-    these are what its former one had: they are taken for topics whose home is here, too.
+    these are what its former one had: they are taken for topics whose home is here, too. `alive`: the source has the
+    group now, so it counts as changed, and none of its cursors expires here meanwhile.
     """
 
     group: str
@@ -284,6 +285,7 @@ class CopyCursors(CatalogCommand, frozen=True):
     cluster: str
     only_newer: bool = False
     moved: bool = False
+    alive: bool = False
 
 
 class DeleteCursors(CatalogCommand, frozen=True):

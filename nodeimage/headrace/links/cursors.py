@@ -10,6 +10,9 @@ looked before, since it begins anew, the one that is further stays.
 Cursors of topics whose home is here are never touched, nor those of a group that has members here; the catalog decides
 all of this when it applies the command.
 
+Here such a group has no members, so its cursors would expire, however much it is at work at the home. What the source
+tells of keeps it: a group is renewed once a day.
+
 Level-triggered as the keeper is: what is lost in a crash, or dropped when too many are held, is found by the next look.
 """
 
@@ -46,6 +49,8 @@ MOST_SEEN: Final = 100_000
 FORGOTTEN_S: Final = 120.0
 """What could not be copied for so long, as its topic is not here, is left to the next look at all."""
 SWEPT_AGAIN_S: Final = 30.0
+RENEWED_MS: Final = 24 * 3600 * 1000
+"""Less than what cursors of an empty group live (broker/expiry.py), by far."""
 GROUPS_AT_ONCE: Final = 64
 
 
@@ -160,8 +165,11 @@ class Cursors:
     async def _release_some(self, held: Sequence[_Held]) -> None:
         ids = {each.cursor.key.topic_id for each in held}
         groups = {each.cursor.key.group for each in held}
-        rows, here = await self._broker.catalog.query(lambda reader: _look(reader, ids, groups))
+        rows, here, old = await self._broker.catalog.query(
+            lambda reader: _look(reader, ids, groups, before=Millis(now() - RENEWED_MS))
+        )
         wanted: list[_Held] = []
+        alive: set[str] = set()
         older_too: set[CursorKey] = set()
         for each in held:
             row = rows.get(each.cursor.key.topic_id)
@@ -173,6 +181,7 @@ class Cursors:
             if row.stream != self._stream or home == self._own or not self._comes_from_here(home):
                 self._drop(each)
                 continue
+            alive.add(each.cursor.key.group)
             wins = home == self.source_cluster and self._is_news(each)
             if not self._is_due(each.cursor, here.get(each.cursor.key), wins=wins):
                 self._done(each)
@@ -180,6 +189,7 @@ class Cursors:
             wanted.append(each)
             if wins:
                 older_too.add(each.cursor.key)
+        await self._renew(alive & old)
         end_of = await ends(self._broker, ((each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted))
         by_group: dict[tuple[str, bool], list[_Held]] = {}
         for each in wanted:
@@ -204,6 +214,11 @@ class Cursors:
         if (here.offset, here.metadata) == (cursor.offset, cursor.metadata):
             return False
         return wins or (cursor.key not in self._seen and is_newer(cursor, here))
+
+    async def _renew(self, groups: Iterable[str]) -> None:
+        for group in groups:
+            command = CopyCursors(group=group, items=[], now=now(), cluster=self._own, alive=True)
+            await self._broker.catalog.submit(command)
 
     async def _copy(self, group: str, held: Sequence[_Held], *, only_newer: bool) -> None:
         items = [copied(each.cursor) for each in held]
@@ -251,10 +266,11 @@ def is_newer(cursor: SourceCursor, here: CursorRow | None) -> bool:
 
 
 def _look(
-    reader: Reader, ids: set[bytes], groups: set[str]
-) -> tuple[Mapping[bytes, TopicRow], dict[CursorKey, CursorRow]]:
-    """[blocking] The topics, and the groups' cursors here."""
-    return reader.topics_by_id(ids), stored_here(reader, groups)
+    reader: Reader, ids: set[bytes], groups: set[str], *, before: Millis
+) -> tuple[Mapping[bytes, TopicRow], dict[CursorKey, CursorRow], set[str]]:
+    """[blocking] The topics, the groups' cursors here, and those of the groups that have not changed since `before`."""
+    old = {name for name in groups if (row := reader.group(name)) is not None and row.changed < before}
+    return reader.topics_by_id(ids), stored_here(reader, groups), old
 
 
 def stored_here(reader: Reader, groups: Iterable[str]) -> dict[CursorKey, CursorRow]:

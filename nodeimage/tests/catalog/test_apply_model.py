@@ -271,6 +271,8 @@ class Model:
         group = self.groups.get(command.group)
         if group is not None and group.members:
             return [Code.NON_EMPTY_GROUP] * len(command.items)
+        if group is not None and command.alive:
+            group.changed = max(group.changed, command.now)
         before = {} if group is None else dict(group.cursors)
         codes = []
         for item in command.items:
@@ -428,7 +430,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             cursors.append(
                 Cursor(id_, partition, offset, LeaderEpoch(-1), committed_ms=at, expected=expected)  # type: ignore[arg-type]
             )
-        flags = data.draw(st.fixed_dictionaries({"only_newer": st.booleans(), "moved": st.booleans()}))
+        flags = data.draw(st.fixed_dictionaries({name: st.booleans() for name in ("only_newer", "moved", "alive")}))
         command = CopyCursors(group, cursors, now, "a", **flags)
         assert self.apply(command) == self.model.copy(command)
 

@@ -11,8 +11,9 @@ import pytest
 from fake_source import NODE, FakeSource
 from one_node import OneNode, until
 
-from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, PutLink, SetHome
+from headrace.catalog.commands import CopyCursors, Cursor, ExpireCursors, HomeChange, PutGroup, PutLink, SetHome
 from headrace.catalog.link_commands import LinkConfig
+from headrace.catalog.rows import Expired
 from headrace.errors import Code
 from headrace.ids import Home, LeaderEpoch, Millis, Offset
 from headrace.links import keeper as keeper_module
@@ -371,6 +372,29 @@ async def test_a_cursor_that_another_copy_brings_does_not_take_back_what_the_hom
         assert await _is_at(south, 3)
         north.commit("g", topic, 2, at=3_000)  # reset at the home
         await until(lambda: _is_at(south, 2))
+
+
+async def test_cursors_of_a_group_that_the_source_has_do_not_expire_here(south: OneNode, north: FakeSource) -> None:
+    for name in ("t", "u"):
+        topic = north.put(name)
+        north.commit("g", topic, 1, at=1_000)
+        north.commit(f"only-{name}", topic, 1, at=1_000)
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "u"))
+        await south.append("t", b"a")
+        await south.append("u", b"a")
+        await until(lambda: keeper.cursors.held == 0)
+        long_ago = Millis(2_000)
+        for group in ("g", "only-t", "only-u"):
+            await south.broker.catalog.submit(PutGroup(group, 0, "", "", "", [], b"", "Empty", long_ago))
+        north.committed = {key: each for key, each in north.committed.items() if key.group != "only-u"}
+        asked = north.calls["cursors"]
+        keeper.cursors.look_at_all()
+        await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
+        expired = await south.broker.catalog.submit(ExpireCursors(before=Millis(long_ago + 1)))
+        assert expired == Expired(cursors=1, groups=1)
+        assert [await south.cursor("g", name) for name in ("t", "u")] == [1, 1]
+        assert await south.cursor("only-u", "u") is None
 
 
 async def test_cursors_of_topics_at_home_here_are_never_touched(south: OneNode, north: FakeSource) -> None:

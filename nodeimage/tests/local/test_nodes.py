@@ -165,8 +165,10 @@ def test_a_cluster_whose_node_was_removed_by_way_of_an_address_starts_without_it
     try:
         assert [node.name for node in again.cluster.nodes] == ["node-1", "node-2"]
         assert [line for line in said if "node-3" in line] == [
-            f"node-3 was removed from the cluster and is not started; its data stay in {three.folder / 'node-3'}: "
-            "delete that folder once nothing in it is missed"
+            (
+                f"node-3 was removed from the cluster and is not started; its data stay in {three.folder / 'node-3'}: "
+                "delete that folder once nothing in it is missed"
+            )
         ]
         assert (three.folder / "node-3" / "containers").exists()
     finally:

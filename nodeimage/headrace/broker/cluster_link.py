@@ -91,6 +91,10 @@ class ClusterLink:
         """A container's record."""
         return self.view.containers.get(container_id)
 
+    def is_deleted(self, container_id: ContainerId) -> bool:
+        """Whether a container is known to be deleted."""
+        return self.view.is_deleted(container_id)
+
     def leader(self, container_id: ContainerId) -> tuple[NodeId, Epoch] | None:
         """Who leads a container, in which epoch; as this node itself knows where it leads."""
         container = self.replicas.led.get(container_id)

@@ -213,8 +213,7 @@ class RollSteps:
         Never one in place of a target that merely does not answer: an `open` that is under way there may arrive after
         another was chosen, and then both would be open. In a deleted container nothing that it does counts.
         """
-        record = self._broker.cluster.record(target.container)
-        if record is None or record.state != "deleted":
+        if not self._broker.cluster.is_deleted(target.container):
             return target
         log.warning("a roll's target is deleted, it takes another one", container=target.container)
         return await self._intend(None, abandoned=target.id)

@@ -147,8 +147,7 @@ class UncleanRecoveries:
         """Of containers that are deleted nothing is left: their sealed partitionlets leave the chains again."""
         containers = await self._broker.catalog.query(lambda reader: reader.containers())
         for each in containers:
-            record = self._broker.cluster.record(each)
-            if record is not None and record.state == "deleted":
+            if self._broker.cluster.is_deleted(each):
                 await self._shorten(each, lambda row: row.first)
 
     # --- containers of records

@@ -101,9 +101,11 @@ class Replicas:
         """Carry out what the records say, from now on."""
         self._loop.run_in_executor(self._env.executor, replica_folder.sweep, self._env.folder)
         self._ticking = self._loop.create_task(self._tick_always(), name="replicas")
-        for container_id in replica_folder.listed(self._env.folder) & self._env.view.containers.keys():
-            self._kept[container_id] = _Kept()  # also one that was given to others meanwhile: it goes
-        self.records_changed(set(self._env.view.containers))
+        view = self._env.view
+        for container_id in replica_folder.listed(self._env.folder):
+            if container_id in view.containers or view.is_deleted(container_id):
+                self._kept[container_id] = _Kept()  # also one that was given to others meanwhile, or deleted: it goes
+        self.records_changed({*view.containers, *self._kept})
 
     async def close(self) -> None:
         """Lead and follow nothing more; let go of all files."""
@@ -178,7 +180,7 @@ class Replicas:
             record = self._env.view.containers.get(container_id)
             try:
                 if not self._is_wanted(record):
-                    if not await self._may_go(record):
+                    if not self._may_go(container_id, record):
                         await asyncio.sleep(STORE_RETRY_S)
                         kept.changed.set()
                         continue
@@ -208,11 +210,11 @@ class Replicas:
                 await asyncio.sleep(STORE_RETRY_S)
                 kept.changed.set()
 
-    async def _may_go(self, record: ContainerRecord | None) -> bool:
-        """A replica goes only when the record says so; a record that is missing may be back in a moment."""
-        if record is not None:
-            return record.state == "deleted" or self._env.node_id not in {node for node, _ in record.in_sync}
-        return False
+    def _may_go(self, container_id: ContainerId, record: ContainerRecord | None) -> bool:
+        """A replica goes only when the store says so; a record that is missing may be back in a moment."""
+        if record is None or record.state == "deleted":
+            return self._env.view.is_deleted(container_id)
+        return self._env.node_id not in {node for node, _ in record.in_sync}
 
     async def _remove(self, container_id: ContainerId, kept: _Kept) -> None:
         if kept.replica is not None:

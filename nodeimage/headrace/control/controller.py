@@ -24,7 +24,7 @@ from headrace.control.events import Events, Status
 from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
 from headrace.control.office import Office
 from headrace.control.placement import choose_members
-from headrace.control.plan import conditions, plan
+from headrace.control.plan import conditions, forgettable, plan
 from headrace.control.prober import Prober
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
@@ -46,6 +46,10 @@ MOST_ROLLED: Final = 64
 SHOWN_S: Final = 3.0
 """Within which a new container should show in the view."""
 FAILED_PAUSE_S: Final = 0.5
+FORGOTTEN_AT_ONCE: Final = 64
+"""Records of deleted containers."""
+FORGET_AGAIN_S: Final = 30.0
+"""After the store has refused it."""
 YIELD_AGAIN_S: Final = 10.0
 """Who is cut off leaves the office again after so long, if nobody else has taken it; then after twice as long."""
 YIELDS_MOST: Final = 5
@@ -99,6 +103,7 @@ class Controller:
         self._begun: dict[Creation, ContainerId] = {}
         """Containers that could not be made yet: the next attempt goes on with the folders that there are."""
         self._balance = BalanceState()
+        self._forgetting = False
         self._yields = 0
         """How often the lease was left to others, who hear more, since all was well or one of them had it."""
         self._yields_at = float("-inf")
@@ -282,6 +287,19 @@ class Controller:
         if not any(not isinstance(each, Wait) for each in changes):
             changes, self._balance = balance(observed, self._balance, now, self._view.balance)
         await self._apply(changes)
+        if not self._forgetting and (old := forgettable(observed, now)):
+            self._forgetting = True
+            self._spawn(self._forget(old[:FORGOTTEN_AT_ONCE]), "forget containers")
+
+    async def _forget(self, containers: Sequence[ContainerId]) -> None:
+        try:
+            await self._store_call(lambda store: container_records.forget_deleted(store, containers))
+            self._view.refresh()
+        except HeadraceError as error:
+            log.warning("records of deleted containers stay for now", containers=len(containers), reason=str(error))
+            await asyncio.sleep(FORGET_AGAIN_S)
+        finally:
+            self._forgetting = False
 
     def _forget_yields(self) -> None:
         self._yields, self._yields_at = 0, float("-inf")

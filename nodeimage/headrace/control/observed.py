@@ -50,6 +50,8 @@ class Settings:
     connect with a node that was down (reconnect.backoff.max.ms): what was led there sooner would wait as long."""
     return_s: float = 30.0
     """So long a node that came back has to catch up with an open container, before it gets a new one."""
+    forget_after_s: float = 600.0
+    """So long the record of a deleted container stays."""
     rebuilds_at_once: int = 8
     """Closed containers that are copied at a time."""
 

@@ -33,7 +33,9 @@ def conditions(observed: Observed, now: float) -> set[Condition]:
     """What is so at present and matters to a plan only if it lasts; the caller keeps since when."""
     found: set[Condition] = set()
     for record in observed.containers.values():
-        if record.state != DELETED and observed.is_alive(record.primary, now):
+        if record.state == DELETED:
+            found.add(_deleted(record.container_id))
+        elif observed.is_alive(record.primary, now):
             replica = observed.replica(record.primary, record.container_id)
             if replica is None or replica.role != "primary":
                 found.add(_idle(record))
@@ -47,6 +49,13 @@ def conditions(observed: Observed, now: float) -> set[Condition]:
         lacking = [node for node in able if (node, volume.name) not in leads]
         found.update(_openless(node, volume) for node in lacking if not (led and observed.nodes[node].full))
     return found
+
+
+def forgettable(observed: Observed, now: float) -> list[ContainerId]:
+    """Deleted containers whose records may go: whoever is there has seen them."""
+    long_ago = now - observed.settings.forget_after_s
+    deleted = (each.container_id for each in observed.containers.values() if each.state == DELETED)
+    return [each for each in deleted if observed.since.get(_deleted(each), now) <= long_ago]
 
 
 def volumes_in_use(observed: Observed) -> list[VolumeRecord]:
@@ -360,6 +369,10 @@ def _is_open_data(record: ContainerRecord) -> bool:
 
 def _idle(record: ContainerRecord) -> Condition:
     return "idle", record.container_id, str(record.epoch)
+
+
+def _deleted(container: ContainerId) -> Condition:
+    return "deleted", container, ""
 
 
 def _apart(record: ContainerRecord) -> Condition:

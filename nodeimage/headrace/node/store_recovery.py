@@ -65,7 +65,8 @@ class StoreRecovery:
         for _, found in answers:
             for each in found:
                 by_container[each.record.container_id].append(each)
-        lost = [recovered_record(found) for _, found in sorted(by_container.items())]
+        deleted = await self._store(container_records.deleted_containers)
+        lost = [recovered_record(found) for key, found in sorted(by_container.items()) if key not in deleted]
         if apply and lost:
             await self._store(lambda store: _put(store, lost))
         return {

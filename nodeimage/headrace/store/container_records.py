@@ -19,7 +19,9 @@ from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.record_types import (
     CATALOG_ID,
     CONTAINER_PREFIX,
+    DELETED_KEY,
     ContainerRecord,
+    DeletedContainers,
     NodeRecord,
     decode,
     decode_container,
@@ -130,6 +132,30 @@ def change_container(
         return wanted
 
     return change(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord, checked)
+
+
+def deleted_containers(store: ClusterStore) -> DeletedContainers:
+    """Those that were deleted and have no record any more."""
+    return read(store, DELETED_KEY, DeletedContainers) or DeletedContainers()
+
+
+def forget_deleted(store: ClusterStore, containers: Collection[ContainerId]) -> None:
+    """Take away the records of those that are deleted; their ids stay in `deleted_containers`.
+
+    The id is there before the record goes: a container of which nothing is said may have lost its record, and its
+    replicas stay. What a crash leaves is taken away the next time.
+    """
+    found = (store.get(f"{CONTAINER_PREFIX}{each}") for each in containers)
+    deleted = [each for each in found if each is not None and decode_container(each).state == "deleted"]
+    if not deleted:
+        return
+    ids = [decode_container(each).container_id for each in deleted]
+    change(store, DELETED_KEY, DeletedContainers, lambda present: (present or DeletedContainers()).and_these(ids))
+    for each in deleted:
+        try:
+            store.delete(each.key, each.version)
+        except VersionConflict:
+            continue  # somebody else was faster
 
 
 def leave_in_sync(

@@ -2,7 +2,8 @@
 
     cluster                  ClusterRecord
     node/<id>                NodeRecord
-    container/<id>           ContainerRecord
+    container/<id>           ContainerRecord; of one that has been deleted for a while its id alone is left:
+    deleted                  DeletedContainers
     volume/<name>            VolumeRecord
     controller               LeaseRecord
     balance                  BalanceRecord
@@ -14,7 +15,8 @@ Values are JSON, to be read by people too; fields that this version does not kno
 
 import re
 import uuid
-from collections.abc import Collection, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
@@ -31,6 +33,7 @@ VOLUME_PREFIX = "volume/"
 PRODUCER_IDS_KEY = "producer-ids"
 LEASE_KEY = "controller"
 BALANCE_KEY = "balance"
+DELETED_KEY = "deleted"
 
 CATALOG_ID = ContainerId(1)
 """The catalog's container has this id, and no other has: so it is made once, whoever tries."""
@@ -192,6 +195,30 @@ class LeaseRecord(Record, frozen=True):
     renewal: int = 0
 
 
+class DeletedContainers(Record, frozen=True):
+    """The ids of deleted containers that have no record any more, as ranges (first, last), ascending and apart.
+
+    Ids rise and the old go first, so there are never more ranges than containers. No id leaves it: a node may have been
+    away since before, with a replica, and a roll may be meant for one that is gone.
+    """
+
+    ranges: tuple[tuple[ContainerId, ContainerId], ...] = ()
+
+    def __contains__(self, container: ContainerId) -> bool:
+        at = bisect_right(self.ranges, container, key=lambda each: each[0]) - 1
+        return at >= 0 and container <= self.ranges[at][1]
+
+    def and_these(self, containers: Iterable[ContainerId]) -> "DeletedContainers":
+        """With more ids."""
+        ranges: list[tuple[ContainerId, ContainerId]] = []
+        for first, last in sorted((*self.ranges, *((each, each) for each in containers))):
+            if ranges and first <= ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+            else:
+                ranges.append((first, last))
+        return DeletedContainers(tuple(ranges))
+
+
 class BalanceRecord(Record, frozen=True):
     """Whether the controller may move load, and from when on (control.balance)."""
 
@@ -226,6 +253,7 @@ _DECODERS: Final[Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {
         ClusterRecord,
         NodeRecord,
         ContainerRecord,
+        DeletedContainers,
         VolumeRecord,
         LeaseRecord,
         BalanceRecord,

@@ -25,6 +25,7 @@ from headrace.store.records import (
     BalanceRecord,
     ClusterRecord,
     ContainerRecord,
+    DeletedContainers,
     LeaseRecord,
     NodeRecord,
     R,
@@ -64,6 +65,8 @@ class ClusterView:
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.containers: dict[ContainerId, ContainerRecord] = {}
         self.versions: dict[ContainerId, int] = {}
+        self.deleted = DeletedContainers()
+        """Those that have no record any more."""
         self.volumes: dict[str, VolumeRecord] = {}
         self.lease: LeaseRecord | None = None
         self.lease_version: int | None = None
@@ -94,6 +97,11 @@ class ClusterView:
     def on_change(self, callback: Callable[[Changed], None]) -> None:
         """Call it on the loop after each change, with the view as it is then. The first one tells everything."""
         self._callbacks.append(callback)
+
+    def is_deleted(self, container: ContainerId) -> bool:
+        """Whether a container is known to be deleted. One that merely has no record may have lost it."""
+        record = self.containers.get(container)
+        return container in self.deleted if record is None else record.state == "deleted"
 
     def refresh(self) -> None:
         """Look at once, whatever the watch is about."""
@@ -214,6 +222,8 @@ class ClusterView:
             case records.CLUSTER_KEY:
                 self.cluster = _read(value, ClusterRecord, key)
                 changed.cluster = True
+            case records.DELETED_KEY:
+                self.deleted = _read(value, DeletedContainers, key) or DeletedContainers()
             case records.BALANCE_KEY:
                 self.balance = _read(value, BalanceRecord, key) or BalanceRecord()
                 changed.balance = True

@@ -4,6 +4,7 @@ from msgspec import structs
 from nodeimage.tests.control.conftest import World
 
 from headrace.control.observed import Sight
+from headrace.control.plan import forgettable
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.records import CATALOG_ID, Room, VolumeRecord
 
@@ -12,6 +13,24 @@ def test_a_node_alone_makes_the_catalog_and_its_container_at_once(world: World) 
     world.now = world.office_at = 1000
     world.node(1)
     assert world.created() == [("catalog", (1,)), ("data", (1,))]
+
+
+def test_a_deleted_container_is_forgotten_once_it_has_been_so_for_ten_minutes(world: World) -> None:
+    world.node(1)
+    world.container(1, [1], kind="catalog")
+    world.container(2, [1], state="closed")
+    world.container(3, [1], state="deleted")
+    world.plan()
+    began = world.now
+    world.pass_time(599)
+    world.plan()
+    assert forgettable(world.observed(), world.now) == []
+    world.pass_time(1)
+    assert forgettable(world.observed(), world.now) == [3]
+    world.since.clear()  # another node is in office now
+    world.plan()
+    assert forgettable(world.observed(), world.now) == []
+    assert world.now == began + 600
 
 
 def test_the_first_containers_wait_for_the_first_nodes(world: World) -> None:

@@ -14,6 +14,7 @@ import pytest
 from msgspec import structs
 
 from headrace.control.controller import Controller
+from headrace.control.observed import Settings
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.peer.client import PeerClient
@@ -441,6 +442,22 @@ async def test_a_put_that_landed_though_its_answer_was_lost_is_told(
 
     await cluster.until(lambda: bool(lost) and led.container_id in told())
     assert told().count(led.container_id) == 1
+
+
+async def test_records_of_deleted_containers_go_after_a_while(cluster: Cluster) -> None:
+    (member,) = await cluster.start(1)
+    await cluster.until_complete()
+    member.controller._settings = Settings(forget_after_s=1.0)
+    assert member.node_id is not None
+    node = records.get_node(cluster.store, member.node_id)
+    made = [container_records.create_container(cluster.store, kind="data", primary=node) for _ in range(3)]
+    gone = [each.container_id for each in made[:2]]
+    for each in gone:
+        container_records.change_container(cluster.store, each, lambda now: structs.replace(now, state="deleted"))
+    took = await cluster.until(lambda: not {*gone} & {each.container_id for each in cluster.containers()})
+    assert 0.9 < took < 10
+    assert all(map(member.view.is_deleted, gone))
+    assert made[2].container_id in member.view.containers
 
 
 async def test_a_controller_that_stops_plans_no_more(cluster: Cluster) -> None:

@@ -13,9 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from headrace.container import replica_folder
 from headrace.control.clocks import OFF_S
 from headrace.ids import ContainerId, NodeId
 from headrace.log.scrub import Scrubbed, scrub
+from headrace.store.container_records import deleted_containers
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord, decode_container
 from simulation.broker_side import BrokerSide
 from simulation.checks import Checks, Violation
@@ -171,6 +173,10 @@ class Cluster:
         found = [decode_container(each) for each in self.store.list(CONTAINER_PREFIX)]
         return [record.container_id for record in found if record.state != "deleted"]
 
+    def is_deleted(self, container_id: ContainerId) -> bool:
+        record = self.record(container_id)
+        return container_id in deleted_containers(self.store) if record is None else record.state == "deleted"
+
     def open_to_commands(self) -> list[ContainerId]:
         """Those to which clients append commands that mean nothing: none, where there are topics, since they mean
         nothing to those who give back what is dead."""
@@ -193,6 +199,10 @@ class Cluster:
                     and not self._is_gone(node, container_id)
                 ):
                     return f"container {container_id}: node {node.number} has a damaged replica still"
+        for node in self.nodes:
+            for container_id in sorted(replica_folder.listed(node.folder)):
+                if self.is_deleted(container_id):
+                    return f"node {node.number} has a replica still of container {container_id}, which is deleted"
         return ""
 
     def _unready(self) -> str:

@@ -468,6 +468,8 @@ class Trouble:
         """The target may be closed, or deleted, by now."""
         keys = [versioned.key for versioned in self._cluster.store.list(CONTAINER_PREFIX)]
         ids = {ContainerId(int(key.removeprefix(CONTAINER_PREFIX))) for key in keys} - {CATALOG_ID}
+        forgotten = container_records.deleted_containers(self._cluster.store).ranges
+        ids |= {ContainerId(each) for first, last in forgotten for each in range(first, last + 1)}
         deleted = ids.difference(self._cluster.containers())
         chosen = sorted(deleted if deleted and self._cluster.chance.random() < 0.6 else ids)
         if chosen:

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 STORE_SILENT_S = 2.0
 MOST_READ = 50
-SETTINGS = Settings(rebuild_after_s=12.0, gather_s=2.0)
+SETTINGS = Settings(rebuild_after_s=12.0, gather_s=2.0, forget_after_s=0.5)
 
 
 class Append:

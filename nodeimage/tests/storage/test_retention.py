@@ -1,6 +1,7 @@
 """What expires, is deleted or rolls away gives its disk back, and nothing else goes (invariant 12)."""
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from storage_kit import MIB, Running, until
 
 from headrace.container.container import Container
 from headrace.container.feed import Piece, Recent
+from headrace.control.observed import Settings
 from headrace.errors import Code, KafkaError
 from headrace.ids import Epoch
 from headrace.log.container_log import LogOptions
@@ -337,6 +339,37 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     await node.start()
     assert first not in node.broker.containers
     assert await node.call("put", f"{LEAVE}:t", b"next") == 5 * MIB // 50_000
+
+
+async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_meanwhile_goes(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.broker.container_closing.REST_S", 0.0)
+    monkeypatch.setattr("headrace.node.node.Settings", partial(Settings, forget_after_s=0.5))
+    node, gone = await with_a_full_container(new_node)
+    await node.stop()
+    away, unknown = node.containers / str(gone), node.containers / "4711"
+    shutil.copytree(away, node.folder / "away")
+    shutil.copytree(away, unknown)
+    said = unknown / "replica.json"
+    said.write_text(said.read_text().replace(f'\\"container_id\\":{gone}', '\\"container_id\\":4711'))
+    await node.start()
+    await until(lambda: gone in node.broker.containers)
+    for topic in ("/default:idle", f"{LEAVE}:t"):
+        await node.call("delete", topic)
+    await settle(node)
+    await until(lambda: not away.exists())
+    view = node.node.view
+    await until(lambda: gone not in view.containers)
+    assert view.is_deleted(gone)
+
+    shutil.copytree(node.folder / "away", away)
+    found = await node.node._recovery.recover(apply=False)
+    assert [each["container"] for each in found["containers"]] == [4711], "it alone may have lost its record"
+    await node.stop()
+    await node.start()
+    await until(lambda: not away.exists())
+    assert unknown.exists()
 
 
 async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_back(

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
@@ -13,6 +15,8 @@ from headrace.store.container_records import (
     change_container,
     containers,
     create_container,
+    deleted_containers,
+    forget_deleted,
     get_container,
     leave_in_sync,
     list_containers_versioned,
@@ -23,6 +27,7 @@ from headrace.store.records import (
     CATALOG_ID,
     CLUSTER_KEY,
     ClusterRecord,
+    DeletedContainers,
     LeaseRecord,
     NodeRecord,
     VolumeRecord,
@@ -384,6 +389,46 @@ def test_a_container_that_is_deleted_is_never_back(store: ClusterStore) -> None:
     change_container(store, made.container_id, lambda present: structs.replace(present, state="deleted"))
     with pytest.raises(HeadraceError, match="must not go"):
         change_container(store, made.container_id, lambda present: structs.replace(present, state="closed"))
+
+
+@given(st.lists(st.lists(st.integers(1, 60), max_size=8), max_size=12))
+def test_ids_of_deleted_containers_are_kept_as_ranges(added: list[list[int]]) -> None:
+    deleted, wanted = DeletedContainers(), set[int]()
+    for ids in added:
+        deleted = deleted.and_these(map(ContainerId, ids))
+        wanted |= set(ids)
+        assert {each for each in range(63) if ContainerId(each) in deleted} == wanted
+        assert len(deleted.ranges) == sum(each + 1 not in wanted for each in wanted), "one for each run of ids"
+    assert msgspec.json.decode(msgspec.json.encode(deleted), type=DeletedContainers) == deleted
+
+
+class Stuck:
+    """A store that takes no record away."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def delete(self, key: str, expected_version: int) -> None:
+        raise StoreUnavailable(key)
+
+
+def test_of_deleted_containers_the_ids_alone_are_kept(store: ClusterStore) -> None:
+    node = register(store)
+    made = [create_container(store, kind="data", primary=node).container_id for _ in range(4)]
+    for each in made[1:]:
+        change_container(store, each, lambda present: structs.replace(present, state="deleted"))
+    with pytest.raises(StoreUnavailable):
+        forget_deleted(Stuck(store), made[:2])
+    assert made[1] in deleted_containers(store), "before its record goes: what has neither may have lost it"
+    assert get_container(store, made[1]) is not None
+    forget_deleted(store, [*made[:3], ContainerId(77)])
+    assert [each.container_id for each in containers(store)] == [made[0], made[3]], "one lives, one was not named"
+    assert deleted_containers(store) == DeletedContainers(((made[1], made[2]),))
+    with pytest.raises(HeadraceError, match="no container"):
+        change_container(store, made[1], lambda present: structs.replace(present, state="closed"))
 
 
 def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: ClusterStore) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from store_files import checkpointed, overwrite
 from structlog.testing import capture_logs
 
@@ -64,6 +65,20 @@ async def test_a_view_starts_with_all_that_there_is(store: ClusterStore, view: C
     assert view.lease == LeaseRecord(node.node_id, node.run, 1)
     assert view.reachable_at > 0
     assert seen == [Changed({container.container_id}, {node.node_id}, {"default"}, lease=True, cluster=True)]
+
+
+async def test_a_container_is_deleted_by_its_record_or_by_its_id_and_not_for_want_of_both(
+    store: ClusterStore, view: ClusterView
+) -> None:
+    node = register(store)
+    lives, goes = (container_records.create_container(store, kind="data", primary=node).container_id for _ in range(2))
+    await view.start()
+    assert [view.is_deleted(each) for each in (lives, goes, ContainerId(77))] == [False, False, False]
+    container_records.change_container(store, goes, lambda present: structs.replace(present, state="deleted"))
+    await until(lambda: view.is_deleted(goes))
+    container_records.forget_deleted(store, [goes])
+    await until(lambda: goes not in view.containers)
+    assert [view.is_deleted(each) for each in (lives, goes, ContainerId(77))] == [False, True, False]
 
 
 async def test_changes_of_others_are_told_and_shown(

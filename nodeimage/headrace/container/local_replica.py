@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -306,6 +307,8 @@ class LocalReplica:
         try:
             await self._loop.run_in_executor(self._executor, replica_folder.sync_files, self.folder)
         except OSError as error:
+            with suppress(OSError, HeadraceError):
+                await self._write_now(lambda state: structs.replace(state, unsynced=True))
             self._fatal(f"container {self.id}: what was not synced could not be: {error}")  # invariant 13
             raise
         await self._write_now(lambda state: structs.replace(state, boot=""))

@@ -1,6 +1,7 @@
 """What a replica's folder says of itself: the file `replica.json` beside the chunks.
 
-    {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...], "boot": id, "record": json}
+    {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...], "boot": id, "unsynced": bool,
+     "record": json}
 
 `format` is made with the folder (invariant 5): a folder that was lost and made again is another replica. `seen` is the
 highest epoch that the replica has heard of, written before it answers in that epoch (invariant 4). `led` is the last
@@ -23,7 +24,7 @@ import msgspec
 from headrace.container.history import History
 from headrace.errors import CorruptLog, StorageFull
 from headrace.ids import ContainerId, Epoch
-from headrace.log.files import is_lost, rewrite_file, sync_folder
+from headrace.log.files import is_lost, rewrite_file, sync_folder, write_back
 from headrace.machine import boot_id
 
 _NAME = "replica.json"
@@ -41,6 +42,8 @@ class ReplicaFile(msgspec.Struct, frozen=True):
     boot: str = ""
     """Of a replica that is not synced, or was not and has not been since: the start of the machine in whose page cache
     its newest frames may lie."""
+    unsynced: bool = False
+    """A sync of its files failed. What of them was not on the disk then, the page cache calls clean ("fsyncgate")."""
     record: str = ""
     """The container's last known record, as JSON: the cluster store can be rebuilt from these."""
 
@@ -93,13 +96,20 @@ def left_clean(folder: Path, state: ReplicaFile) -> None:
     """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine."""
     if not (folder / _NAME).exists():  # the disk went away before
         return
-    sync_files(folder)
     current = read(folder) or state
+    try:
+        sync_files(folder)
+    except OSError:
+        write(folder, msgspec.structs.replace(current, unsynced=True))
+        raise
     write(folder, msgspec.structs.replace(current, boot=""))
 
 
 def sync_files(folder: Path) -> None:
-    """Sync all that was written to the replica before. Its log may be open, and grow and shrink meanwhile."""
+    """Sync all that was written to the replica before. Its log may be open, and grow and shrink meanwhile.
+
+    Raises OSError; then `unsynced` has to be noted, and the process must end (invariant 13).
+    """
     for path in (path for path in folder.iterdir() if path.is_file()):
         try:
             with path.open("rb") as file:
@@ -107,6 +117,17 @@ def sync_files(folder: Path) -> None:
         except FileNotFoundError:
             pass  # a file that took another's place, or another name, is synced by who made it so
     sync_folder(folder)
+
+
+def written_back(folder: Path, state: ReplicaFile) -> ReplicaFile:
+    """The state of a replica whose files a sync has failed on, before its log is opened: all that they hold is written
+    over itself, so that a sync does something, and synced. Raises SyncFailed.
+    """
+    for path in (path for path in folder.iterdir() if path.is_file() and path.name != _NAME):
+        write_back(path)
+    state = msgspec.structs.replace(state, unsynced=False)
+    write(folder, state)
+    return state
 
 
 def read(folder: Path) -> ReplicaFile | None:

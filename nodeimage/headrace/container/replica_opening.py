@@ -36,7 +36,7 @@ def open_folder(
     """The replica in `folder`, or an empty one. `replaceable`: others have the data. `unmarked`: see
     replica_folder.prepare.
 
-    Raises CorruptLog where it is damaged and not replaceable, StorageFull.
+    Raises CorruptLog where it is damaged and not replaceable, StorageFull, SyncFailed.
     """
     try:
         state = _state(folder, options, unmarked=unmarked)
@@ -70,6 +70,9 @@ def open_empty(folder: Path, options: LogOptions) -> Opened:
 def _state(folder: Path, options: LogOptions, *, unmarked: str = "") -> ReplicaFile:
     """What counts is whether the replica was synced, which may be other than how it is to be kept."""
     state = replica_folder.prepare(folder, unmarked=unmarked)
+    if state.unsynced:
+        log.warning("a sync failed here before: all is written and synced again", folder=str(folder))
+        state = replica_folder.written_back(folder, state)
     if options.fsync and not state.boot:
         return state
     return replica_folder.after_page_cache(folder, state)

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member
 from headrace.errors import CorruptLog, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.log import files as files_module
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.synced_mark import read_mark
 
@@ -33,6 +34,10 @@ class PlentyOfRoom:
 
 def fatal(reason: str) -> NoReturn:
     raise AssertionError(reason)
+
+
+def fails_to_sync(folder: Path) -> None:
+    raise OSError(errno.EIO, "the disk failed")
 
 
 async def open_replica(
@@ -331,14 +336,61 @@ async def test_what_cannot_be_synced_ends_the_process(replica: LocalReplica, mon
     """Invariant 13: asked again, the kernel would say that it is synced."""
     await lead_unsynced(replica)
 
-    def fails(folder: Path) -> None:
-        raise OSError(errno.EIO, "the disk failed")
-
     with monkeypatch.context() as patched:
-        patched.setattr(replica_folder, "sync_files", fails)
+        patched.setattr(replica_folder, "sync_files", fails_to_sync)
         with pytest.raises(AssertionError, match="could not be"):
             await replica.set_durability(fsync=True)
     assert boot_of(replica)
+    found = replica_folder.read(replica.folder)
+    assert found is not None
+    assert found.unsynced, "the next run is not to ask again before it has written all anew"
+
+
+async def test_what_a_sync_failed_on_is_written_again_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel calls clean what it could not write: a sync of that does nothing."""
+    with ThreadPoolExecutor(3) as executor:
+        replica = await open_replica(tmp_path / "7", executor, fsync=False)
+        container = await lead_unsynced(replica)
+        for _ in range(3):
+            await container.append_command(bytes(700_000))
+        await replica.cycle.close()
+        with monkeypatch.context() as patched:
+            patched.setattr(replica_folder, "sync_files", fails_to_sync)
+            with pytest.raises(OSError, match="the disk failed"):
+                replica_folder.left_clean(replica.folder, replica._state)
+        files = [path for path in replica.folder.iterdir() if path.suffix == ".chunk"]
+        before = {path: (path.read_bytes(), path.stat().st_blocks) for path in files}
+        written: dict[str, int] = {}
+        write_all, sync_file = files_module.write_all, files_module.sync_file
+
+        def write(fd: int, offset: int, buffers: Sequence[bytes]) -> int:
+            where = os.readlink(f"/proc/self/fd/{fd}")
+            written[where] = written.get(where, 0) + sum(map(len, buffers))
+            return write_all(fd, offset, buffers)
+
+        def sync(fd: int) -> None:
+            synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+            sync_file(fd)
+
+        synced: list[str] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(files_module, "write_all", write)
+            patched.setattr(files_module, "sync_file", sync)
+            for _ in range(2):
+                found = replica_folder.read(replica.folder)
+                assert found is not None
+                again = await open_replica(tmp_path / "7", executor, fsync=True)
+                await again.cycle.close()
+        for path, (content, blocks) in before.items():
+            assert path.read_bytes() == content
+            assert path.stat().st_blocks <= blocks, "holes stay holes"
+            assert synced.count(str(path)) == 1, "once: the second start has nothing to do"
+        assert sum(written.values()) > 2_100_000
+        found = replica_folder.read(replica.folder)
+        assert found is not None
+        assert not found.unsynced
 
 
 @pytest.mark.parametrize("step", ["start", "cut", "close a chunk"])

@@ -13,7 +13,7 @@ costs a change of role, no record.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
 from headrace.control.heirs import hand_over, has_another, heirs, is_in_sync
@@ -155,13 +155,13 @@ class _Plan:
 
     def _relieve(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over a container that cannot commit, to a member that sees more of its followers."""
-        seen = self._followers_seen(record.primary, record)
-        best = max(willing, key=lambda node: self._followers_seen(node, record), default=None)
-        if best is None or self._followers_seen(best, record) <= seen:
+        seen = self._followers_seen(record.primary, record.replicas)
+        best = max(willing, key=lambda node: self._followers_seen(node, record.replicas), default=None)
+        if best is None or self._followers_seen(best, record.replicas) <= seen:
             return None
         reason = (
             f"node {record.primary} stalls: it hears {seen} followers,"
-            f" node {best} hears {self._followers_seen(best, record)}"
+            f" node {best} hears {self._followers_seen(best, record.replicas)}"
         )
         return self._hand_over(record, best, reason)
 
@@ -181,12 +181,17 @@ class _Plan:
         """As much as the primary, or the container would be given back for that."""
         observed, primary, now = self._observed, record.primary, self._now
         return len(observed.unheard_by(node, now)) <= len(observed.unheard_by(primary, now)) and self._followers_seen(
-            node, record
-        ) >= self._followers_seen(primary, record)
+            node, record.replicas
+        ) >= self._followers_seen(primary, record.replicas)
 
-    def _followers_seen(self, node: NodeId, record: ContainerRecord) -> int:
+    def _followers_seen(self, node: NodeId, replicas: Collection[NodeId]) -> int:
         """How many of those that would follow it a node hears."""
-        return len(self._observed.heard_by(node) & set(record.replicas) - {node})
+        return len(self._observed.heard_by(node) & set(replicas) - {node})
+
+    def _would_stall(self, node: NodeId, members: Collection[NodeId], least: int) -> bool:
+        """Whether a container that it led would be handed to another member, as it hears too few (`_relieve`)."""
+        seen = self._followers_seen(node, members)
+        return seen + 1 < least and any(self._followers_seen(each, members) > seen for each in members)
 
     def _reconcile(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over the catalog, whose primary does not hear some living node, to a member that hears more.
@@ -304,7 +309,13 @@ class _Plan:
             return  # it would take no records there
         leads = Counter(each.primary for each in opened)
         spare = [each for each in opened if leads[each.primary] > 1 and key in each.replicas]
-        back = [each for each in spare if each.container_id not in self._touched and self._can_come_back(each, key)]
+        back = [
+            each
+            for each in spare
+            if each.container_id not in self._touched
+            and self._can_come_back(each, key)
+            and not self._would_stall(key, each.replicas, each.min_in_sync)
+        ]
         waited = self._now - observed.since.get(_openless(key, volume), self._now)
         if back and observed.is_settled(key, self._now):
             chosen = max(back, key=lambda each: (leads[each.primary], -each.container_id))
@@ -318,7 +329,9 @@ class _Plan:
             patience = self._settings.return_s
         elif any(each.primary == key for each in ours):
             patience = self._settings.openless_s
-        if waited >= patience:
+        if waited >= patience and not (
+            opened and self._would_stall(key, self._members(node, volume, nodes), volume.min_in_sync)
+        ):
             self._create(DATA, node, volume, nodes, f"node {key} leads no open container of volume {volume.name}")
 
     def _can_come_back(self, record: ContainerRecord, node: NodeId) -> bool:

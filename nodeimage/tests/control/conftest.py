@@ -42,6 +42,8 @@ class World:
         self.settings = Settings()
         self.filling = False
         """More is written all the time: followers whose disks are full do not get on."""
+        self.deaf = False
+        """Followers that their primary does not hear do not get on either."""
 
     # --- making it
 
@@ -221,27 +223,33 @@ class World:
                 self.versions[container] += 1
 
     def catch_up(self) -> None:
-        """Every living replica gets in sync, as its primary would see to it; but see `filling`."""
+        """Every living replica gets in sync, as its primary would see to it; but see `filling` and `deaf`."""
         for container, record in self.containers.items():
             alive = [node for node in record.replicas if self.observed().is_alive(node, self.now)]
             if record.primary not in alive:
                 continue
-            able = [node for node in alive if not self.filling or node == record.primary or not self.nodes[node].full]
+            able = [node for node in alive if node == record.primary or self._gets_on(node, record.primary)]
             stalled = len(able) < record.min_in_sync
-            kept = [pair for pair in record.in_sync if pair[0] in able or not self.filling or stalled]
+            lasting = (self.filling or self.deaf) and not stalled
+            kept = [pair for pair in record.in_sync if pair[0] in able or not lasting]
             added = [node for node in able if node not in dict(kept)]
             pairs = (*kept, *((node, replica_format(node, container)) for node in added))
             if pairs != record.in_sync:
                 self.containers[container] = structs.replace(record, in_sync=pairs)
                 self.versions[container] += 1
             for node in alive:
-                behind = self.filling and node not in able
                 self.replica(
                     node,
                     container,
-                    stalled=self.filling and stalled and node == record.primary,
-                    end=Position(900 if behind else 1000),
+                    stalled=stalled and len(able) < len(alive) and node == record.primary,
+                    end=Position(1000 if node in able else 900),
                 )
+
+    def _gets_on(self, node: NodeId, primary: NodeId) -> bool:
+        heard = self.probes[primary].answer
+        return not (self.filling and self.nodes[node].full) and (
+            not self.deaf or (heard is not None and node in heard.heard)
+        )
 
     def settle(self, rounds: int = 40) -> None:
         """Plan, apply and catch up until nothing is left to do."""

@@ -160,15 +160,16 @@ def test_no_balancing_breaks_a_promise(world: World) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(world=clusters(), filling=st.booleans())
-def test_a_cluster_comes_to_rest(world: World, filling: bool) -> None:
-    """With nodes as they are and replicas that catch up, there is an end to changes; or that stall for want of room."""
-    world.filling = filling
+@given(world=clusters(), filling=st.booleans(), deaf=st.booleans())
+def test_a_cluster_comes_to_rest(world: World, filling: bool, deaf: bool) -> None:
+    """With nodes as they are and replicas that catch up, there is an end to changes; or that stall, for want of room or
+    as their primary does not hear them."""
+    world.filling, world.deaf = filling, deaf
     for number, record in world.containers.items():
         for node in record.replicas:
             if node in world.probes and world.probes[node].answer is not None:
                 world.replica(node, number)
-    if filling:
+    if filling or deaf:
         world.catch_up()
     world.settle(rounds=80)
     observed, now = world.observed(), world.now

@@ -15,6 +15,22 @@ def test_a_node_alone_makes_the_catalog_and_its_container_at_once(world: World) 
     assert world.created() == [("catalog", (1,)), ("data", (1,))]
 
 
+def test_who_does_not_hear_its_followers_gets_no_container_that_would_be_taken_from_it_again(world: World) -> None:
+    """A way that is cut in one direction: containers went to and fro, and new ones were made for ever."""
+    world.volume(2, 2)
+    world.node(1, 2)
+    world.says(2, heard=[NodeId(1)])
+    for number in (1, 2, 3):
+        world.container(number, [2, 1], kind="catalog" if number == 1 else "data")
+    world.deaf = True
+    for _ in range(5):
+        assert world.put() == {}
+        assert world.created() == []
+        world.pass_time(20)
+    world.says(1, heard=[NodeId(2)])
+    assert [record.primary for record in world.put().values()] == [1]
+
+
 def test_a_deleted_container_is_forgotten_once_it_has_been_so_for_ten_minutes(world: World) -> None:
     world.node(1)
     world.container(1, [1], kind="catalog")

@@ -6,6 +6,7 @@ takes over the primary's snapshot.
 
 import asyncio
 import os
+import sqlite3
 import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -178,7 +179,10 @@ class NodeCatalog:
 
     async def _take(self) -> tuple[memoryview, Position]:
         await self._opened.wait()
-        path, position = await self.tables.newest_snapshot()
+        try:
+            path, position = await self.tables.newest_snapshot()
+        except sqlite3.Error as error:
+            raise HeadraceError(f"no snapshot of the catalog can be written: {error}") from error
         raw = await asyncio.get_running_loop().run_in_executor(self._executor, path.read_bytes)
         return memoryview(raw), position
 

@@ -150,7 +150,7 @@ class Network:
         def met(there: Process) -> None:
             far = End(self, target, there)
             near.far, far.far = far, near
-            far.on_message = lambda message, _payload: target.streams[type(message)](message, far)
+            far.on_message = lambda message, _payload: target.streams.get(type(message), _hang_up)(message, far)
             target.ends[far] = None
             self.carry(target.number, source.number, answered)
 
@@ -360,6 +360,11 @@ class End:
             self._room.set_result(None)
         self.on_message = _unexpected
         self._on_closed()
+
+
+def _hang_up(_message: Any, end: End) -> None:
+    """Nobody listens yet, in a process that has just started."""
+    end.close()
 
 
 async def _nobody(message: Any, _payload: memoryview, _session: None) -> None:

@@ -119,6 +119,7 @@ class Node:
         self.process = self.host.process = process
         self.writers = {}
         self._scrubbing.clear()
+        self.host.streams = {}
         if self.cluster.shape.topics:
             self.host.handlers = {}
         self.cluster.network.back(self.host)

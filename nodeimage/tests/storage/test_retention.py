@@ -2,18 +2,21 @@
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from storage_kit import MIB, Running, until
 
+from headrace.catalog import snapshots
 from headrace.container.container import Container
 from headrace.container.feed import Piece, Recent
 from headrace.control.observed import Settings
-from headrace.errors import Code, KafkaError
-from headrace.ids import Epoch
+from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.ids import Epoch, Position
 from headrace.log.container_log import LogOptions
 from headrace.store.protocol import StoreUnavailable
 from headrace.wire.api_keys import ApiKey
@@ -370,6 +373,23 @@ async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_mean
     await node.start()
     await until(lambda: not away.exists())
     assert unknown.exists()
+
+
+async def test_a_snapshot_for_a_follower_that_cannot_be_written_is_an_error_that_its_primary_tells(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the task that takes the follower on, without a word."""
+    node = await new_node()
+
+    def full(folder: Path) -> Position:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "newest_whole", lambda _folder: None)
+        patched.setattr(snapshots, "write_snapshot", full)
+        with pytest.raises(HeadraceError, match="disk is full"):
+            await node.node._catalog._take()
+    assert await node.node._catalog._take()
 
 
 async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_back(

@@ -230,11 +230,12 @@ class Catalog:
         _check_size(payload)
         return await self._submitter.submit(command, payload, here=here)
 
-    async def append(self, payload: bytes) -> Position:
+    async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> Position:
         """For another node's `route`: write its command to the log that this node leads; the position once committed.
 
-        Raises KafkaError(NOT_CONTROLLER) where this node does not lead, UNSUPPORTED_VERSION for a command that it does
-        not know, and otherwise as `submit`; the command may be committed all the same.
+        `admit` is called just before, and may raise to refuse it. Raises KafkaError(NOT_CONTROLLER) where this node
+        does not lead, UNSUPPORTED_VERSION for a command that it does not know, and otherwise as `submit`; the command
+        may be committed all the same.
         """
         self._check_usable()
         if not self._log.leads:
@@ -244,7 +245,7 @@ class Catalog:
         except FolderRefused as error:  # in the log it would stop every replica
             raise KafkaError(Code.UNSUPPORTED_VERSION, str(error)) from error
         _check_size(payload)
-        appended = await self._submitter.append(payload)
+        appended = await self._submitter.append(payload, admit=admit)
         return await asyncio.shield(appended)
 
     async def catch_up(self) -> None:

@@ -5,7 +5,8 @@
 
 What fails before the commit is tried again, after a pause that grows, for LIMIT_S in all: a primary that stepped down,
 one that does not answer, or none at all. An attempt that failed may have left its command in the log all the same, so
-commands may be repeated (catalog/commands.py says what a repeat comes to). Belongs to the loop thread.
+commands may be repeated (catalog/commands.py says what a repeat comes to); but none that was given up before the one
+that succeeded arrives at a primary after it (catalog/attempts.py). Belongs to the loop thread.
 """
 
 import asyncio
@@ -69,10 +70,11 @@ class Submitter:
         finally:
             self._outcomes.forget(submitted)
 
-    async def append(self, payload: bytes) -> asyncio.Future[Position]:
-        """Add a command to the log of this node, which leads; the future of its commit."""
+    async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> asyncio.Future[Position]:
+        """Add a command to the log of this node, which leads; the future of its commit. `admit` may refuse it."""
         await self._applier.let_append()
         try:
+            admit()
             return self._log.append_command(payload)
         except HeadraceError as error:
             refused: asyncio.Future[Position] = self._loop.create_future()

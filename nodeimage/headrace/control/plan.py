@@ -189,9 +189,10 @@ class _Plan:
         return len(self._observed.heard_by(node) & set(replicas) - {node})
 
     def _would_stall(self, node: NodeId, members: Collection[NodeId], least: int) -> bool:
-        """Whether a container that it led would be handed to another member, as it hears too few (`_relieve`)."""
+        """Whether a container that it led could commit nothing, and another member hears more (`_relieve`)."""
         seen = self._followers_seen(node, members)
-        return seen + 1 < least and any(self._followers_seen(each, members) > seen for each in members)
+        able = self._followers_seen(node, set(members) - self._full)
+        return able + 1 < least and any(self._followers_seen(each, members) > seen for each in members)
 
     def _reconcile(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over the catalog, whose primary does not hear some living node, to a member that hears more.

@@ -8,12 +8,14 @@ import asyncio
 import os
 import sqlite3
 import tempfile
+import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, TypeVar
 
 from headrace.broker.broker import Broker
+from headrace.catalog.attempts import Arrivals, Attempt, Attempts
 from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.catalog.service import Catalog
 from headrace.container.catalog_log import CatalogLog
@@ -45,6 +47,7 @@ class NodeCatalog:
         self,
         *,
         node_id: NodeId,
+        run: uuid.UUID,
         data: Path,
         executor: Executor,
         view: ClusterView,
@@ -59,6 +62,8 @@ class NodeCatalog:
         self._replicas = replicas
         self._peers = peers
         self._changes = changes
+        self._attempts = Attempts(str(run))
+        self._arrivals = Arrivals()
         self._unusable: HeadraceError | None = None
         """Why this node's replica is: damaged and nowhere else, or without room."""
         self._opened = asyncio.Event()
@@ -110,10 +115,18 @@ class NodeCatalog:
             policy = StreamPolicy(auto_create=True)
             await self.tables.submit(CreateStream(path=Broker.default_stream, policy=policy, now=now))
 
-    async def submitted(self, _asked: Submit, payload: memoryview, _session: Session) -> Submitted:
+    async def submitted(self, asked: Submit, payload: memoryview, _session: Session) -> Submitted:
         """Another node has a command for the catalog, which this one leads."""
         await self._opened.wait()
-        return Submitted(position=await self.tables.append(bytes(payload)))
+        attempt = Attempt(asked.epoch, asked.run, asked.number, asked.oldest)
+
+        def admit() -> None:
+            container = self._replicas.led.get(CATALOG_ID)
+            if container is None:
+                raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
+            self._arrivals.admit(attempt, led=container.epoch)
+
+        return Submitted(position=await self.tables.append(bytes(payload), admit=admit))
 
     # --- inside
 
@@ -131,11 +144,13 @@ class NodeCatalog:
         """Have the catalog's primary write a command."""
         record = self._view.containers.get(CATALOG_ID)
         node = None if record is None else self._view.nodes.get(record.primary)
-        if node is None or node.node_id == self._node_id:
+        if record is None or node is None or node.node_id == self._node_id:
             raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
-        answer, _ = await self._while_it_leads(node)(
-            self._peers.call(node.peer_address, Submit(), [payload], timeout_s=SUBMIT_S)
-        )
+        with self._attempts.one(record.epoch) as attempt:
+            asked = Submit(attempt.epoch, attempt.run, attempt.number, attempt.oldest)
+            answer, _ = await self._while_it_leads(node)(
+                self._peers.call(node.peer_address, asked, [payload], timeout_s=SUBMIT_S)
+            )
         return Position(answer.position)
 
     def _while_it_leads(self, node: NodeRecord) -> Callable[[Awaitable[T]], Awaitable[T]]:

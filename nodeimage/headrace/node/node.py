@@ -183,6 +183,7 @@ class Node:
         )
         self._catalog = NodeCatalog(
             node_id=record.node_id,
+            run=record.run,
             data=self._options.data,
             executor=self._executor,
             view=self.view,

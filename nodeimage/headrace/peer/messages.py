@@ -169,8 +169,15 @@ class Submitted(Message, frozen=True):
 
 
 class Submit(Request[Submitted], frozen=True):
-    """A catalog command, in the payload. Only the catalog's primary takes it; others refuse with NOT_CONTROLLER."""
+    """A catalog command, in the payload. Only the catalog's primary takes it; others refuse with NOT_CONTROLLER.
 
+    The fields are those of an attempt (catalog/attempts.py): one that was given up must not land late.
+    """
+
+    epoch: Epoch = Epoch(0)
+    run: str = ""
+    number: int = 0
+    oldest: int = 0
     answer = Submitted
 
 

@@ -17,14 +17,17 @@ from msgspec import structs
 from several import OneNode, Several, until
 
 from headrace.catalog import applying as applying_module
-from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.commands import CreateStream, DeleteStream, StreamPolicy
 from headrace.catalog.service import Catalog
 from headrace.container import feed
+from headrace.errors import KafkaError
 from headrace.ids import Epoch, Millis, Position
 from headrace.log.container_log import ContainerLog
 from headrace.log.raw import RawFrames
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
+from headrace.peer.messages import Submit, Submitted
+from headrace.peer.session import PeerUnreachable
 from headrace.store.records import CATALOG_ID, ContainerRecord
 
 CHUNK_BYTES = 8192
@@ -51,6 +54,7 @@ class WithTables:
         node.view.on_change(lambda _changed: changes.wake())
         self._catalogs[number] = NodeCatalog(
             node_id=node.node_id,
+            run=node.record.run,
             data=node.folder.parent,
             executor=node.executor,
             view=node.view,
@@ -81,6 +85,15 @@ class WithTables:
             await self.tables(each).wait_applied(end)
         return end
 
+    async def submitted(self, number: int, asked: Submit, payload: bytes) -> Submitted:
+        """What a node that leads answers when another one asks it to write a command."""
+        return await self._catalogs[number].submitted(asked, memoryview(payload), None)  # type: ignore[arg-type]
+
+    def leads_in(self, number: int) -> int:
+        """The epoch in which a node leads; 0 where it does not."""
+        container = self.node(number).replicas.led.get(CATALOG_ID)
+        return container.epoch if container is not None and container.serves else 0
+
     async def paths(self, number: int) -> list[str]:
         return await self.tables(number).query(lambda reader: [row.path for row in reader.streams()])
 
@@ -94,11 +107,7 @@ class WithTables:
 
         record = await self.several.change(CATALOG_ID, decide)
 
-        def leads() -> bool:
-            container = self.node(number).replicas.led.get(CATALOG_ID)
-            return container is not None and container.epoch == record.epoch and container.serves
-
-        await until(lambda: leads() or None)
+        await until(lambda: self.leads_in(number) == record.epoch or None)
 
 
 @pytest.fixture
@@ -135,6 +144,33 @@ async def test_tables_ahead_of_the_primary_become_its_own_though_its_snapshot_is
     assert await nodes.paths(1) == await nodes.paths(2) == wanted
     await nodes.write(1, "/and-on", applied_by=(2,))
     assert await nodes.paths(2) == ["/after", "/and-on", *wanted[1:]]
+
+
+async def test_a_command_that_its_sender_had_given_up_does_not_land_late(
+    nodes: WithTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 161142: it lay in a connection that led nowhere for a while."""
+    sent: list[tuple[Submit, bytes]] = []
+
+    async def call(_address: Any, asked: Submit, payload: list[bytes], *, timeout_s: float) -> Any:
+        sent.append((asked, payload[0]))
+        if len(sent) == 1:
+            raise PeerUnreachable("the way is cut", timed_out=True)
+        return await nodes.submitted(0, *sent[-1]), memoryview(b"")
+
+    monkeypatch.setattr(nodes.node(1).peers, "call", call)
+    await nodes.tables(1).submit(CreateStream("/made", StreamPolicy(), Millis(1)))
+    assert await nodes.paths(1) == ["/made"]
+    (given_up, payload), (repeat, _) = sent
+    assert (given_up.number, repeat.number, given_up.epoch) == (1, 2, repeat.epoch)
+    with pytest.raises(KafkaError, match="given it up"):
+        await nodes.submitted(0, given_up, payload)
+    await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, epoch=Epoch(record.epoch + 1)))
+    await until(lambda: nodes.leads_in(0) > given_up.epoch or None)
+    with pytest.raises(KafkaError, match="of epoch 1"):
+        await nodes.submitted(0, given_up, payload)
+    await nodes.tables(1).submit(DeleteStream("/made", Millis(1)))
+    assert await nodes.paths(1) == []
 
 
 async def test_tables_become_those_of_a_primary_that_ends_before_where_their_log_begins(nodes: WithTables) -> None:

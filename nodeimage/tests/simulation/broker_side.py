@@ -150,6 +150,7 @@ class BrokerSide:
         peers: Any = node
         self._opening = NodeCatalog(
             node_id=node.node_id,
+            run=node.record.run,
             data=self._data,
             executor=no_executor,
             view=node.view,

@@ -38,6 +38,7 @@ FOUND = {
     141189: "a partition that rolled was sealed by another driver, and records deleted: its roller failed on that",
     142618: "an append waited for room in a replica that was removed, and was told of a file that is not there",
     142880: "a node died while the one that was to lead after it had just lost its disk, unnoticed: as 131127",
+    161142: "a command that its sender had given up landed seconds later, where one led again: a cursor went back",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

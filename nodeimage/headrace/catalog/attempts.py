@@ -1,0 +1,74 @@
+"""Attempts to have another node write a command, so that one that was given up does not land late.
+
+A call whose time is up, or whose node leads no more, may lie in a connection that leads nowhere for now. When the way
+is whole again it arrives, behind what was submitted later and acknowledged: a cursor would go back, a deleted topic
+would be there again. So each attempt names the epoch of the primary that it is for, and has a number, which rises with
+each of its process; and it says which is the oldest that is still waited for. The primary refuses what is for another
+epoch, and what is older than that. (Kafka's controller refuses by broker epoch, for the same reason: KIP-380.)
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from headrace.errors import Code, KafkaError
+from headrace.ids import Epoch
+
+ANY_EPOCH: Final = Epoch(0)
+"""Of an attempt of a node that does not say (the version before): it is not refused."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One attempt, as its primary hears of it."""
+
+    epoch: Epoch = ANY_EPOCH
+    run: str = ""
+    """Of the process that makes it."""
+    number: int = 0
+    oldest: int = 0
+    """The lowest number that this process still waits for."""
+
+
+class Attempts:
+    """Those that a process makes."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._last = 0
+        self._waiting: dict[int, None] = {}
+
+    @contextmanager
+    def one(self, epoch: Epoch) -> Iterator[Attempt]:
+        """An attempt at the primary of that epoch, waited for within the context."""
+        self._last += 1
+        number = self._last
+        self._waiting[number] = None
+        try:
+            yield Attempt(epoch, self._run, number, next(iter(self._waiting)))
+        finally:
+            del self._waiting[number]
+
+
+class Arrivals:
+    """Those that reach a primary."""
+
+    def __init__(self) -> None:
+        self._epoch = ANY_EPOCH
+        self._oldest: dict[str, int] = {}
+
+    def admit(self, attempt: Attempt, *, led: Epoch) -> None:
+        """To be called where it takes effect at once. `led`: this node's epoch. Raises KafkaError(NOT_CONTROLLER)."""
+        if attempt.epoch == ANY_EPOCH:
+            return
+        if attempt.epoch != led:
+            raise KafkaError(
+                Code.NOT_CONTROLLER, f"this is for the catalog's primary of epoch {attempt.epoch}, and here is {led}"
+            )
+        if led != self._epoch:
+            self._epoch = led
+            self._oldest.clear()
+        oldest = self._oldest[attempt.run] = max(attempt.oldest, self._oldest.get(attempt.run, 0))
+        if attempt.number < oldest:
+            raise KafkaError(Code.NOT_CONTROLLER, "this comes late: whoever sent it has given it up")

@@ -188,11 +188,11 @@ class _Plan:
         """How many of those that would follow it a node hears."""
         return len(self._observed.heard_by(node) & set(replicas) - {node})
 
-    def _would_stall(self, node: NodeId, members: Collection[NodeId], least: int) -> bool:
-        """Whether a container that it led could commit nothing, and another member hears more (`_relieve`)."""
-        seen = self._followers_seen(node, members)
-        able = self._followers_seen(node, set(members) - self._full)
-        return able + 1 < least and any(self._followers_seen(each, members) > seen for each in members)
+    def _could_commit(self, node: NodeId, members: Collection[NodeId], least: int) -> bool:
+        """Whether it hears enough of those that would follow it, and have room. Else it would lead for a moment only:
+        what stalls is handed to a member that hears more (`_relieve`).
+        """
+        return self._followers_seen(node, set(members) - self._full) + 1 >= least
 
     def _reconcile(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over the catalog, whose primary does not hear some living node, to a member that hears more.
@@ -315,7 +315,7 @@ class _Plan:
             for each in spare
             if each.container_id not in self._touched
             and self._can_come_back(each, key)
-            and not self._would_stall(key, each.replicas, each.min_in_sync)
+            and self._could_commit(key, each.replicas, each.min_in_sync)
         ]
         waited = self._now - observed.since.get(_openless(key, volume), self._now)
         if back and observed.is_settled(key, self._now):
@@ -330,9 +330,9 @@ class _Plan:
             patience = self._settings.return_s
         elif any(each.primary == key for each in ours):
             patience = self._settings.openless_s
-        if waited >= patience and not (
-            opened and self._would_stall(key, self._members(node, volume, nodes), volume.min_in_sync)
-        ):
+        if waited < patience:
+            return
+        if not opened or self._could_commit(key, self._members(node, volume, nodes), volume.min_in_sync):
             self._create(DATA, node, volume, nodes, f"node {key} leads no open container of volume {volume.name}")
 
     def _can_come_back(self, record: ContainerRecord, node: NodeId) -> bool:

@@ -40,6 +40,8 @@ class World:
         self.creating: frozenset[tuple[str, NodeId, str]] = frozenset()
         self.loads: dict[NodeId, NodeLoad] = {}
         self.settings = Settings()
+        self.says_heard: set[NodeId] = set()
+        """Of these it was said whom they hear; the others hear all that answer."""
         self.filling = False
         """More is written all the time: followers whose disks are full do not get on."""
         self.deaf = False
@@ -111,6 +113,8 @@ class World:
             self.probes[NodeId(node)] = dataclasses.replace(sight, answer=structs.replace(sight.answer, replicas=kept))
 
     def says(self, node: int, **fields: Any) -> None:
+        if "heard" in fields:
+            self.says_heard.add(NodeId(node))
         sight = self.probes[NodeId(node)]
         assert sight.answer is not None
         self.probes[NodeId(node)] = Sight(structs.replace(sight.answer, **fields), sight.heard_at)
@@ -146,7 +150,9 @@ class World:
     def observed(self) -> Observed:
         probes = {
             node: Sight(
-                structs.replace(sight.answer, load=self.loads.get(node, NodeLoad())) if sight.answer else None,
+                structs.replace(sight.answer, load=self.loads.get(node, NodeLoad()), heard=self.heard_by(node))
+                if sight.answer
+                else None,
                 sight.heard_at,
                 sight.silent_since,
                 sight.refused_twice,
@@ -245,11 +251,15 @@ class World:
                     end=Position(1000 if node in able else 900),
                 )
 
+    def heard_by(self, node: NodeId) -> list[NodeId]:
+        answer = self.probes[node].answer
+        if answer is None or node in self.says_heard:
+            return [] if answer is None else answer.heard
+        answers = {each for each, sight in self.probes.items() if sight.answer is not None and not sight.silent_since}
+        return [each for each in self.nodes if each != node and each in answers]
+
     def _gets_on(self, node: NodeId, primary: NodeId) -> bool:
-        heard = self.probes[primary].answer
-        return not (self.filling and self.nodes[node].full) and (
-            not self.deaf or (heard is not None and node in heard.heard)
-        )
+        return not (self.filling and self.nodes[node].full) and not (self.deaf and node not in self.heard_by(primary))
 
     def settle(self, rounds: int = 40) -> None:
         """Plan, apply and catch up until nothing is left to do."""

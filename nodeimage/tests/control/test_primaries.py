@@ -200,6 +200,7 @@ def test_a_drained_node_hands_over_first(three: World) -> None:
 
 def test_a_stalled_primary_is_relieved_by_a_member_that_sees_more(three: World) -> None:
     three.replica(2, 3, stalled=True)
+    three.says(1, heard=[])
     three.says(2, heard=[NodeId(1)])
     three.says(3, heard=[NodeId(2)])
     assert three.put() == {}

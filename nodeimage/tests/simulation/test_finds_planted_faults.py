@@ -233,7 +233,7 @@ def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:
         (applies_what_is_not_committed, 0),
         (applies_in_its_own_way, 0),
         (takes_a_snapshot_for_newer_than_it_is, 0),
-        (takes_what_it_does_not_know_for_dead, 0),
+        (takes_what_it_does_not_know_for_dead, 500),
         (deletes_what_is_needed, 400),
         (waits_for_a_target_that_is_deleted, 0),
         (expires_by_its_own_clock, 0),

@@ -3,8 +3,11 @@
 A call whose time is up, or whose node leads no more, may lie in a connection that leads nowhere for now. When the way
 is whole again it arrives, behind what was submitted later and acknowledged: a cursor would go back, a deleted topic
 would be there again. So each attempt names the epoch of the primary that it is for, and has a number, which rises with
-each of its process; and it says which is the oldest that is still waited for. The primary refuses what is for another
-epoch, and what is older than that. (Kafka's controller refuses by broker epoch, for the same reason: KIP-380.)
+each of its process; and it says below which number one was given up. The primary refuses what is for another epoch, and
+what is below that. (Kafka's controller refuses by broker epoch, for the same reason: KIP-380.)
+
+In one epoch that holds for what one process submits. Where a client turned to another node meanwhile, what it was told
+stands: its first request was not answered, and may still happen.
 """
 
 from collections.abc import Iterator
@@ -27,8 +30,8 @@ class Attempt(msgspec.Struct, frozen=True):
     run: str = ""
     """Of the process that makes it."""
     number: int = 0
-    oldest: int = 0
-    """The lowest number that this process still waits for."""
+    least: int = 0
+    """What has a lower number and arrives after this was given up; or comes by another way, and is tried again."""
 
 
 class Attempts:
@@ -37,18 +40,18 @@ class Attempts:
     def __init__(self, run: str) -> None:
         self._run = run
         self._last = 0
-        self._waiting: dict[int, None] = {}
+        self._given_up = 0
 
     @contextmanager
     def one(self, epoch: Epoch) -> Iterator[Attempt]:
-        """An attempt at the primary of that epoch, waited for within the context."""
+        """An attempt at the primary of that epoch. It is given up when the context ends by an exception."""
         self._last += 1
         number = self._last
-        self._waiting[number] = None
         try:
-            yield Attempt(epoch, self._run, number, next(iter(self._waiting)))
-        finally:
-            del self._waiting[number]
+            yield Attempt(epoch, self._run, number, self._given_up + 1)
+        except BaseException:
+            self._given_up = max(self._given_up, number)
+            raise
 
 
 class Arrivals:
@@ -56,7 +59,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._epoch = ANY_EPOCH
-        self._oldest: dict[str, int] = {}
+        self._least: dict[str, int] = {}
 
     def admit(self, attempt: Attempt, *, led: Epoch) -> None:
         """To be called where it takes effect at once. `led`: this node's epoch. Raises KafkaError(NOT_CONTROLLER)."""
@@ -68,7 +71,7 @@ class Arrivals:
             )
         if led != self._epoch:
             self._epoch = led
-            self._oldest.clear()
-        oldest = self._oldest[attempt.run] = max(attempt.oldest, self._oldest.get(attempt.run, 0))
-        if attempt.number < oldest:
+            self._least.clear()
+        least = self._least[attempt.run] = max(attempt.least, self._least.get(attempt.run, 0))
+        if attempt.number < least:
             raise KafkaError(Code.NOT_CONTROLLER, "this comes late: whoever sent it has given it up")

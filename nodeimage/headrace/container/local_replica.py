@@ -9,7 +9,6 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -76,7 +75,7 @@ class LocalReplica:
         self._options = options
         self._executor = executor
         self._room = room
-        self._fatal = fatal
+        self._fatal = partial(_end, folder, fatal)
         self._state = state
         self._known_committed = Position(0)
         self._aside = aside
@@ -113,7 +112,7 @@ class LocalReplica:
         try:
             state, container_log, aside = await loop.run_in_executor(executor, find)
         except SyncFailed as error:
-            fatal(f"container {container_id}: {error}")  # invariant 13
+            _end(folder, fatal, f"container {container_id}: {error}")  # invariant 13
             raise
         return cls(
             container_id=container_id,
@@ -304,14 +303,13 @@ class LocalReplica:
             return
         # A mark may tell of more than is synced until the files are. What it would prove lost, `boot` has outdated.
         await self.cycle.job_under_way()  # it may have begun without a sync
+        await self._write_now(lambda state: structs.replace(state, unsynced=True))  # so it is, should the sync fail
         try:
             await self._loop.run_in_executor(self._executor, replica_folder.sync_files, self.folder)
         except OSError as error:
-            with suppress(OSError, HeadraceError):
-                await self._write_now(lambda state: structs.replace(state, unsynced=True))
             self._fatal(f"container {self.id}: what was not synced could not be: {error}")  # invariant 13
             raise
-        await self._write_now(lambda state: structs.replace(state, boot=""))
+        await self._write_now(lambda state: structs.replace(state, boot="", unsynced=False))
 
     # --- roles
 
@@ -443,3 +441,9 @@ class LocalReplica:
         """Remove the replica with its folder."""
         await self.close()
         await self._loop.run_in_executor(self._executor, replica_folder.remove, self.folder)
+
+
+def _end(folder: Path, fatal: Callable[[str], None], reason: str) -> None:
+    """End the process, as what was written may not be on the disk: the next one is to write it again."""
+    replica_folder.note_unsynced(folder)
+    fatal(reason)

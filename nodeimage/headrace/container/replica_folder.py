@@ -20,12 +20,15 @@ import uuid
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from headrace.container.history import History
-from headrace.errors import CorruptLog, StorageFull
+from headrace.errors import CorruptLog, HeadraceError, StorageFull
 from headrace.ids import ContainerId, Epoch
 from headrace.log.files import is_lost, rewrite_file, sync_folder, write_back
 from headrace.machine import boot_id
+
+log = structlog.get_logger()
 
 _NAME = "replica.json"
 _REMOVED = ".removed"
@@ -100,15 +103,27 @@ def left_clean(folder: Path, state: ReplicaFile) -> None:
     try:
         sync_files(folder)
     except OSError:
-        write(folder, msgspec.structs.replace(current, unsynced=True))
+        note_unsynced(folder)
         raise
     write(folder, msgspec.structs.replace(current, boot=""))
+
+
+def note_unsynced(folder: Path) -> None:
+    """A sync of its files failed, and the process is about to end. Of one that is synced as it is written the start
+    writes again what no mark proves (log/recovery.py); another one has to be written again whole.
+    """
+    try:
+        current = read(folder)
+        if current is not None and current.boot and not current.unsynced:
+            write(folder, msgspec.structs.replace(current, unsynced=True))
+    except (OSError, HeadraceError) as error:
+        log.error("that a sync failed could not be noted", folder=str(folder), error=str(error))
 
 
 def sync_files(folder: Path) -> None:
     """Sync all that was written to the replica before. Its log may be open, and grow and shrink meanwhile.
 
-    Raises OSError; then `unsynced` has to be noted, and the process must end (invariant 13).
+    Raises OSError; then `note_unsynced`, and the process must end (invariant 13).
     """
     for path in (path for path in folder.iterdir() if path.is_file()):
         try:

@@ -332,8 +332,12 @@ class _Plan:
             patience = self._settings.openless_s
         if waited < patience:
             return
-        if not opened or self._could_commit(key, self._members(node, volume, nodes), volume.min_in_sync):
-            self._create(DATA, node, volume, nodes, f"node {key} leads no open container of volume {volume.name}")
+        able = nodes
+        if opened and not self._could_commit(key, self._members(node, volume, nodes), volume.min_in_sync):
+            # Without regard to zones, hosts and load, if that is what it takes.
+            heard = observed.heard_by(key) - self._full
+            able = [each for each in nodes if each.node_id == key or each.node_id in heard]
+        self._create(DATA, node, volume, able, f"node {key} leads no open container of volume {volume.name}")
 
     def _can_come_back(self, record: ContainerRecord, node: NodeId) -> bool:
         replica = self._observed.replica(node, record.container_id)

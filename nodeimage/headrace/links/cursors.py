@@ -216,9 +216,9 @@ class Cursors:
         return wins or (cursor.key not in self._seen and is_newer(cursor, here))
 
     async def _renew(self, groups: Iterable[str]) -> None:
-        for group in groups:
-            command = CopyCursors(group=group, items=[], now=now(), cluster=self._own, alive=True)
-            await self._broker.catalog.submit(command)
+        commands = [CopyCursors(group=group, items=[], now=now(), cluster=self._own, alive=True) for group in groups]
+        for start in range(0, len(commands), GROUPS_AT_ONCE):
+            await asyncio.gather(*map(self._broker.catalog.submit, commands[start : start + GROUPS_AT_ONCE]))
 
     async def _copy(self, group: str, held: Sequence[_Held], *, only_newer: bool) -> None:
         items = [copied(each.cursor) for each in held]
@@ -268,8 +268,11 @@ def is_newer(cursor: SourceCursor, here: CursorRow | None) -> bool:
 def _look(
     reader: Reader, ids: set[bytes], groups: set[str], *, before: Millis
 ) -> tuple[Mapping[bytes, TopicRow], dict[CursorKey, CursorRow], set[str]]:
-    """[blocking] The topics, the groups' cursors here, and those of the groups that have not changed since `before`."""
-    old = {name for name in groups if (row := reader.group(name)) is not None and row.changed < before}
+    """[blocking] The topics, the groups' cursors here, and the groups that expire some day, as nobody is in them here,
+    and have not changed since `before`.
+    """
+    found = {name: reader.group(name) for name in groups}
+    old = {name for name, row in found.items() if row is not None and not row.member_ids and row.changed < before}
     return reader.topics_by_id(ids), stored_here(reader, groups), old
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.broker.topic_config_table import DEFINITIONS
-from headrace.errors import Code
+from headrace.errors import Code, KafkaError
 from headrace.ids import NodeId, Offset
 from headrace.links.client import ANY, Client
 from headrace.links.fetch_answers import code_of
@@ -101,7 +101,8 @@ class KafkaTopics:
     async def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | None]:
         """By topic: the configs that were set on it, of those that Headrace has. Topics that are gone are left out.
 
-        None where Kafka does not tell: who may read a topic, and describe it, may not describe its configs yet.
+        None where Kafka may not tell: who may read a topic, and describe it, may not describe its configs yet. Raises
+        KafkaError where it cannot for now.
         """
         found: dict[str, Mapping[str, str] | None] = dict.fromkeys(names)
         keys = sorted(DEFINITIONS)
@@ -115,6 +116,8 @@ class KafkaTopics:
                 code = code_of(result.error_code)
                 if code is Code.UNKNOWN_TOPIC_OR_PARTITION:
                     found.pop(result.resource_name, None)
+                elif code not in (Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED):
+                    raise KafkaError(code, f"Kafka does not tell the configs of {result.resource_name} now")
                 elif code is Code.NONE:
                     found[result.resource_name] = {
                         each.name: each.value

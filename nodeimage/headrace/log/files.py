@@ -41,8 +41,8 @@ _IOV_MAX: Final = os.sysconf("SC_IOV_MAX")
 _SMALL_BUFFER: Final = 4096
 _JOIN_BYTES: Final = 4 << 20
 _ONE_CALL_BYTES: Final = 16 << 20
-_WRITTEN_BACK: Final = 1 << 20
 """Linux writes at most 2 GiB in one call; far below that a short write is rare enough to do all of it again."""
+_WRITTEN_BACK: Final = 1 << 20
 
 _ROOM_BYTES: Final = 4096
 """Files that are written over grow in such steps."""
@@ -227,7 +227,10 @@ def write_back(path: Path) -> None:
                     raise
                 break  # nothing but a hole up to the end
             while at < until and (piece := read_exactly(fd, at, min(_WRITTEN_BACK, until - at))):
-                write_all(fd, at, [piece])
+                try:
+                    write_all(fd, at, [piece])
+                except OSError as error:
+                    raise SyncFailed(f"{path} could not be written again: {error.strerror}") from error
                 at += len(piece)
         sync_file(fd)
 

@@ -118,7 +118,7 @@ class NodeCatalog:
     async def submitted(self, asked: Submit, payload: memoryview, _session: Session) -> Submitted:
         """Another node has a command for the catalog, which this one leads."""
         await self._opened.wait()
-        attempt = Attempt(asked.epoch, asked.run, asked.number, asked.oldest)
+        attempt = Attempt(asked.epoch, asked.run, asked.number, asked.least)
 
         def admit() -> None:
             container = self._replicas.led.get(CATALOG_ID)
@@ -147,7 +147,7 @@ class NodeCatalog:
         if record is None or node is None or node.node_id == self._node_id:
             raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
         with self._attempts.one(record.epoch) as attempt:
-            asked = Submit(attempt.epoch, attempt.run, attempt.number, attempt.oldest)
+            asked = Submit(attempt.epoch, attempt.run, attempt.number, attempt.least)
             answer, _ = await self._while_it_leads(node)(
                 self._peers.call(node.peer_address, asked, [payload], timeout_s=SUBMIT_S)
             )

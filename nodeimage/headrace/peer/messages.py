@@ -177,7 +177,7 @@ class Submit(Request[Submitted], frozen=True):
     epoch: Epoch = Epoch(0)
     run: str = ""
     number: int = 0
-    oldest: int = 0
+    least: int = 0
     answer = Submitted
 
 

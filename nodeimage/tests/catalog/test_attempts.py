@@ -1,6 +1,4 @@
-"""What was given up does not land late, and nothing else is refused."""
-
-from contextlib import ExitStack
+"""What was given up does not land late, and what comes in order is never refused."""
 
 import pytest
 from hypothesis import given
@@ -21,25 +19,40 @@ def is_admitted(arrivals: Arrivals, attempt: Attempt, led: Epoch = ONE) -> bool:
     return True
 
 
+def begun(attempts: Attempts, epoch: Epoch = ONE) -> Attempt:
+    with attempts.one(epoch) as attempt:
+        return attempt
+
+
+def given_up(attempts: Attempts, epoch: Epoch = ONE) -> Attempt:
+    with pytest.raises(OSError, match="no answer"), attempts.one(epoch) as attempt:
+        raise OSError("no answer")
+    return attempt
+
+
 def test_what_was_given_up_is_refused_once_a_later_one_has_arrived() -> None:
     here, other, arrivals = Attempts("a"), Attempts("b"), Arrivals()
-    with here.one(ONE) as given_up:
-        pass
-    with other.one(ONE) as theirs, here.one(ONE) as repeat:
-        assert is_admitted(arrivals, repeat)
-        assert not is_admitted(arrivals, given_up)
-        assert is_admitted(arrivals, theirs)
-    assert is_admitted(arrivals, repeat), "nobody has said yet that it is not waited for"
+    late, theirs = given_up(here), begun(other)
+    assert is_admitted(arrivals, begun(here))
+    assert not is_admitted(arrivals, late)
+    assert is_admitted(arrivals, theirs), "another process has numbers of its own"
+
+
+def test_one_that_waits_does_not_open_the_way_for_a_younger_one_that_was_given_up() -> None:
+    here, arrivals = Attempts("a"), Arrivals()
+    with here.one(ONE):
+        late = given_up(here)
+        assert is_admitted(arrivals, begun(here))
+        assert not is_admitted(arrivals, late)
 
 
 def test_what_was_sent_to_the_primary_of_another_epoch_is_refused() -> None:
     """The seed 161142: the same node led again, epochs later."""
     here, arrivals = Attempts("a"), Arrivals()
-    with here.one(ONE) as late:
-        assert not is_admitted(arrivals, late, led=TWO)
-    with here.one(TWO) as ahead:
-        assert not is_admitted(arrivals, ahead, led=ONE), "the node has yet to hear that it leads again"
-        assert is_admitted(arrivals, ahead, led=TWO)
+    assert not is_admitted(arrivals, begun(here), led=TWO)
+    ahead = begun(here, TWO)
+    assert not is_admitted(arrivals, ahead, led=ONE), "the node has yet to hear that it leads again"
+    assert is_admitted(arrivals, ahead, led=TWO)
 
 
 def test_a_node_of_the_version_before_says_nothing_and_is_not_refused() -> None:
@@ -49,44 +62,37 @@ def test_a_node_of_the_version_before_says_nothing_and_is_not_refused() -> None:
 def test_what_is_known_of_processes_is_of_one_epoch() -> None:
     arrivals = Arrivals()
     for run in range(100):
-        with Attempts(str(run)).one(ONE) as attempt:
-            assert is_admitted(arrivals, attempt)
-    with Attempts("a").one(TWO) as attempt:
-        assert is_admitted(arrivals, attempt, led=TWO)
-    assert len(arrivals._oldest) == 1
+        assert is_admitted(arrivals, begun(Attempts(str(run))))
+    assert is_admitted(arrivals, begun(Attempts("a"), TWO), led=TWO)
+    assert len(arrivals._least) == 1
 
 
 @given(data=st.data())
-def test_whatever_the_order_only_what_nobody_waits_for_is_refused(data: st.DataObject) -> None:
+def test_whatever_arrives_in_whatever_order(data: st.DataObject) -> None:
+    """Of several connections: each keeps its order, one that leads nowhere for a while is given up and comes late."""
     here, arrivals = Attempts("a"), Arrivals()
-    waiting: dict[int, tuple[Attempt, ExitStack]] = {}
-    given_up: list[Attempt] = []
-    told = 0
+    sent: list[Attempt] = []
+    late: list[Attempt] = []
+    newest = 0
+    """The highest number that was admitted."""
+    refused_from: dict[int, int] = {}
+    """By attempt that was given up: the first number that began afterwards."""
     for _ in range(data.draw(st.integers(0, 30))):
-        match data.draw(st.sampled_from(["begin", "arrive", "end", "late"])):
-            case "begin":
-                stack = ExitStack()
-                attempt = stack.enter_context(here.one(ONE))
-                assert attempt.number > max(waiting, default=0)
-                assert attempt.oldest == min(waiting, default=attempt.number)
-                waiting[attempt.number] = attempt, stack
-            case "arrive" if waiting:
-                attempt, _ = waiting[data.draw(st.sampled_from(sorted(waiting)))]
-                assert is_admitted(arrivals, attempt)
-                told = max(told, attempt.oldest)
-            case "end" if waiting:
-                attempt, stack = waiting.pop(data.draw(st.sampled_from(sorted(waiting))))
-                stack.close()
-                given_up.append(attempt)
-            case "late" if given_up:
-                attempt = data.draw(st.sampled_from(given_up))
-                assert is_admitted(arrivals, attempt) == (attempt.number >= max(told, attempt.oldest))
-                told = max(told, attempt.oldest)
-
-
-def test_the_number_is_not_waited_for_when_the_attempt_fails() -> None:
-    here = Attempts("a")
-    with pytest.raises(OSError, match="gone"), here.one(ONE):
-        raise OSError("gone")
-    with here.one(ONE) as attempt:
-        assert attempt.oldest == attempt.number
+        match data.draw(st.sampled_from(["send", "lose", "arrive", "late"])):
+            case "send":
+                sent.append(begun(here))
+            case "lose":
+                late.append(given_up(here))
+                refused_from[late[-1].number] = here._last + 1
+            case "arrive" if sent:
+                attempt = sent.pop(0)
+                fresh = attempt.number > newest
+                assert is_admitted(arrivals, attempt) or not fresh, "in order nothing is refused"
+                newest = max(newest, attempt.number)
+            case "late" if late:
+                attempt = late.pop(data.draw(st.integers(0, len(late) - 1)))
+                admitted = is_admitted(arrivals, attempt)
+                if newest >= refused_from[attempt.number]:
+                    assert not admitted, "behind one that began after it was given up"
+                if admitted:
+                    newest = max(newest, attempt.number)

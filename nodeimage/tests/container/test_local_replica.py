@@ -346,6 +346,19 @@ async def test_what_cannot_be_synced_ends_the_process(replica: LocalReplica, mon
     assert found.unsynced, "the next run is not to ask again before it has written all anew"
 
 
+@pytest.mark.parametrize("durable", [True, False])
+async def test_that_a_sync_failed_is_noted_where_no_mark_tells_what_was_synced(
+    replica: LocalReplica, durable: bool
+) -> None:
+    if not durable:
+        await lead_unsynced(replica)
+    with pytest.raises(AssertionError, match="a chunk could not be closed"):
+        replica._fatal("a chunk could not be closed")
+    found = replica_folder.read(replica.folder)
+    assert found is not None
+    assert found.unsynced is not durable
+
+
 async def test_what_a_sync_failed_on_is_written_again_before_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,28 @@ def test_who_does_not_hear_its_followers_gets_no_container_that_would_be_taken_f
     assert [record.primary for record in world.put().values()] == [1]
 
 
+def test_who_is_new_where_all_disks_are_full_gets_a_container_whatever_its_zone(world: World) -> None:
+    world.volume(3, 2)
+    for number, zone in ((1, "a"), (2, "a"), (3, "b"), (4, "c"), (5, "d")):
+        world.node(number, zone=zone, full=number > 2)
+    world.container(1, (3, 4, 5), kind="catalog")
+    for number, members in enumerate(((3, 4, 5), (4, 5, 3), (5, 3, 4)), start=2):
+        world.container(number, members)
+    assert [set(members) for _, members in world.created()] == [{1, 2}, {1, 2}]
+
+
+def test_who_hears_some_gets_a_container_with_these(world: World) -> None:
+    world.volume(3, 2)
+    world.node(1, 2, 3, 4, 5)
+    world.container(1, (1, 2, 3), kind="catalog")
+    for number, members in enumerate(((1, 2, 5), (2, 1, 5), (3, 1, 2), (4, 1, 2)), start=2):
+        world.container(number, members)
+    world.says(5, heard=[NodeId(1), NodeId(2)])
+    ((_, members),) = world.created()
+    assert members[0] == 5
+    assert set(members) <= {1, 2, 5}
+
+
 def test_a_deleted_container_is_forgotten_once_it_has_been_so_for_ten_minutes(world: World) -> None:
     world.node(1)
     world.container(1, [1], kind="catalog")

@@ -372,6 +372,10 @@ class Replicas:
                 f"container {container_id} is to be made, but its replica here has seen epoch {state.seen}: "
                 "the cluster store has lost its record; put it back, at a higher epoch",
             )
+        # It goes again where the container is made without it, or has been: on a slow disk this may take long.
+        self._kept.setdefault(container_id, _Kept())
+        if container_id in self._env.view.containers or self._env.view.is_deleted(container_id):
+            self.records_changed({container_id})
         return state.format
 
     def _making_of(self, container_id: ContainerId) -> asyncio.Lock:

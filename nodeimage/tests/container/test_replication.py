@@ -25,7 +25,7 @@ from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.log.regroup import rewrite
 from headrace.peer.messages import Acked
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CATALOG_ID, ContainerRecord
 
@@ -724,6 +724,27 @@ def write_slowly(slow: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event
 
     monkeypatch.setattr(replica_folder, "write", slowly)
     return writing
+
+
+@pytest.mark.parametrize("when", ["before", "after", "forgotten"])
+async def test_a_folder_goes_again_where_its_container_was_made_without_it(three: Several, when: str) -> None:
+    """Seed 170299: the disk hung while it was made, and others went on; it stayed until the next start."""
+    last = three.nodes[2].replicas
+    taken = await three.nodes[0].store(lambda store: container_records.take_container_id(store, "data"))
+    folder = three.nodes[2].folder / str(taken)
+    if when == "before":
+        await last.prepare(taken)
+        assert folder.exists()
+    await three.create(replicas=2, min_in_sync=1, container_id=taken)
+    await three.led(taken)
+    if when == "forgotten":
+        await three.change(taken, lambda record: structs.replace(record, state="deleted"))
+        await three.nodes[0].store(lambda store: container_records.forget_deleted(store, [taken]))
+        await until(lambda: taken not in three.nodes[2].view.containers or None)
+    if when != "before":
+        await until(lambda: taken in three.nodes[2].view.containers or when == "forgotten" or None)
+        await last.prepare(taken)
+    await until(lambda: not folder.exists() or None)
 
 
 async def test_a_folder_that_is_asked_for_again_while_it_is_made_is_made_once(

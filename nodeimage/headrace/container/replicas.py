@@ -131,13 +131,19 @@ class Replicas:
         for container_id in containers:
             kept = self._kept.get(container_id)
             if kept is None:
-                if not self._is_wanted(self._env.view.containers.get(container_id)):
+                if not self._is_wanted(self._env.view.containers.get(container_id)) and not self._is_left(container_id):
                     continue
                 kept = self._kept[container_id] = _Kept()
             self._heed(container_id)
             kept.changed.set()
             if kept.task is None or kept.task.done():
                 kept.task = self._loop.create_task(self._keep(container_id, kept), name=f"replica-{container_id}")
+
+    def _is_left(self, container_id: ContainerId) -> bool:
+        """Whether there is a folder still of a container that was deleted so long ago that it has no record."""
+        view = self._env.view
+        gone = container_id not in view.containers and view.is_deleted(container_id)
+        return gone and (self._env.folder / str(container_id)).exists()
 
     def volumes_changed(self, volumes: set[str]) -> None:
         """These volumes' records are new, changed or gone: their replicas may have to be kept otherwise."""

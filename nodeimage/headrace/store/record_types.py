@@ -16,7 +16,7 @@ Values are JSON, to be read by people too; fields that this version does not kno
 import re
 import uuid
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
@@ -207,6 +207,17 @@ class DeletedContainers(Record, frozen=True):
     def __contains__(self, container: ContainerId) -> bool:
         at = bisect_right(self.ranges, container, key=lambda each: each[0]) - 1
         return at >= 0 and container <= self.ranges[at][1]
+
+    def beyond(self, other: "DeletedContainers") -> Iterator[ContainerId]:
+        """The ids that the other one has not; those of both cost nothing, however many there are."""
+        for first, last in self.ranges:
+            at = first
+            for theirs, end in other.ranges[max(0, bisect_right(other.ranges, first, key=lambda each: each[0]) - 1) :]:
+                if theirs > last:
+                    break
+                yield from map(ContainerId, range(at, theirs))
+                at = max(at, ContainerId(end + 1))
+            yield from map(ContainerId, range(at, last + 1))
 
     def and_these(self, containers: Iterable[ContainerId]) -> "DeletedContainers":
         """With more ids."""

@@ -223,7 +223,9 @@ class ClusterView:
                 self.cluster = _read(value, ClusterRecord, key)
                 changed.cluster = True
             case records.DELETED_KEY:
-                self.deleted = _read(value, DeletedContainers, key) or DeletedContainers()
+                before, self.deleted = self.deleted, _read(value, DeletedContainers, key) or DeletedContainers()
+                if self._started.is_set():  # the first look is at everything anyway
+                    changed.containers.update(self.deleted.beyond(before))
             case records.BALANCE_KEY:
                 self.balance = _read(value, BalanceRecord, key) or BalanceRecord()
                 changed.balance = True

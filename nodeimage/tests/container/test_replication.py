@@ -26,8 +26,9 @@ from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.log.regroup import rewrite
 from headrace.peer.messages import Acked
 from headrace.store import container_records, records
+from headrace.store.compare_and_set import change
 from headrace.store.protocol import ClusterStore
-from headrace.store.records import CATALOG_ID, ContainerRecord
+from headrace.store.records import CATALOG_ID, DELETED_KEY, ContainerRecord, DeletedContainers
 
 
 @pytest.fixture
@@ -726,15 +727,21 @@ def write_slowly(slow: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event
     return writing
 
 
-@pytest.mark.parametrize("when", ["before", "after", "forgotten"])
+@pytest.mark.parametrize("when", ["before", "after", "forgotten", "never seen"])
 async def test_a_folder_goes_again_where_its_container_was_made_without_it(three: Several, when: str) -> None:
     """Seed 170299: the disk hung while it was made, and others went on; it stayed until the next start."""
     last = three.nodes[2].replicas
     taken = await three.nodes[0].store(lambda store: container_records.take_container_id(store, "data"))
     folder = three.nodes[2].folder / str(taken)
-    if when == "before":
+    if when in ("before", "never seen"):
         await last.prepare(taken)
         assert folder.exists()
+    if when == "never seen":  # the store was away all the while
+        last._kept.clear()
+        deleted = DeletedContainers().and_these([taken])
+        await three.nodes[0].store(lambda store: change(store, DELETED_KEY, DeletedContainers, lambda _: deleted))
+        await until(lambda: not folder.exists() or None)
+        return
     await three.create(replicas=2, min_in_sync=1, container_id=taken)
     await three.led(taken)
     if when == "forgotten":

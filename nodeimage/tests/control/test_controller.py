@@ -259,7 +259,8 @@ async def test_what_a_killed_node_led_is_led_by_others_in_seconds(cluster: Clust
         if record.container_id in led:
             assert record.epoch == 2
             assert victim.node_id not in dict(record.in_sync)
-    assert any(each.kind == "primary" and "refuses connections" in each.reason for each in controller.controller.events)
+    told = controller.controller.events  # a moment after it stands in the store
+    await cluster.until(lambda: any(each.kind == "primary" and "refuses connections" in each.reason for each in told))
 
 
 async def test_a_killed_controller_has_a_successor_that_hands_over_what_it_led(cluster: Cluster) -> None:

@@ -269,13 +269,14 @@ class Cluster:
     def can_flip(self, container_id: ContainerId) -> bool:
         """Whether a replica may be damaged: it is the only one of three that are in sync.
 
-        With a minimum of two, one that is damaged is then never all that is left.
+        With a minimum of two, one that is damaged is then never all that is left. One that was lost counts not, also
+        where nobody has noticed yet.
         """
         record = self.record(container_id)
         return (
             record is not None
             and record.min_in_sync >= 2
-            and len(record.in_sync) >= 3
+            and sum(self.by_id(node).holds(container_id)[0] == str(format) for node, format in record.in_sync) >= 3
             and not any(self.is_flipped(node, container_id) for node in self.nodes)
         )
 

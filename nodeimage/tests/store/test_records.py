@@ -395,9 +395,12 @@ def test_a_container_that_is_deleted_is_never_back(store: ClusterStore) -> None:
 def test_ids_of_deleted_containers_are_kept_as_ranges(added: list[list[int]]) -> None:
     deleted, wanted = DeletedContainers(), set[int]()
     for ids in added:
+        before, had = deleted, set(wanted)
         deleted = deleted.and_these(map(ContainerId, ids))
         wanted |= set(ids)
         assert {each for each in range(63) if ContainerId(each) in deleted} == wanted
+        assert list(deleted.beyond(before)) == sorted(wanted - had)
+        assert not list(before.beyond(deleted))
         assert len(deleted.ranges) == sum(each + 1 not in wanted for each in wanted), "one for each run of ids"
     assert msgspec.json.decode(msgspec.json.encode(deleted), type=DeletedContainers) == deleted
 

@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 
 from headrace.ids import ContainerId, NodeId
 from headrace.store import container_records, records
+from headrace.store.compare_and_set import change
 from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable
-from headrace.store.records import ContainerRecord, LeaseRecord, VolumeRecord
+from headrace.store.records import DELETED_KEY, ContainerRecord, DeletedContainers, LeaseRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView
 
@@ -76,8 +77,14 @@ async def test_a_container_is_deleted_by_its_record_or_by_its_id_and_not_for_wan
     assert [view.is_deleted(each) for each in (lives, goes, ContainerId(77))] == [False, False, False]
     container_records.change_container(store, goes, lambda present: structs.replace(present, state="deleted"))
     await until(lambda: view.is_deleted(goes))
+    never_seen = ContainerId(78)
+    told: set[ContainerId] = set()
+    view.on_change(lambda changed: told.update(changed.containers))
     container_records.forget_deleted(store, [goes])
     await until(lambda: goes not in view.containers)
+    change(store, DELETED_KEY, DeletedContainers, lambda now: (now or DeletedContainers()).and_these([never_seen]))
+    await until(lambda: {goes, never_seen} <= told)
+    assert view.is_deleted(never_seen), "it came and went while the store was away"
     assert [view.is_deleted(each) for each in (lives, goes, ContainerId(77))] == [False, True, False]
 
 

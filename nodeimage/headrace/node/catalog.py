@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from headrace.broker.broker import Broker
-from headrace.catalog.attempts import Arrivals, Attempt, Attempts
 from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.catalog.service import Catalog
 from headrace.container.catalog_log import CatalogLog
@@ -23,6 +22,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Millis, NodeId, Position
+from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.changes import Changes
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Submit, Submitted
@@ -118,13 +118,12 @@ class NodeCatalog:
     async def submitted(self, asked: Submit, payload: memoryview, _session: Session) -> Submitted:
         """Another node has a command for the catalog, which this one leads."""
         await self._opened.wait()
-        attempt = Attempt(asked.epoch, asked.run, asked.number, asked.least)
 
         def admit() -> None:
             container = self._replicas.led.get(CATALOG_ID)
             if container is None:
                 raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
-            self._arrivals.admit(attempt, led=container.epoch)
+            self._arrivals.admit(asked, led=container.epoch)
 
         return Submitted(position=await self.tables.append(bytes(payload), admit=admit))
 
@@ -146,8 +145,7 @@ class NodeCatalog:
         node = None if record is None else self._view.nodes.get(record.primary)
         if record is None or node is None or node.node_id == self._node_id:
             raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
-        with self._attempts.one(record.epoch) as attempt:
-            asked = Submit(attempt.epoch, attempt.run, attempt.number, attempt.least)
+        with self._attempts.one(record.epoch) as asked:
             answer, _ = await self._while_it_leads(node)(
                 self._peers.call(node.peer_address, asked, [payload], timeout_s=SUBMIT_S)
             )

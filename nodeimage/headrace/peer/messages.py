@@ -171,13 +171,16 @@ class Submitted(Message, frozen=True):
 class Submit(Request[Submitted], frozen=True):
     """A catalog command, in the payload. Only the catalog's primary takes it; others refuse with NOT_CONTROLLER.
 
-    The fields are those of an attempt (catalog/attempts.py): one that was given up must not land late.
+    The fields tell an attempt from others (node/attempts.py): one that was given up must not land late.
     """
 
     epoch: Epoch = Epoch(0)
+    """Of the primary that it is for; 0: a node of the version before does not say, and is not refused."""
     run: str = ""
+    """Of the process that makes it."""
     number: int = 0
     least: int = 0
+    """What has a lower number and arrives after this was given up; or comes by another way, and is tried again."""
     answer = Submitted
 
 

@@ -15,7 +15,7 @@ from msgspec import structs
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.compare_and_set import change, read, take_id
-from headrace.store.protocol import ClusterStore, VersionConflict
+from headrace.store.protocol import ClusterStore, VersionConflict, Versioned
 from headrace.store.record_types import (
     CATALOG_ID,
     CONTAINER_PREFIX,
@@ -145,15 +145,17 @@ def forget_deleted(store: ClusterStore, containers: Collection[ContainerId]) -> 
     The id is there before the record goes: a container of which nothing is said may have lost its record, and its
     replicas stay. What a crash leaves is taken away the next time.
     """
-    found = (store.get(f"{CONTAINER_PREFIX}{each}") for each in containers)
-    deleted = [each for each in found if each is not None and decode_container(each).state == "deleted"]
+    deleted: dict[ContainerId, Versioned] = {}
+    for each in containers:
+        found = store.get(f"{CONTAINER_PREFIX}{each}")
+        if found is not None and decode_container(found).state == "deleted":
+            deleted[each] = found
     if not deleted:
         return
-    ids = [decode_container(each).container_id for each in deleted]
-    change(store, DELETED_KEY, DeletedContainers, lambda present: (present or DeletedContainers()).and_these(ids))
-    for each in deleted:
+    change(store, DELETED_KEY, DeletedContainers, lambda present: (present or DeletedContainers()).and_these(deleted))
+    for found in deleted.values():
         try:
-            store.delete(each.key, each.version)
+            store.delete(found.key, found.version)
         except VersionConflict:
             continue  # somebody else was faster
 

@@ -12,26 +12,10 @@ stands: its first request was not answered, and may still happen.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
-
-import msgspec
 
 from headrace.errors import Code, KafkaError
 from headrace.ids import Epoch
-
-ANY_EPOCH: Final = Epoch(0)
-"""Of an attempt of a node that does not say (the version before): it is not refused."""
-
-
-class Attempt(msgspec.Struct, frozen=True):
-    """One attempt, as its primary hears of it."""
-
-    epoch: Epoch = ANY_EPOCH
-    run: str = ""
-    """Of the process that makes it."""
-    number: int = 0
-    least: int = 0
-    """What has a lower number and arrives after this was given up; or comes by another way, and is tried again."""
+from headrace.peer.messages import Submit
 
 
 class Attempts:
@@ -43,12 +27,12 @@ class Attempts:
         self._given_up = 0
 
     @contextmanager
-    def one(self, epoch: Epoch) -> Iterator[Attempt]:
+    def one(self, epoch: Epoch) -> Iterator[Submit]:
         """An attempt at the primary of that epoch. It is given up when the context ends by an exception."""
         self._last += 1
         number = self._last
         try:
-            yield Attempt(epoch, self._run, number, self._given_up + 1)
+            yield Submit(epoch, self._run, number, self._given_up + 1)
         except BaseException:
             self._given_up = max(self._given_up, number)
             raise
@@ -58,20 +42,20 @@ class Arrivals:
     """Those that reach a primary."""
 
     def __init__(self) -> None:
-        self._epoch = ANY_EPOCH
+        self._epoch = Epoch(0)
         self._least: dict[str, int] = {}
 
-    def admit(self, attempt: Attempt, *, led: Epoch) -> None:
+    def admit(self, asked: Submit, *, led: Epoch) -> None:
         """To be called where it takes effect at once. `led`: this node's epoch. Raises KafkaError(NOT_CONTROLLER)."""
-        if attempt.epoch == ANY_EPOCH:
+        if not asked.epoch:
             return
-        if attempt.epoch != led:
+        if asked.epoch != led:
             raise KafkaError(
-                Code.NOT_CONTROLLER, f"this is for the catalog's primary of epoch {attempt.epoch}, and here is {led}"
+                Code.NOT_CONTROLLER, f"this is for the catalog's primary of epoch {asked.epoch}, and here is {led}"
             )
         if led != self._epoch:
             self._epoch = led
             self._least.clear()
-        least = self._least[attempt.run] = max(attempt.least, self._least.get(attempt.run, 0))
-        if attempt.number < least:
+        least = self._least[asked.run] = max(asked.least, self._least.get(asked.run, 0))
+        if asked.number < least:
             raise KafkaError(Code.NOT_CONTROLLER, "this comes late: whoever sent it has given it up")

@@ -4,14 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.catalog.attempts import Arrivals, Attempt, Attempts
 from headrace.errors import Code, KafkaError
 from headrace.ids import Epoch
+from headrace.node.attempts import Arrivals, Attempts
+from headrace.peer.messages import Submit
 
 ONE, TWO = Epoch(1), Epoch(2)
 
 
-def is_admitted(arrivals: Arrivals, attempt: Attempt, led: Epoch = ONE) -> bool:
+def is_admitted(arrivals: Arrivals, attempt: Submit, led: Epoch = ONE) -> bool:
     try:
         arrivals.admit(attempt, led=led)
     except KafkaError as error:
@@ -19,12 +20,12 @@ def is_admitted(arrivals: Arrivals, attempt: Attempt, led: Epoch = ONE) -> bool:
     return True
 
 
-def begun(attempts: Attempts, epoch: Epoch = ONE) -> Attempt:
+def begun(attempts: Attempts, epoch: Epoch = ONE) -> Submit:
     with attempts.one(epoch) as attempt:
         return attempt
 
 
-def given_up(attempts: Attempts, epoch: Epoch = ONE) -> Attempt:
+def given_up(attempts: Attempts, epoch: Epoch = ONE) -> Submit:
     with pytest.raises(OSError, match="no answer"), attempts.one(epoch) as attempt:
         raise OSError("no answer")
     return attempt
@@ -56,7 +57,7 @@ def test_what_was_sent_to_the_primary_of_another_epoch_is_refused() -> None:
 
 
 def test_a_node_of_the_version_before_says_nothing_and_is_not_refused() -> None:
-    assert is_admitted(Arrivals(), Attempt())
+    assert is_admitted(Arrivals(), Submit())
 
 
 def test_what_is_known_of_processes_is_of_one_epoch() -> None:
@@ -71,8 +72,8 @@ def test_what_is_known_of_processes_is_of_one_epoch() -> None:
 def test_whatever_arrives_in_whatever_order(data: st.DataObject) -> None:
     """Of several connections: each keeps its order, one that leads nowhere for a while is given up and comes late."""
     here, arrivals = Attempts("a"), Arrivals()
-    sent: list[Attempt] = []
-    late: list[Attempt] = []
+    sent: list[Submit] = []
+    late: list[Submit] = []
     newest = 0
     """The highest number that was admitted."""
     refused_from: dict[int, int] = {}

@@ -223,12 +223,13 @@ class Replicas:
         return self._env.node_id not in {node for node, _ in record.in_sync}
 
     async def _remove(self, container_id: ContainerId, kept: _Kept) -> None:
-        if kept.replica is not None:
-            await kept.replica.remove()
-            log.info("replica removed", container=container_id)
-        else:
-            folder = self._env.folder / str(container_id)
-            await self._loop.run_in_executor(self._env.executor, replica_folder.remove, folder)
+        async with self._making_of(container_id):
+            if kept.replica is not None:
+                await kept.replica.remove()
+                log.info("replica removed", container=container_id)
+            else:
+                folder = self._env.folder / str(container_id)
+                await self._loop.run_in_executor(self._env.executor, replica_folder.remove, folder)
         self._kept.pop(container_id, None)
 
     async def _carry_out(self, record: ContainerRecord, kept: _Kept) -> None:
@@ -385,7 +386,8 @@ class Replicas:
         return state.format
 
     def _making_of(self, container_id: ContainerId) -> asyncio.Lock:
-        """Of two that make a folder at a time, each would have another format, in the same file."""
+        """Of two that make a folder at a time, each would have another format, in the same file; and one that is being
+        made is not to be removed from under who makes it."""
         return self._making.setdefault(container_id, asyncio.Lock())
 
     async def unrecorded(

@@ -754,6 +754,24 @@ async def test_a_folder_goes_again_where_its_container_was_made_without_it(three
     await until(lambda: not folder.exists() or None)
 
 
+async def test_a_folder_that_is_made_while_its_container_is_forgotten_is_made_and_goes(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken away from under who wrote it, who was told of a file that is not there."""
+    node = three.nodes[2]
+    taken = await three.nodes[0].store(lambda store: container_records.take_container_id(store, "data"))
+    folder = node.folder / str(taken)
+    writing = write_slowly(folder, monkeypatch)
+    preparing = asyncio.create_task(node.replicas.prepare(taken))
+    assert await asyncio.to_thread(writing.wait, 10)
+    deleted = DeletedContainers().and_these([taken])
+    await three.nodes[0].store(lambda store: change(store, DELETED_KEY, DeletedContainers, lambda _: deleted))
+    await until(lambda: node.view.is_deleted(taken) or None)
+    node.replicas.records_changed({taken})
+    assert await preparing
+    await until(lambda: not folder.exists() or None)
+
+
 async def test_a_folder_that_is_asked_for_again_while_it_is_made_is_made_once(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:

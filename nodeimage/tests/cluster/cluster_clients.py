@@ -172,6 +172,8 @@ class Writer(Client):
             self._producer.flush(0.5)
         if left and not self.abandoned.is_set():
             self.history.errors.append(f"{self.name}: {left} records had no answer for {END_S:.0f} s")
+        if self.abandoned.is_set():
+            self._producer.purge()  # a program that has ended sends nothing again, whoever comes back
         self.history.writes.extend(self.writes)
 
     def _delivered(self, write: Write, error: KafkaError | None, message: Message | None) -> None:

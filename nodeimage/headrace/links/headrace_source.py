@@ -73,6 +73,8 @@ class HeadraceSource:
         else:
             self._version = version
         nodes = [SourceNode(NodeId(node), host, port) for node, host, port in said.nodes]
+        if not nodes and not problem:
+            raise SourceUnreachable(f"{self._client.name} names no nodes yet")
         return Hello(said.cluster_id, nodes, said.policy, problem)
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:

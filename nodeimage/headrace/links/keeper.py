@@ -23,7 +23,6 @@ from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.errors import HeadraceError
 from headrace.ids import NodeId
 from headrace.links.cursors import Cursors
-from headrace.links.errors import SourceUnreachable
 from headrace.links.keeping import Plan, gone_at_source, is_copied, plan, source_problem
 from headrace.links.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
 from headrace.links.topic_steps import carry_out
@@ -169,7 +168,7 @@ class Keeper:
             self._nodes = []
 
     async def _greet(self) -> None:
-        """Ask the source who it is. Raises HeadraceError where it is the wrong one, lacks the stream, or starts."""
+        """Ask the source who it is. Raises HeadraceError where it is the wrong one or lacks the stream."""
         hello = await self._source.hello()
         problem = source_problem(
             cluster_id=hello.cluster_id,
@@ -179,8 +178,6 @@ class Keeper:
         )
         if problem is not None:
             raise problem
-        if not hello.nodes:
-            raise SourceUnreachable(f"{self._source.name} names no nodes yet")
         self._nodes = [node.node_id for node in hello.nodes]
         self.source_cluster = hello.cluster_id
         self.cursors.source_cluster = hello.cluster_id

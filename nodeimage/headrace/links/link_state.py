@@ -69,11 +69,8 @@ class LinkState:
     # --- the link as a whole
 
     def greeted(self, now: float, nodes: Iterable[NodeId]) -> None:
-        """The source answered, and has these nodes. Without any it may be starting: as if it had not answered."""
+        """The source answered, and has these nodes."""
         nodes = set(nodes)
-        if not nodes:
-            self.not_greeted(now, "the source names no nodes yet", refused=False)
-            return
         self._greeting = False
         self._greet_failures = 0
         self._greet_at = now + self.limits.greet_every_s

@@ -209,7 +209,8 @@ class Source(Protocol):
     """For logs and messages: the bootstrap addresses and the stream."""
 
     async def hello(self) -> Hello:
-        """Who answers, and whether a link can copy the stream."""
+        """Who answers, and whether a link can copy the stream. One that is starting may name no nodes, as if it had not
+        answered."""
         ...
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:

@@ -29,6 +29,7 @@ class Recorded:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
         self.away = False
+        self.answers = dict(ANSWERS)
 
     async def admin(
         self, node: NodeId, method: str, _params: object, result: msgspec.msgpack.Decoder[Any], **_more: object
@@ -36,7 +37,7 @@ class Recorded:
         self.asked.append((method, node))
         if self.away:
             raise SourceUnreachable("away")
-        return result.decode(msgspec.msgpack.encode(ANSWERS[method]))
+        return result.decode(msgspec.msgpack.encode(self.answers[method]))
 
 
 async def test_what_a_feed_told_is_asked_of_the_node_that_told_it() -> None:
@@ -67,3 +68,13 @@ async def test_a_feed_of_partitions_alone_binds_nothing_else_to_its_node() -> No
     await source.changes(NodeId(7), None, topics=False, cursors=False, wait_ms=0, limit=10)
     await source.topics_by_id([TOPIC_ID])
     assert client.asked[-1] == ("link.topics", ANY)
+
+
+async def test_a_source_that_names_no_nodes_has_not_answered() -> None:
+    client = Recorded()
+    source = HeadraceSource(client, "/s")  # type: ignore[arg-type]
+    client.answers["link.hello"] = ANSWERS["link.hello"] | {"nodes": []}
+    with pytest.raises(SourceUnreachable, match="names no nodes yet"):
+        await source.hello()
+    client.answers["link.hello"] |= {"problem": "there is no stream /s"}
+    assert (await source.hello()).problem == "there is no stream /s"

@@ -36,7 +36,7 @@ class Answering(Client):
     async def admin(self, node: Any, method: str, params: Any, result: Any, **_: Any) -> Any:
         if method == "link.hello":
             return result.decode(
-                msgspec.msgpack.encode({"versions": [1, 1], "cluster_id": "n", "nodes": [], "policy": {}})
+                msgspec.msgpack.encode({"versions": [1, 1], "cluster_id": "n", "nodes": [[1, "h", 1]], "policy": {}})
             )
         return result.decode(msgspec.msgpack.encode(self._said))
 

@@ -114,6 +114,8 @@ class FakeSource:
 
     async def hello(self) -> Hello:
         self._call("hello")
+        if not self.nodes:
+            raise SourceUnreachable(f"{self.name} names no nodes yet")
         return Hello(self.cluster, [SourceNode(node, "127.0.0.1", 1) for node in self.nodes], {}, self.problem)
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:

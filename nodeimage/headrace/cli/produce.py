@@ -69,7 +69,7 @@ def produce(
                 sender.poll()
             sender.finish()
         except RefusedByPolicy as error:
-            raise sender.settled(_refused(topic, error, bootstrap, data)) from error
+            raise sender.settled(error, told=_refused(topic, error, bootstrap, data)) from error
         except HeadraceError as error:
             failed = sender.failed
             told = sender.settled(error)

@@ -75,8 +75,11 @@ class Sender:
                 raise HeadraceError(f"{self.sent - self.acknowledged} records are still not acknowledged; gave up")
         self._raise_failure()
 
-    def settled(self, error: HeadraceError) -> HeadraceError:
-        """What ended the sending, with how many records are stored: waits until that is known of those under way."""
+    def settled(self, error: HeadraceError, *, told: HeadraceError | None = None) -> HeadraceError:
+        """What ended the sending, with how many records are stored: waits until that is known of those under way.
+
+        `told` says better what `error` is.
+        """
         try:
             self.finish()
         except (HeadraceError, KeyboardInterrupt):
@@ -84,13 +87,14 @@ class Sender:
             while self._producer.flush(FLUSH_STEP_S) and time.monotonic() < deadline:
                 pass
         why = "" if self._failure in (None, error) else f" ({self._failure})"
+        told = told or error
         if not self.acknowledged:
-            return HeadraceError(f"{error}; nothing is stored{why}")
+            return HeadraceError(f"{told}; nothing is stored{why}")
         count = (
             f"{self.acknowledged:,}" if self.acknowledged == self.sent else f"{self.acknowledged:,} of {self.sent:,}"
         )
         records, are = ("record", "is") if self.sent == 1 else ("records", "are")
-        return HeadraceError(f"{error}; {count} {records} {are} stored{why}")
+        return HeadraceError(f"{told}; {count} {records} {are} stored{why}")
 
     def _delivered(self, number: int, error: Any, message: Any) -> None:
         if error is None:

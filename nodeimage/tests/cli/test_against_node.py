@@ -173,6 +173,7 @@ def test_a_record_for_a_copy_is_told_where_its_home_is(hr: Headrace, cluster: An
         )
     said = hr("produce", f"{stream}:t", "-v", "x").refused()
     assert "its home is cluster far-away" in said
+    assert "Policy violation" not in said, "it is told once, and better"
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

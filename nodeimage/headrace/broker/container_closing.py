@@ -70,12 +70,9 @@ class ContainerClosing:
             if container.log.end - container.log.start >= most or len(container.log.chunks()) >= MOST_CHUNKS:
                 if not self._has_other(container):
                     await self._new_container(container.volume)
+                await self._close(container)
+                # Not before: while the store is away, all others may close too, and partitions roll to and fro.
                 container.closing = True
-                try:
-                    await self._close(container)
-                except BaseException:  # others do not know it: the next round says it again
-                    container.closing = False
-                    raise
                 self._closed_at[container.id] = self._broker.loop.time()
                 log.info("container closed", container=container.id)
 

@@ -242,8 +242,8 @@ class BrokerSide:
         """As one that is full."""
         container = self.replicas.led.get(container_id)
         if container is not None:
-            container.closing = True
             await self._containers.close(container)
+            container.closing = True
 
     def crash(self, *, with_host: bool) -> None:
         """The process is gone: the tables' files stay as they are, and no connection of its own holds them.

@@ -41,6 +41,7 @@ FOUND = {
     161142: "a command that its sender had given up landed seconds later, where one led again: a cursor went back",
     170299: "a disk hung while a replica was made, and the container was made without it: the folder stayed",
     172819: "a container was made and forgotten while a node was away from the store: a folder made for it stayed",
+    192322: "containers closed while the store was away, which none heard of: partitions rolled to and fro among them",
 }
 """What else was found has a test in tests/container: a change of the code or of the simulator turns a seed into another
 run, and these are found in the simulator as it is."""

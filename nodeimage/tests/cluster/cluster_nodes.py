@@ -23,17 +23,16 @@ from typing import Any
 import pytest
 from cluster_ways import Ways
 from forked import Forked, fork_server
+from own_ports import HOST, own_port
 
 from headrace.ids import NodeId
 from headrace.local.founding import STORE_FILE
-from headrace.local.processes import free_port
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, LeaseRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire.client import BrokerConnection, admin_call
 
-HOST = "127.0.0.1"
 SCRIPT = Path(__file__).parent / "faulty_node.py"
 PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
 """Times as long as usual is waited for what is to happen, where the machine has much else to do. What is checked of
@@ -55,19 +54,6 @@ def until(what: str, holds: Callable[[], Any], *, timeout_s: float = 60.0, every
             pytest.fail(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(every_s)
     return found
-
-
-_chosen: set[int] = set()
-_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-
-
-def own_port() -> int:
-    """A free port that no other node of these tests gets: they are kept for as long as a cluster, and bound later."""
-    while (port := free_port(HOST)) in _chosen or port % _workers != _worker:
-        pass
-    _chosen.add(port)
-    return port
 
 
 class Node:

@@ -9,12 +9,12 @@ import urllib.request
 from pathlib import Path
 
 import msgspec
-from cluster_nodes import HOST, Cluster, Node
+from cluster_nodes import Cluster, Node
+from own_ports import HOST, own_port
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "store"))
 from toy_api import Body, ToyApi
 
-from headrace.local.processes import free_port
 from headrace.store.kubernetes.api import Access
 from headrace.store.kubernetes.store import KubernetesStore
 from headrace.store.protocol import ClusterStore
@@ -30,8 +30,8 @@ class KubernetesCluster(Cluster):
     def __init__(self, folder: Path, api: ToyApi, count: int = 3, options: tuple[str, ...] = ()) -> None:
         super().__init__(folder, count, options)
         self.api = api
-        self.external = {number: free_port(HOST) for number in self.nodes}
-        self.admin_ports = {number: free_port(HOST) for number in self.nodes}
+        self.external = {number: own_port() for number in self.nodes}
+        self.admin_ports = {number: own_port() for number in self.nodes}
         record = ClusterRecord("id-of-the-cluster-22--", 7, secret="ab" * 16, first_nodes=count)
         self.record = folder / "record"
         self.record.write_bytes(msgspec.json.encode(record))

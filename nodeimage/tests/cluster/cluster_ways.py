@@ -15,9 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from own_ports import HOST, own_port
+
 T = TypeVar("T")
 
-HOST = "127.0.0.1"
 PIECE = 256 * 1024
 PIECES_PER_S = 20
 """Of a narrow way."""
@@ -154,7 +155,8 @@ class Ways:
         before = self._servers.get((source, target))
         if before is not None and before.is_serving():
             return self._way[source, target]
-        server = await asyncio.start_server(accepted, HOST, self._way.get((source, target), 0))
+        port = self._way.get((source, target)) or own_port()  # it is bound again after a while without
+        server = await asyncio.start_server(accepted, HOST, port)
         self._servers[source, target] = server
         return int(server.sockets[0].getsockname()[1])
 

@@ -283,6 +283,7 @@ def test_a_node_that_lost_what_it_had_synced_last_does_not_lead_though_it_is_up_
     others = [number for number in three.nodes if number != victim]
     containers = three.nodes[victim].data / "containers"
     load.write_on_for(3.0)
+    load.forgive_coordinators_lost_twice()
     three.kill(*three.nodes)
     harmed = []
     for folder in sorted(containers.iterdir()):

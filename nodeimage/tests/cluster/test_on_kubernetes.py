@@ -201,6 +201,7 @@ def test_containers_that_are_deleted_by_hand_are_never_made_anew_but_put_back(
     }
     assert f"{CONTAINERS}/c-1" not in api.objects, "it was only asked what would be done"
     if started_anew:
+        load.forgive_coordinators_lost_twice()
         three.kill(1, 2, 3)
         three.start()
         until("they wait for the catalog", lambda: all("catalog" in three.http(n, "/readyz")[1] for n in three.nodes))

@@ -2,7 +2,7 @@
 
 import pytest
 from cluster_clients import at
-from cluster_nodes import Cluster, own_port, until
+from cluster_nodes import Cluster, until
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 from linked import (
@@ -20,6 +20,7 @@ from linked import (
     records,
     shown,
 )
+from own_ports import own_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

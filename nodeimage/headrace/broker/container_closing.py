@@ -71,8 +71,6 @@ class ContainerClosing:
                 if not self._has_other(container):
                     await self._new_container(container.volume)
                 await self._close(container)
-                # Not before: while the store is away, all others may close too, and partitions roll to and fro.
-                container.closing = True
                 self._closed_at[container.id] = self._broker.loop.time()
                 log.info("container closed", container=container.id)
 

@@ -209,8 +209,8 @@ class Source(Protocol):
     """For logs and messages: the bootstrap addresses and the stream."""
 
     async def hello(self) -> Hello:
-        """Who answers, and whether a link can copy the stream. One that is starting may name no nodes, as if it had not
-        answered."""
+        """Who answers, and whether a link can copy the stream. One that names no nodes, as it is starting, has not
+        answered: SourceUnreachable."""
         ...
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:

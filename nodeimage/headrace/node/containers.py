@@ -81,6 +81,8 @@ class NodeContainers:
     async def close(self, container: Container) -> None:
         """No more partitionlets are opened in it."""
         await self._set_state(container, "closed")
+        # Not before: while the store is away, all others may close too, and partitions roll to and fro.
+        container.closing = True
 
     async def delete(self, container: Container) -> None:
         """Its replicas go, with all that they hold."""

@@ -460,11 +460,11 @@ class Load:
         """Their records are gone: until they are back, nobody can be told where a new topic's partitions are."""
         self.maker.forgives = lambda error: error.code() == KafkaError.LEADER_NOT_AVAILABLE
 
-    def forgive_coordinators_lost_twice(self) -> None:
+    def forgive_coordinators_lost_twice(self, *also: int) -> None:
         """librdkafka holds a commit back while its coordinator is away, but once only: where all nodes go, and the
-        coordinator is found and lost again as they come back, it gives the commit up."""
+        coordinator is found and lost again as they come back, it gives the commit up. `also`: other codes."""
         for member in self.members:
-            member.forgives = lambda error: error.code() == KafkaError._WAIT_COORD
+            member.forgives = lambda error: error.code() in (KafkaError._WAIT_COORD, *also)
 
     def abandon(self) -> None:
         """Let the clients end, whatever they have under way."""

@@ -10,6 +10,8 @@ from certificates import Certificates
 from confluent_kafka import admin
 
 USER, PASSWORD = "alice", "s3cret, with=signs"
+NOT_YET = (ck.KafkaError.NOT_COORDINATOR, ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+"""Commits are told so while Kafka makes its topic of offsets."""
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS = "org.apache.kafka.common.security"
 

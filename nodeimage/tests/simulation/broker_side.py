@@ -243,7 +243,6 @@ class BrokerSide:
         container = self.replicas.led.get(container_id)
         if container is not None:
             await self._containers.close(container)
-            container.closing = True
 
     def crash(self, *, with_host: bool) -> None:
         """The process is gone: the tables' files stay as they are, and no connection of its own holds them.

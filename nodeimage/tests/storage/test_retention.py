@@ -16,9 +16,10 @@ from headrace.container.container import Container
 from headrace.container.feed import Piece, Recent
 from headrace.control.observed import Settings
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Epoch, Position
+from headrace.ids import ContainerId, Epoch, Position
 from headrace.log.container_log import LogOptions
-from headrace.store.protocol import StoreUnavailable
+from headrace.store import container_records
+from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.wire.api_keys import ApiKey
 
 NewNode = Callable[..., Awaitable[Running]]
@@ -396,22 +397,20 @@ async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await new_node(container_bytes=3 * MIB)
-    closing = node.broker.space._container_closing
-    close = closing._close
     asked: list[bool] = []
 
-    async def away(container: Container) -> None:
-        asked.append(container.closing)
+    def away(_store: ClusterStore, container_id: ContainerId, _change: object) -> None:
+        asked.append(node.broker.containers[container_id].closing)
         raise StoreUnavailable("the store is away")
 
-    monkeypatch.setattr(closing, "_close", away)
-    await streams(node, leave=3_600_000)
-    first = max(node.broker.containers)
-    await fill(node, f"{LEAVE}:t", mib=4)
-    await until(lambda: bool(asked))
-    assert not any(asked), "partitions would roll away, to others that wait for the store too"
-    assert first in {each.container_id for each in node.broker.cluster.open_data()}
-    monkeypatch.setattr(closing, "_close", close)
+    with monkeypatch.context() as patched:
+        patched.setattr(container_records, "change_container", away)
+        await streams(node, leave=3_600_000)
+        first = max(node.broker.containers)
+        await fill(node, f"{LEAVE}:t", mib=4)
+        await until(lambda: bool(asked))
+        assert not any(asked), "partitions would roll away, to others that wait for the store too"
+        assert first in {each.container_id for each in node.broker.cluster.open_data()}
     await node.broker.space.pass_now()
     await until(lambda: first not in {each.container_id for each in node.broker.cluster.open_data()})
 

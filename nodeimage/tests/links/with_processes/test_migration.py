@@ -15,7 +15,7 @@ from cluster_nodes import Cluster, until
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from linked import CALL_S, STREAM, Linked, await_caught_up, headrace, headrace_json, shown
-from real_kafka import RealKafka
+from real_kafka import NOT_YET, RealKafka
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -24,7 +24,6 @@ PLAIN, EXACTLY, SHORT = "plain", "exactly", "short"
 LATE = "late"
 GROUP, AT_END = "readers", "at-the-end"
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-NOT_YET = (ck.KafkaError.NOT_COORDINATOR, ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class Seen(NamedTuple):

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
@@ -12,12 +12,14 @@ from headrace.broker.topics import Topic
 from headrace.catalog.commands import Command, CreatePartitions, encode
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import TopicRow
+from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Millis, Offset
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+
+T = TypeVar("T")
 
 TURN: Final = 256
 """Items of a long request that are handled before other connections get their turn on the loop."""
@@ -57,13 +59,39 @@ async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | 
             parsed.append(topic)
             wanted.setdefault(topic.stream, set()).add(topic.topic)
         await turn(index)
-    found = await broker.catalog.query(lambda reader: rows_by_name(reader, wanted))
+    full = {topic.full for topic in parsed if isinstance(topic, TopicName)}
+    found = await _found(broker, full, lambda reader: rows_by_name(reader, wanted))
     return [
         topic
         if isinstance(topic, KafkaError)
         else found.get(topic.full) or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.full}")
         for topic in parsed
     ]
+
+
+async def stream_rows(broker: "Broker", paths: Collection[str]) -> dict[str, StreamRow | KafkaError]:
+    """Those of these streams that there are, or why that cannot be told."""
+
+    def look(reader: Reader) -> dict[str, StreamRow]:
+        return {path: row for path in paths if (row := reader.stream(path)) is not None}
+
+    return await _found(broker, paths, look)
+
+
+async def _found(
+    broker: "Broker", wanted: Collection[str], look: Callable[[Reader], Mapping[str, T]]
+) -> dict[str, T | KafkaError]:
+    """What `look` finds of `wanted`. Nothing is missing that was made before this was called, by way of whichever node;
+    an error stands for what that cannot be told of."""
+    found: Mapping[str, T] = await broker.catalog.query(look)
+    missing = set(wanted) - found.keys()
+    if not missing:
+        return dict(found)
+    try:
+        await broker.catalog.catch_up()
+    except HeadraceError as error:
+        return {**found, **dict.fromkeys(missing, KafkaError(Code(error.code), str(error)))}
+    return dict(await broker.catalog.query(look))
 
 
 def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[str, TopicRow]:

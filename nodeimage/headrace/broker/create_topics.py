@@ -16,13 +16,23 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.admin_steps import growth, now, refusal, replicas, rows_by_name, submitted, topic_rows, turn
+from headrace.broker.admin_steps import (
+    growth,
+    now,
+    refusal,
+    replicas,
+    rows_by_name,
+    stream_rows,
+    submitted,
+    topic_rows,
+    turn,
+)
 from headrace.broker.homes import elsewhere
 from headrace.broker.listener import Connection
 from headrace.broker.topic_configs import checked_all, described
 from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.names import TopicName, split
-from headrace.catalog.rows import TopicOutcome, TopicRow
+from headrace.catalog.rows import StreamRow, TopicOutcome, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, Epoch
 from headrace.wire.cold import field
@@ -90,7 +100,7 @@ async def _wanted_topics(broker: "Broker", topics: Sequence[Any], results: list[
             results[place] = refusal(error)
         await turn(place)
     times = Counter(name.full for name in names if name is not None)
-    policies = await _policies(broker, {name.stream for name in names if name is not None})
+    streams = await stream_rows(broker, {name.stream for name in names if name is not None})
     wanted: list[_Wanted] = []
     room = MAX_PARTITIONS_PER_REQUEST
     for place, (topic, name) in enumerate(zip(topics, names, strict=True)):
@@ -99,7 +109,7 @@ async def _wanted_topics(broker: "Broker", topics: Sequence[Any], results: list[
         try:
             if times[name.full] > 1:
                 raise KafkaError(Code.INVALID_REQUEST, f"{name.full} is named more than once in this request")
-            one = _wanted_topic(topic, name=name, place=place, policies=policies, nodes=broker.node_count)
+            one = _wanted_topic(topic, name=name, place=place, streams=streams, nodes=broker.node_count)
             if one.partitions > room:
                 raise KafkaError(
                     Code.POLICY_VIOLATION,
@@ -113,17 +123,13 @@ async def _wanted_topics(broker: "Broker", topics: Sequence[Any], results: list[
     return wanted
 
 
-async def _policies(broker: "Broker", streams: set[str]) -> dict[str, StreamPolicy]:
-    """The policy of each of these streams that exists."""
-    rows = await broker.catalog.query(lambda reader: [reader.stream(path) for path in sorted(streams)])
-    return {row.path: row.policy for row in rows if row is not None}
-
-
 def _wanted_topic(
-    topic: Any, *, name: TopicName, place: int, policies: Mapping[str, StreamPolicy], nodes: int
+    topic: Any, *, name: TopicName, place: int, streams: Mapping[str, StreamRow | KafkaError], nodes: int
 ) -> _Wanted:
-    policy = policies.get(name.stream)
-    if policy is None:
+    stream = streams.get(name.stream)
+    if isinstance(stream, KafkaError):
+        raise stream
+    if stream is None:
         # Not UNKNOWN_TOPIC_OR_PARTITION: clients would repeat the request until their timeout.
         raise KafkaError(
             Code.INVALID_TOPIC_EXCEPTION,
@@ -132,8 +138,8 @@ def _wanted_topic(
     return _Wanted(
         place=place,
         name=name,
-        policy=policy,
-        partitions=_partition_count(topic, default=policy.default_partitions, nodes=nodes),
+        policy=stream.policy,
+        partitions=_partition_count(topic, default=stream.policy.default_partitions, nodes=nodes),
         configs=checked_all((config.name, config.value) for config in topic.configs) if topic.configs else {},
     )
 

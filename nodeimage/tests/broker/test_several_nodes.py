@@ -1,6 +1,7 @@
 """Three nodes of one cluster in the test's own loop: who leads what, who says so, and who refuses what."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from headrace.broker import metadata, partitions, produce
+from headrace.broker import headrace_admin, metadata, partitions, produce
 from headrace.broker.broker import Broker, NodeSettings
 from headrace.broker.groups import takeover
 from headrace.broker.listener import Connection
@@ -168,6 +169,13 @@ async def each_leads(brokers: list[Broker]) -> None:
         )
 
     await until(known)
+
+
+@contextlib.asynccontextmanager
+async def applying_nothing(broker: Broker) -> AsyncIterator[None]:
+    """What is committed meanwhile is not known to this node, however it is asked."""
+    async with broker.catalog._applier._turn:
+        yield
 
 
 async def led_by(broker: Broker) -> list[int]:
@@ -792,3 +800,54 @@ async def test_a_partition_that_has_nowhere_to_go_on_for_now_refuses_no_producer
     with pytest.raises(KafkaError, match="asks for 4 in sync at least") as refused:
         await broker.rolls.roll(partition)
     assert refused.value.code is Code.LEADER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_next(
+    brokers: list[Broker], asked: int
+) -> None:
+    """A tool asks one node after the other: `stream create`, CreateTopics, CreatePartitions, DeleteTopics."""
+    await each_leads(brokers)
+    behind, maker = brokers[asked], brokers[(asked + 1) % 3]
+    made = {"name": "/s:t", "num_partitions": 2, "replication_factor": -1}
+    grow = {"name": "/s:t", "count": 3, "assignments": None}
+
+    async def meanwhile(first: Awaitable[object], then: Callable[[], Awaitable[T]]) -> T:
+        async with applying_nothing(behind):
+            await first
+            answer = asyncio.create_task(then())  # type: ignore[arg-type]
+            await asyncio.sleep(0.1)
+            assert not answer.done()
+        return await answer
+
+    created = await meanwhile(
+        headrace_admin.stream_create(maker, headrace_admin.NewStream(path="/s")),
+        lambda: ask(behind, ApiKey.CREATE_TOPICS, 7, topics=[made], timeout=10_000),
+    )
+    assert created.topics[0].error_code == 0, created.topics[0].error_message
+    await ask(behind, ApiKey.DELETE_TOPICS, 5, topic_names=["/s:t"], timeout=10_000)
+    grown = await meanwhile(
+        ask(maker, ApiKey.CREATE_TOPICS, 7, topics=[made], timeout=10_000),
+        lambda: ask(behind, ApiKey.CREATE_PARTITIONS, 3, topics=[grow], timeout=10_000),
+    )
+    assert grown.results[0].error_code == 0, grown.results[0].error_message
+    shown = await meanwhile(
+        headrace_admin.stream_create(maker, headrace_admin.NewStream(path="/other")),
+        lambda: headrace_admin.stream_show(behind, headrace_admin.OneStream(path="/other")),
+    )
+    assert shown["path"] == "/other"
+
+
+async def test_what_cannot_be_told_of_is_not_called_unknown(
+    brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut_off() -> None:
+        raise KafkaError(Code.REQUEST_TIMED_OUT, "the catalog's primary does not answer")
+
+    monkeypatch.setattr(brokers[0].catalog, "catch_up", cut_off)
+    topics = [{"name": name, "num_partitions": 1, "replication_factor": -1} for name in ("t", "/s:t")]
+    await each_leads(brokers)
+    made = await ask(brokers[0], ApiKey.CREATE_TOPICS, 7, topics=topics, timeout=10_000)
+    assert [each.error_code for each in made.topics] == [0, Code.REQUEST_TIMED_OUT]
+    deleted = await ask(brokers[0], ApiKey.DELETE_TOPICS, 5, topic_names=["t", "/s:t"], timeout=10_000)
+    assert [each.error_code for each in deleted.responses] == [0, Code.REQUEST_TIMED_OUT]

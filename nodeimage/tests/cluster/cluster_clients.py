@@ -431,10 +431,6 @@ class Load:
         self.topics = [f"{self.name}-{number}" for number in range(topics)]
         make_topics(cluster, self.topics, partitions, {"max.message.bytes": str(TOPIC_TAKES_BYTES)})
         self.places = [Where(topic, number) for number in range(partitions) for topic in self.topics]
-        until(  # who subscribes through a node that has not is told that there are no such topics
-            "every node has heard of the topics",
-            lambda: all(listing.keys() >= set(self.topics) for listing in listings(cluster, self.topics).values()),
-        )
         to = cluster.bootstrap
         self.writers = [
             Writer(f"w{number}", self.history, to, self.places, filling=filling) for number in range(writers)
@@ -632,11 +628,24 @@ def _count(operations: Iterable[Write | Commit | Making], outcome: Outcome) -> i
 def make_topics(
     cluster: Cluster, names: list[str], partitions: int, configs: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """New topics; fails when they cannot be made in a minute."""
+    """New topics, of which each node that serves has heard: who subscribes through another is told that there are none.
+
+    Fails when they cannot be made in a minute.
+    """
     admin = AdminClient(at(cluster.bootstrap))
     wanted = [NewTopic(name, partitions, config=dict(configs)) for name in names]
     for future in admin.create_topics(wanted, operation_timeout=60).values():
         future.result(60)
+    await_heard(cluster, names)
+
+
+def await_heard(cluster: Cluster, names: Iterable[str]) -> None:
+    """Wait until each node that serves has these topics."""
+    wanted = set(names)
+    until(
+        f"every node has heard of {sorted(wanted)}",
+        lambda: all(listing.keys() >= wanted for listing in listings(cluster, wanted).values()),
+    )
 
 
 def incarnation_of(admin: AdminClient, topic: str) -> str:

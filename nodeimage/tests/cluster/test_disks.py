@@ -68,7 +68,8 @@ def test_where_full_disks_leave_no_container_partitions_go_on_where_there_is_roo
     four.admin("volume.create", {"name": "pairs", "replicas": 2, "min_in_sync": 2})
     four.admin("stream.create", {"path": "/pairs", "policy": {"volume": "pairs"}})
     make_topics(four, ["/pairs:t"], PARTITIONS)
-    write_to_all(four, "/pairs:t")
+    writes = Writes(four, "/pairs:t")
+    writes.each_once()
     until("each node leads a container of the volume", lambda: len({each.primary for each in _pairs(four)}) == 4)
     four.await_whole()
     common = {frozenset(each.replicas) for each in _pairs(four)}
@@ -82,14 +83,14 @@ def test_where_full_disks_leave_no_container_partitions_go_on_where_there_is_roo
             return [each for each in _pairs(four) if set(each.replicas) == roomy]
 
         def moved() -> bool:
-            write_to_all(four, "/pairs:t")
+            writes.each_once()
             # Where each pair has one of them, both lead everything before anything has moved.
             return leaders(four, "/pairs:t") <= roomy and bool(made())
 
         until("all is written where there is room", moved, timeout_s=FULL_S)
         assert len(made()) == 1
     until("they have room again", lambda: not any(map(four.is_full, full)), timeout_s=FULL_S)
-    write_to_all(four, "/pairs:t")
+    writes.each_once()
 
 
 def test_where_all_followers_disks_are_full_at_once_a_node_with_room_has_what_they_cannot_take(
@@ -98,7 +99,8 @@ def test_where_all_followers_disks_are_full_at_once_a_node_with_room_has_what_th
     """More is under way than they still have room for, so that neither it nor a seal behind it is committed there."""
     four = make_cluster("--chunk-bytes=262144", count=4)
     make_topics(four, ["burst"], PARTITIONS)
-    write_to_all(four, "burst")
+    writes = Writes(four, "burst")
+    writes.each_once()
     load = Load(four)
     numbers = {node.node_id: number for number, node in four.nodes.items()}
     leading = led_by(four, "burst")
@@ -106,7 +108,7 @@ def test_where_all_followers_disks_are_full_at_once_a_node_with_room_has_what_th
     record = next(each for each in _of_records(four) if each.primary == leader)
     one, other = (numbers[node] for node in record.replicas if node != leader)
     with four.nodes[one].fault("full"), four.nodes[other].fault("full"):
-        write(four, "burst", leading[leader], count=20_000, filling=1000)
+        writes.send(leading[leader], count=20_000, filling=1000)
         until("both say that they are full", lambda: four.is_full(one) and four.is_full(other), timeout_s=FULL_S)
         assert any("too few of those in sync have room" in node.log() for node in four.nodes.values())
         load.await_writes(time.monotonic())
@@ -121,22 +123,30 @@ def _pairs(cluster: Cluster) -> list[ContainerRecord]:
     return [each for each in cluster.containers() if each.volume == "pairs" and each.state == "open"]
 
 
-def write_to_all(cluster: Cluster, topic: str) -> None:
-    """A record to each partition; fails unless all are acknowledged."""
-    write(cluster, topic, range(PARTITIONS), count=PARTITIONS, filling=1)
+class Writes:
+    """To a topic's partitions, by one client; fails unless all are acknowledged."""
 
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._producer = Producer(at(cluster.bootstrap))
 
-def write(cluster: Cluster, topic: str, partitions: Sequence[int], *, count: int, filling: int) -> None:
-    """`count` records of so many bytes, to each partition in turn; fails unless all are acknowledged."""
-    refused: list[KafkaError] = []
-    producer = Producer(at(cluster.bootstrap))
-    for number in range(count):
-        partition = partitions[number % len(partitions)]
-        producer.produce(
-            topic, b"v" * filling, partition=partition, on_delivery=lambda error, _: error and refused.append(error)
-        )
-    assert producer.flush(WRITTEN_S) == 0, cluster.events()
-    assert not refused, (refused[0], cluster.events())
+    def each_once(self) -> None:
+        """A record to each partition."""
+        self.send(range(PARTITIONS), count=PARTITIONS, filling=1)
+
+    def send(self, partitions: Sequence[int], *, count: int, filling: int) -> None:
+        """`count` records of so many bytes, to each partition in turn."""
+        refused: list[KafkaError] = []
+        for number in range(count):
+            self._producer.produce(
+                self._topic,
+                b"v" * filling,
+                partition=partitions[number % len(partitions)],
+                on_delivery=lambda error, _: error and refused.append(error),
+            )
+        assert self._producer.flush(WRITTEN_S) == 0, self._cluster.events()
+        assert not refused, (refused[0], self._cluster.events())
 
 
 def leaders(cluster: Cluster, topic: str) -> set[int]:

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load, listings, make_topics
-from cluster_nodes import PATIENCE, Cluster, until
+from cluster_clients import Load, await_heard, make_topics
+from cluster_nodes import PATIENCE, Cluster
 from confluent_kafka import KafkaException
 from conftest import MakeCluster
 from fault_kinds import KINDS, Faults, Kind
@@ -110,4 +110,4 @@ def make_topics_again(cluster: Cluster, name: str) -> None:
     except KafkaException as error:
         if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
             raise
-    until(f"every node has {name}", lambda: all(name in listing for listing in listings(cluster, [name]).values()))
+        await_heard(cluster, [name])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import CALL_S, at, listings, make_topics, read_back
+from cluster_clients import CALL_S, at, make_topics, read_back
 from cluster_history import History, Outcome, Where, faults_of
 from cluster_nodes import POLL_S, Cluster, until
 from confluent_kafka import Consumer, TopicPartition
@@ -36,7 +36,6 @@ GO_ON_S = 30.0
 def program(request: pytest.FixtureRequest, three: Cluster) -> Iterator[Program]:
     """At work: every partition is written to, and both members are given records."""
     make_topics(three, [TOPIC], PARTITIONS)
-    until("every node has heard of it", lambda: all(TOPIC in each for each in listings(three, [TOPIC]).values()))
     each: Program = request.param(three.bootstrap, TOPIC, PARTITIONS, History())
     each.start()
     began = time.monotonic()

@@ -79,6 +79,17 @@ class RealKafka:
     def consumer(self, **settings: Any) -> ck.Consumer:
         return ck.Consumer({"bootstrap.servers": self.bootstrap, "enable.auto.commit": False} | settings)
 
+    def await_markers(self, topic: str) -> None:
+        """Wait until no transaction is open in partition 0: Kafka writes their ends after it has told of them."""
+        place = ck.TopicPartition(topic, 0)
+        latest = {place: admin.OffsetSpec.latest()}
+
+        def end(level: ck.IsolationLevel) -> int:
+            return int(self.admin.list_offsets(latest, isolation_level=level)[place].result(30).offset)
+
+        while end(ck.IsolationLevel.READ_COMMITTED) < end(ck.IsolationLevel.READ_UNCOMMITTED):
+            pass
+
     def read_committed(self, topic: str) -> list[tuple[int, bytes | None, bytes | None, int]]:
         """What Kafka's consumer under read_committed sees of partition 0: offset, key, value, timestamp."""
         found: list[tuple[int, bytes | None, bytes | None, int]] = []

@@ -212,6 +212,7 @@ async def test_aborted_transactions_and_their_markers_are_left_out_as_gaps(conne
                 producer.abort_transaction(30)
             else:
                 producer.commit_transaction(30)
+    kafka.await_markers(name)
     source = connect()
     topic = await topic_of(source, name)
     wanted = kafka.read_committed(name)

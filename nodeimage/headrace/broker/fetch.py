@@ -248,7 +248,8 @@ class Fetch:
 
     def _try(self, *, final: bool) -> bool:
         """Answer if there is enough, or if `final`; false: go on waiting."""
-        budget = max(1, min(self._asked.max_bytes, MAX_RESPONSE_BYTES))  # one batch comes whatever the limit
+        # One batch comes whatever the limit. What comes from memory stays there, too, until the client has read it.
+        budget = max(1, min(self._asked.max_bytes, MAX_RESPONSE_BYTES, self._broker.answer_budget.bytes()))
         found: dict[Key, list[Buffer]] = {}
         cold: list[tuple[Interest, Range]] = []
         total = 0
@@ -285,7 +286,10 @@ class Fetch:
             total += sum(map(len, batches))
         for key in quiet:
             del self._session.active[key]
-        enough = total >= min(self._asked.min_bytes, budget) or failed or full or final or self._session.closed
+        nothing = not self._session.interests  # a session that ends; Kafka waits for nothing there, either
+        enough = (
+            total >= min(self._asked.min_bytes, budget) or failed or full or final or nothing or self._session.closed
+        )
         if cold or (enough and len(self._session.to_tell) > MANY):
             self._end()
             self._session.waiting = _nothing  # the session is busy until the answer

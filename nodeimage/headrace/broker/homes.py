@@ -8,6 +8,7 @@ elsewhere altogether, records come from other clusters and keep their offsets. S
 from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
+from headrace.broker.refusals import too_few_in_sync
 from headrace.broker.topic import Topic
 from headrace.container.waiting import Waiting
 from headrace.errors import Code, KafkaError, StorageFull
@@ -108,6 +109,6 @@ def copy_append(
     if not container.has_room(header.length):
         raise StorageFull("no chunk is ready for this batch")
     if container.primary.stalled:
-        raise KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} has too few replicas in sync")
+        raise too_few_in_sync(container)
     partition.append_copy(batch, header, now=broker.now(), request=waiting)
     return True

@@ -24,7 +24,7 @@ from headrace.broker.homes import is_settled, refusal
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partition import Partition
 from headrace.broker.pending_produce import Produce
-from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told
+from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told, too_few_in_sync
 from headrace.broker.topics import Topic
 from headrace.container.container import Container
 from headrace.container.producers import SequenceGap
@@ -44,7 +44,7 @@ OF_THE_ORDER = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUC
 MAX_TRIES = 100
 LEAST_WAIT_S = 3.0
 MOST_WAIT_S = 10.0
-"""How long a request waits until it can start: half of the limit that it sets itself, within these bounds."""
+"""How long a request waits until all of it can start: half of the limit that it sets itself, within these bounds."""
 MANY: Final = 1000
 """Partitions that are handled at once."""
 
@@ -54,6 +54,10 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
     produce = decode_request(request, header.body, header.api_version)
     if session.refusals is not None:
         session.refusals.expire()
+        if session.refusals.too_many:
+            log.warning("too many batches are refused to one client, which is cut off", peer=session.peer)
+            slot.lose()
+            return
         if not session.refusals:
             session.refusals = None
     if (
@@ -180,8 +184,9 @@ async def _start_when_ready(
     """Get everything ready, then start the request; partitions that cannot be got ready in time are refused."""
     refused: dict[int, KafkaError] = {}
     partitions: list[tuple[Topic, Partition] | None] | None = None
+    limit = min(MOST_WAIT_S, max(LEAST_WAIT_S, produce.timeout_ms / 2000))
     try:
-        async with asyncio.timeout(min(MOST_WAIT_S, max(LEAST_WAIT_S, produce.timeout_ms / 2000))):
+        async with asyncio.timeout(arrived + limit - time.monotonic()):
             await broker.not_saturated()
             for _ in range(MAX_TRIES):
                 await _prepare(broker, produce, refused, session)
@@ -223,15 +228,23 @@ async def _prepare(
             wanted.append((index, topic, part.partition))
     leaders = await broker.partitions.leaders([(topic, number) for _, topic, number in wanted])
     found: list[tuple[Topic, Partition] | None] = [None] * len(produce.partitions)
-    for (index, topic, _number), partition in zip(wanted, leaders, strict=True):
-        if isinstance(partition, KafkaError):
-            refused[index] = partition
-            continue
+
+    async def settle(index: int, topic: Topic, partition: Partition) -> None:
         try:
             await broker.rolls.settle(partition)
             found[index] = (topic, partition)
         except HeadraceError as error:
             refused[index] = told(error)
+
+    settling = []
+    for (index, topic, _number), partition in zip(wanted, leaders, strict=True):
+        if isinstance(partition, KafkaError):
+            refused[index] = partition
+        elif partition.rolling or broker.rolls.due(partition):
+            settling.append(settle(index, topic, partition))
+        else:
+            found[index] = (topic, partition)
+    await asyncio.gather(*settling)  # at the same time: none waits for the roll of another
     for container in _without_room(produce, found):
         try:
             await container.make_room()
@@ -337,8 +350,8 @@ def _append(
         raise StorageFull(container.refuses)
     if not container.has_room(len(batch)):
         raise StorageFull("no chunk is ready for this batch")
-    if container.primary.stalled:  # invariant 6: it would wait until a follower comes back
-        raise KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} has too few replicas in sync")
+    if container.primary.stalled:
+        raise too_few_in_sync(container)
     append_time = now if topic.policy.append_time else None
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset

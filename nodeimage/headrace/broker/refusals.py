@@ -27,6 +27,7 @@ Also responsible for what producers are told of faults that are not theirs to un
 import time
 from typing import Final, NamedTuple
 
+from headrace.container.container import Container
 from headrace.container.producers import Producers
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.wire.batch import read_batch
@@ -36,6 +37,9 @@ REMEMBERED_S: Final = 60.0
 REMEMBERED_OF_ANOTHER_LIFE_S: Final = 1.0
 """Where the topic is unknown: here the catalog may only be a moment behind, but if it was deleted, the client gives the
 batch up and goes on with the next sequence, should the topic be made again. And where it has been made again."""
+
+MOST_REMEMBERED: Final = 50_000
+"""Refusals of one connection, some 0.5 KB each. A producer has one for each partition that it writes to, at most."""
 
 EARLY_S: Final = 1.0
 """For so long a batch that came too early is to be sent again: by then the one that it follows is in the queue."""
@@ -74,6 +78,11 @@ def told(error: HeadraceError) -> KafkaError:
     return KafkaError(code, str(error))
 
 
+def too_few_in_sync(container: Container) -> KafkaError:
+    """Of a batch for a container that stalls: it would wait until a follower comes back (invariant 6)."""
+    return KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} has too few replicas in sync")
+
+
 class _Refused(NamedTuple):
     """A batch that is to come again. `topic_id`: as this node knew the topic then. `since`: on the monotonic clock."""
 
@@ -107,16 +116,25 @@ class Refusals:
 
     def __init__(self) -> None:
         self._refused: dict[Key, _Refused] = {}
+        """The oldest first."""
         self._early: dict[Key, _Early] = {}
+        """The oldest first."""
 
     def __bool__(self) -> bool:
         return bool(self._refused or self._early)
 
+    @property
+    def too_many(self) -> bool:
+        """Nobody can be told to remember any more: the connection has to end, so that its producers begin anew."""
+        return len(self._refused) > MOST_REMEMBERED or len(self._early) > MOST_REMEMBERED
+
     def expire(self) -> None:
-        """Forget what has been remembered for long enough."""
+        """Forget what has been remembered for long enough, for each request anew: it costs by what is forgotten."""
         now = time.monotonic()
-        self._refused = {key: each for key, each in self._refused.items() if each.holds(each.topic_id, now)}
-        self._early = {key: each for key, each in self._early.items() if now < each.since + REMEMBERED_S}
+        while self._refused and not (oldest := next(iter(self._refused.items())))[1].holds(oldest[1].topic_id, now):
+            del self._refused[oldest[0]]
+        while self._early and now >= (first := next(iter(self._early.items())))[1].since + REMEMBERED_S:
+            del self._early[first[0]]
 
     def note(self, part: PartitionRecords, error: HeadraceError, topic_id: bytes | None) -> None:
         """This batch was refused, and not because it shares a refusal: else one would last as long as the client tries.
@@ -127,7 +145,7 @@ class Refusals:
             return
         key, epoch, sequence = batch
         now = time.monotonic()
-        known = self._refused.get(key)
+        known = self._refused.pop(key, None)
         same_life = known is not None and (topic_id == known.topic_id or None in (topic_id, known.topic_id))
         if known is not None and same_life and known.epoch == epoch and _behind(sequence, known.sequence):
             self._refused[key] = known._replace(since=now)
@@ -145,6 +163,7 @@ class Refusals:
         now = time.monotonic()
         known = self._early.get(key)
         if known is None or known[:2] != (epoch, expected):
+            self._early.pop(key, None)
             known = self._early[key] = _Early(epoch, expected, now)
         return now < known.since + EARLY_S
 

@@ -48,14 +48,16 @@ OPEN_S: Final = 2.0
 
 
 class Roll:
-    """A roll under way. `full` is done, with the reason, while it waits for room on a disk."""
+    """A roll under way. `full` is done, with the reason, while it waits for room on a disk; `begun`: by the loop."""
 
-    __slots__ = ("full", "task")
+    __slots__ = ("begun", "full", "task")
 
     task: "asyncio.Task[PartitionletRow]"
 
     def __init__(self) -> None:
-        self.full: asyncio.Future[StorageFull] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.begun = loop.time()
+        self.full: asyncio.Future[StorageFull] = loop.create_future()
 
     def waits_for_room(self, reason: str) -> None:
         """It cannot go on before there is room."""

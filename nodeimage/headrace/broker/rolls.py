@@ -21,6 +21,7 @@ import structlog
 
 from headrace.broker.opening import Opening
 from headrace.broker.partition import Partition
+from headrace.broker.refusals import too_few_in_sync
 from headrace.broker.roll_steps import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -102,18 +103,20 @@ class Rolls:
     async def settle(self, partition: Partition) -> None:
         """Return when `partition` can be appended to: after the roll under way, or after one that is due.
 
-        If it has `left` then, it goes on elsewhere. Raises `KafkaError` (LEADER_NOT_AVAILABLE for a roll that takes
-        longer than `SETTLED_S`), `StorageFull`.
+        If it has `left` then, it goes on elsewhere. Raises `KafkaError` (LEADER_NOT_AVAILABLE for a roll that has been
+        under way for longer than `SETTLED_S`; NOT_ENOUGH_REPLICAS where none can be), `StorageFull`.
         """
         under_way = self._under_way.get((partition.topic_id, partition.index))
-        if under_way is None and self.due(partition):
-            under_way = self._begin(partition, None)
-        if under_way is not None:
-            try:
-                async with asyncio.timeout(SETTLED_S):
-                    await self._over(under_way)
-            except TimeoutError:
-                raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target is away") from None
+        if under_way is None and not self.due(partition):
+            return
+        if partition.container.primary.stalled:  # nor can what is written now
+            raise too_few_in_sync(partition.container)
+        under_way = under_way or self._begin(partition, None)
+        try:
+            async with asyncio.timeout_at(under_way.begun + SETTLED_S):
+                await self._over(under_way)
+        except TimeoutError:
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target is away") from None
 
     async def roll(self, partition: Partition, *, to: ContainerId | None = None) -> PartitionletRow:
         """Let `partition` go on in a new partitionlet, in container `to` if one is named; what is open afterwards.

@@ -236,6 +236,30 @@ async def test_a_client_that_asks_for_much_and_reads_nothing_has_one_answer_in_m
         assert len(answer) > size * count
 
 
+async def test_what_comes_from_memory_is_no_more_than_what_comes_from_disk(
+    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays in memory as long, where the client reads slowly, and the log's end has moved on."""
+    client = await connect()
+    client.send(made(client))
+    await client.answer()
+    for _ in range(10):
+        client.send(sends(client, batch(bytes(900_000))))
+        await client.answer()
+    monkeypatch.setattr("headrace.broker.answer_budget.SHARED_BYTES", 3 << 20)
+    broker.answer_budget._counted_at -= COUNTED_S
+    client.send(fetches(client, 0, max_wait_ms=0, max_bytes=64 << 20))
+    assert 900_000 < len(await client.answer()) < 3 << 20
+
+
+async def test_a_fetch_of_nothing_waits_for_nothing(connect: Any) -> None:
+    """By which a consumer ends its session when it is closed; it waits for the answer."""
+    client = await connect()
+    nothing = fetch.FetchRequest(60_000, 1, 1, 0, 0, -1, [], [], "")
+    client.send(client.request(ApiKey.FETCH, 12, fetch.encode_request(12, nothing)))
+    await client.answer()
+
+
 async def test_the_more_clients_are_behind_the_less_each_is_answered(broker: Broker) -> None:
     assert broker.answer_budget.bytes() == SHARED_BYTES
     for number in range(1_000):

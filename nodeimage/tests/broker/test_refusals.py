@@ -1,6 +1,7 @@
 """What is remembered of batches that were refused for the moment, and what shares their refusal."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,36 @@ def test_it_is_remembered_for_a_while(refusals: Refusals, monkeypatch: pytest.Mo
     assert refusals
     later = time.monotonic() + REMEMBERED_S
     monkeypatch.setattr(refusals_module.time, "monotonic", lambda: later)
+    refusals.expire()
+    assert not refusals
+
+
+def test_what_was_noted_last_is_forgotten_last_and_no_other_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that partitions have left remembers one batch of each, and looks for old ones with each request."""
+    now = [100.0]
+    monkeypatch.setattr(refusals_module.time, "monotonic", lambda: now[0])
+    refusals = Refusals()
+    for partition in range(1000):
+        refusals.note(part(10, partition=partition), MOVED, LIFE)
+        refusals.is_early(part(10, partition=partition), 5)
+    now[0] += 1
+    refusals.note(part(10, partition=0), MOVED, LIFE)
+    refusals.is_early(part(10, partition=0), 6)
+    looked: list[object] = []
+    holds = refusals_module._Refused.holds
+
+    def counted(self: Any, topic_id: bytes | None, at: float) -> bool:
+        looked.append(self)
+        return holds(self, topic_id, at)
+
+    monkeypatch.setattr(refusals_module._Refused, "holds", counted)
+    refusals.expire()
+    assert len(looked) == 1
+    now[0] += REMEMBERED_S - 1
+    refusals.expire()
+    assert len(looked) == 1 + 1000, "all but the one of later, and that"
+    assert refusals
+    now[0] += 1
     refusals.expire()
     assert not refusals
 

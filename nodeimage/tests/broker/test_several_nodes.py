@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from headrace.broker import headrace_admin, metadata, partitions, produce
+from headrace.broker import headrace_admin, metadata, partitions, produce, rolls
 from headrace.broker.broker import Broker, NodeSettings
 from headrace.broker.groups import takeover
 from headrace.broker.listener import Connection
@@ -110,9 +110,10 @@ def batch(*values: bytes, producer: int = -1, epoch: int = -1, sequence: int = -
     return memoryview(build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
 
 
-def send(broker: Broker, connection: Connection, partition: int, records: memoryview) -> Answered:
+def send(broker: Broker, connection: Connection, partitions: int | Sequence[int], records: memoryview) -> Answered:
     """Start a Produce request to the topic `t`."""
-    parts = [wire_produce.PartitionRecords("t", partition, records)]
+    each = [partitions] if isinstance(partitions, int) else partitions
+    parts = [wire_produce.PartitionRecords("t", partition, records) for partition in each]
     body = wire_produce.encode_request(9, wire_produce.ProduceRequest(None, -1, 6_000, parts))
     request = memoryview(bytearray(request_header(ApiKey.PRODUCE, 9, 1, "test") + body))
     slot = Answered()
@@ -665,6 +666,76 @@ async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: lis
     for value, sequence, offset in ((b"a", 0, 1), (b"b", 1, 2), (b"c", 2, 3)):
         stored = await result(send(broker, connection, index, batch(value, producer=9, epoch=0, sequence=sequence)))
         assert (stored.error, stored.base_offset) == (0, offset)
+
+
+async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(brokers: list[Broker], topic: str) -> None:
+    """It held up its producer's connection, and what was for other partitions on that, until a follower was back."""
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    container = (await held(broker, index)).container
+    container.primary._min_in_sync = 4
+
+    async def stalls() -> bool:
+        return container.primary.stalled
+
+    await until(stalls)
+    container.closing = True
+    began = time.monotonic()
+    refused = await result(send(broker, session(broker), index, batch(b"a")))
+    assert refused.error == Code.NOT_ENOUGH_REPLICAS
+    assert time.monotonic() - began < rolls.SETTLED_S / 2
+    assert not broker.rolls.under_way
+
+
+async def test_a_roll_that_does_not_get_on_is_waited_for_once(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither again by each batch, nor after the roll of another partition, nor again for each piece of a request."""
+
+    async def stuck(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(RollSteps, "run", stuck)
+    monkeypatch.setattr(broker_rolls := brokers[0].rolls, "_limit", 0)
+    monkeypatch.setattr(rolls, "SETTLED_S", 1.0)
+    broker = brokers[0]
+    (first, second, third) = await led_by(broker)
+
+    async def refused(*partitions: int) -> float:
+        """How long that took."""
+        began = time.monotonic()
+        slot = send(broker, session(broker), partitions, batch(b"a"))
+        async with asyncio.timeout(20):
+            found, _ = wire_produce.decode_response(await slot.future, 0, 9)
+        assert [each.error for each in found] == [Code.LEADER_NOT_AVAILABLE] * len(partitions)
+        return time.monotonic() - began
+
+    assert 0.9 < await refused(first, second) < 1.9
+    assert await refused(first) < 0.9
+    assert broker_rolls.under_way == 2
+    monkeypatch.setattr(rolls, "SETTLED_S", 60.0)
+    monkeypatch.setattr(produce, "MOST_WAIT_S", 1.0)
+    monkeypatch.setattr(produce, "MANY", 1)
+    assert 0.9 < await refused(first, second, third) < 1.9
+
+
+async def test_a_client_to_which_too_much_is_refused_is_cut_off(
+    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refusal is remembered for a minute."""
+    monkeypatch.setattr("headrace.broker.refusals.MOST_REMEMBERED", 5)
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    primary = (await held(broker, index)).container.primary
+    connection = session(broker)
+    for producer in range(7):
+        primary.stalled = True
+        answer = send(broker, connection, index, batch(b"a", producer=producer, epoch=0, sequence=0))
+        if producer < 6:
+            assert (await result(answer)).error == Code.NOT_ENOUGH_REPLICAS
+    primary.stalled = False
+    with pytest.raises(ConnectionError):
+        await result(answer)
 
 
 async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(

@@ -699,7 +699,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
     monkeypatch.setattr(broker_rolls := brokers[0].rolls, "_limit", 0)
     monkeypatch.setattr(rolls, "SETTLED_S", 1.0)
     broker = brokers[0]
-    (first, second, third) = await led_by(broker)
+    (first, second, third, *_) = await led_by(broker)
 
     async def refused(*partitions: int) -> float:
         """How long that took."""

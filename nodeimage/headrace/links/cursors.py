@@ -5,7 +5,7 @@ here. When all cursors are looked at, or they come by way of another copy, one t
 copied one keeps the time that it has at its home): so a group that goes on at a copy while its home is away is not
 thrown back when that returns, and of two links that bring a cursor the one that is behind does not take it back.
 Apache Kafka tells no times: its cursors win where they are others than when this link last looked. Where it has not
-looked before, since it begins anew, the one that is further stays.
+looked before, since it begins anew, or what it found could not be copied, the one that is further stays.
 
 Cursors of topics whose home is here are never touched, nor those of a group that has members here; the catalog decides
 all of this when it applies the command.
@@ -83,7 +83,10 @@ class Cursors:
         self._changed: dict[CursorKey, None] = {}
         self._held: dict[CursorKey, _Held] = {}
         self._seen: dict[CursorKey, tuple[Offset, str]] = {}
-        """What the source last had of cursors without a time, and was copied or found to change nothing."""
+        """What the source last had of cursors without a time, and was copied, refused or found to change nothing."""
+        self._refused: set[CursorKey] = set()
+        """Those of them that were refused, as their groups had members here. These may have committed since, so such a
+        cursor is still copied only where it is further than what stands here."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
 
@@ -213,7 +216,8 @@ class Cursors:
             return True
         if (here.offset, here.metadata) == (cursor.offset, cursor.metadata):
             return False
-        return wins or (cursor.key not in self._seen and is_newer(cursor, here))
+        known = cursor.key in self._seen and cursor.key not in self._refused
+        return wins or (not known and is_newer(cursor, here))
 
     async def _renew(self, groups: Iterable[str]) -> None:
         commands = [CopyCursors(group=group, items=[], now=now(), cluster=self._own, alive=True) for group in groups]
@@ -226,15 +230,20 @@ class Cursors:
         codes = await self._broker.catalog.submit(command)
         for each, code in zip(held, codes, strict=True):
             if code is not Code.LEADER_NOT_AVAILABLE:
-                self._done(each)
+                self._done(each, refused=code is not Code.NONE)
 
-    def _done(self, held: _Held) -> None:
-        """Done with what the source has, until that changes."""
+    def _done(self, held: _Held, *, refused: bool = False) -> None:
+        """Done with what the source has, until that changes; or, where it was refused, until the next look at all."""
         cursor = held.cursor
         if cursor.committed_ms < 0:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
+                self._refused.clear()
             self._seen[cursor.key] = (cursor.offset, cursor.metadata)
+            if refused:
+                self._refused.add(cursor.key)
+            else:
+                self._refused.discard(cursor.key)
         self._drop(held)
 
     def _drop(self, held: _Held) -> None:

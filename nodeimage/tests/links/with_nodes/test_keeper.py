@@ -1,6 +1,7 @@
 """What a keeper makes of a source's topics, homes and cursors, in the catalog of a real node."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -37,6 +38,13 @@ async def kept(south: OneNode, north: FakeSource, **config: object) -> AsyncIter
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+
+
+async def looked_at_all(north: FakeSource, keeper: Keeper) -> None:
+    """Have all cursors looked at, and what comes of it done."""
+    asked = north.calls["cursors"]
+    keeper.cursors.look_at_all()
+    await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
 
 
 async def taken_home(south: OneNode, name: str) -> bytes:
@@ -310,9 +318,7 @@ async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_a
         await south.append("t", b"a", b"b", b"c")
         await until(lambda: _is_at(south, 1))
         assert await south.commit("g", "t", 3, now=2_000) == [Code.NONE]
-        asked = north.calls["cursors"]
-        keeper.cursors.look_at_all()
-        await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
+        await looked_at_all(north, keeper)
         assert await south.cursor("g", "t") == 3
         north.commit("g", topic, 2, at=1_500)
         await until(lambda: _is_at(south, 2))
@@ -321,11 +327,6 @@ async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_a
 async def test_what_was_committed_here_stays_until_a_source_that_tells_no_times_has_another(
     south: OneNode, north: FakeSource
 ) -> None:
-    async def looked_at_all(keeper: Keeper) -> None:
-        asked = north.calls["cursors"]
-        keeper.cursors.look_at_all()
-        await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
-
     topic = north.put("t")
     north.commit("g", topic, 2, at=-1)
     async with kept(south, north) as keeper:
@@ -334,20 +335,58 @@ async def test_what_was_committed_here_stays_until_a_source_that_tells_no_times_
         await until(lambda: _is_at(south, 2))
         for offset in (3, 1):
             assert await south.commit("g", "t", offset) == [Code.NONE]
-            await looked_at_all(keeper)
+            await looked_at_all(north, keeper)
             assert await south.cursor("g", "t") == offset
         (told,) = north.committed.values()
         north.committed[told.key] = replace(told, offset=Offset(0))  # without a word
-        await looked_at_all(keeper)
+        await looked_at_all(north, keeper)
         assert await south.cursor("g", "t") == 0
         assert await south.commit("g", "t", 3) == [Code.NONE]
     await south.admin_delete_link("l")
     async with kept(south, north) as keeper:
         await keeper.swept.wait()
-        await looked_at_all(keeper)
+        await looked_at_all(north, keeper)
         assert await south.cursor("g", "t") == 3, "a link that begins anew takes nobody back"
         north.commit("g", topic, 1, at=-1)
         await until(lambda: _is_at(south, 1))
+
+
+async def test_a_cursor_that_could_not_be_copied_as_its_group_had_members_here_is_once_they_have_left(
+    south: OneNode, north: FakeSource
+) -> None:
+    generations = itertools.count(1)
+
+    async def let_in(*members: str) -> None:
+        group = PutGroup("g", next(generations), "consumer", "", "", list(members), b"", "Stable", Millis(1))
+        await south.broker.catalog.submit(group)
+
+    async def told(offset: int) -> None:
+        asked = north.calls.get("cursors_of", 0)
+        north.commit("g", topic, offset, at=-1)
+        await until(lambda: north.calls.get("cursors_of", 0) > asked and keeper.cursors.held == 0)
+
+    topic = north.put("t")
+    async with kept(south, north) as keeper:
+        await until(lambda: _exists(south, "t"))
+        await until(lambda: "changes" in north.calls)
+        await south.append("t", *[b"a"] * 9)
+        await told(2)
+        await let_in("m")
+        await told(3)
+        await looked_at_all(north, keeper)
+        assert await south.cursor("g", "t") == 2
+        await let_in()
+        await looked_at_all(north, keeper)
+        assert await south.cursor("g", "t") == 3
+        await let_in("m")
+        await told(4)
+        await let_in()
+        assert await south.commit("g", "t", 5) == [Code.NONE]
+        await told(4)
+        await looked_at_all(north, keeper)
+        assert await south.cursor("g", "t") == 5, "of what was committed here meanwhile nothing is taken back"
+        await told(1)
+        assert await south.cursor("g", "t") == 1
 
 
 async def test_a_cursor_that_another_copy_brings_does_not_take_back_what_the_home_has_told(
@@ -388,9 +427,7 @@ async def test_cursors_of_a_group_that_the_source_has_do_not_expire_here(south: 
         for group in ("g", "only-t", "only-u"):
             await south.broker.catalog.submit(PutGroup(group, 0, "", "", "", [], b"", "Empty", long_ago))
         north.committed = {key: each for key, each in north.committed.items() if key.group != "only-u"}
-        asked = north.calls["cursors"]
-        keeper.cursors.look_at_all()
-        await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
+        await looked_at_all(north, keeper)
         expired = await south.broker.catalog.submit(ExpireCursors(before=Millis(long_ago + 1)))
         assert expired == Expired(cursors=1, groups=1)
         assert [await south.cursor("g", name) for name in ("t", "u")] == [1, 1]

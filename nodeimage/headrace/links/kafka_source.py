@@ -9,7 +9,9 @@ To move a home here, `cede` tells where each partition ends now. Kafka goes on t
 to be stopped before.
 """
 
-from collections.abc import Sequence
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace.errors import Code, CorruptBatch, KafkaError, UnsupportedBatch
@@ -68,8 +70,10 @@ class KafkaSource:
         self._topics = KafkaTopics(client)
         self._cursors = KafkaCursors(client, self._topics)
         self._feeds: dict[NodeId, KafkaFeed] = {}
-        self._tables: dict[NodeId, dict[bytes, KafkaTopic]] = {}
-        """By node whose feed is asked for topics: those that were told."""
+        self._looked = FeedPlace(uuid.uuid4().hex, 0)
+        """How often topics and cursors were looked at."""
+        self._table: Mapping[bytes, KafkaTopic] = {}
+        """The topics, as of the last look."""
 
     async def hello(self) -> Hello:
         """As `Source` says."""
@@ -94,18 +98,17 @@ class KafkaSource:
     async def changes(
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
     ) -> Changes:
-        """As `Source` says; topics and cursors are looked at as often as costs little."""
+        """As `Source` says. Of topics and cursors Kafka tells nothing: who asks for them waits, and they are looked at.
+
+        Such a caller is told of no partitions: where much is written they would end each wait at once.
+        """
+        wait_ms = min(wait_ms, LEAST_WAIT_MS)  # so often the table of topics is looked at
+        if topics or cursors:
+            return await self._look(since, topics=topics, cursors=cursors, wait_ms=wait_ms)
         feed = self._feeds.get(node)
         if feed is None:
             feed = self._feeds[node] = KafkaFeed(self._client, self._topics, node)
-        # Of topics and cursors Kafka tells nothing: they are looked at after each wait.
-        found = await feed.changes(since, wait_ms=min(wait_ms, LEAST_WAIT_MS), limit=limit)
-        if found.reset:
-            self._tables[node] = dict(self._topics.by_id)
-        groups = await self._cursors.changed() if cursors else []
-        if found.reset:
-            return found
-        return Changes(found.place, False, found.partitions, self._changed_topics(node) if topics else [], groups)
+        return await feed.changes(since, wait_ms=wait_ms, limit=limit)
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:
         """As `Source` says."""
@@ -182,12 +185,23 @@ class KafkaSource:
             if topic.name in configs
         ]
 
-    def _changed_topics(self, node: NodeId) -> list[bytes]:
-        before, now = self._tables.get(node, {}), self._topics.by_id
-        if before == now:
-            return []
-        self._tables[node] = dict(now)
-        return [each for each in before.keys() | now.keys() if before.get(each) != now.get(each)]
+    async def _look(self, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int) -> Changes:
+        """The topics and cursors that changed since the last look, if that is where the caller is."""
+        goes_on = since == self._looked
+        # Before anything that may be broken off: whoever comes without this answer begins anew.
+        self._looked = place = FeedPlace(self._looked.run, self._looked.serial + 1)
+        if goes_on:
+            await asyncio.sleep(wait_ms / 1000)
+            await self._topics.at_pace()
+        else:
+            await self._topics.not_older(0.0)
+        before, now = self._table, self._topics.by_id
+        self._table = now
+        groups = await self._cursors.changed() if cursors else []
+        if not goes_on:
+            return Changes(place, True, [], [], [])
+        changed = [each for each in before.keys() | now.keys() if before.get(each) != now.get(each)] if topics else []
+        return Changes(place, False, [], changed, groups)
 
     async def _fetch(
         self, node: NodeId, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int, wait_ms: int

@@ -224,7 +224,9 @@ class Source(Protocol):
     async def changes(
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
     ) -> Changes:
-        """What changed at `node`: at once if something has, else after `wait_ms` (MOST_WAIT_MS), with nothing."""
+        """What changed at `node`: at once if something has, else after `wait_ms` (MOST_WAIT_MS), with nothing.
+
+        Who asks for topics or cursors may be told of partitions, or not."""
         ...
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:

@@ -9,23 +9,32 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_kafka import FakeKafka
 from fake_source import NODE, FakeSource
 from one_node import OneNode, until
+from played_kafka import ID, OTHER, PlayedKafka, played_topic
 
 from headrace.catalog.commands import CopyCursors, Cursor, ExpireCursors, HomeChange, PutGroup, PutLink, SetHome
 from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.rows import Expired
 from headrace.errors import Code
 from headrace.ids import Home, LeaderEpoch, Millis, Offset
+from headrace.links import kafka_source, kafka_topics
 from headrace.links import keeper as keeper_module
+from headrace.links.addresses import Address
+from headrace.links.client import Client
+from headrace.links.kafka_source import KafkaSource
 from headrace.links.keeper import Keeper
+from headrace.links.security import Security
 from headrace.links.settling import Settler, Unsettled
+from headrace.links.source import Source
+from headrace.wire.api_keys import ApiKey
 
 Keep = Callable[..., Awaitable[Keeper]]
 
 
 @asynccontextmanager
-async def kept(south: OneNode, north: FakeSource, **config: object) -> AsyncIterator[Keeper]:
+async def kept(south: OneNode, north: Source, **config: object) -> AsyncIterator[Keeper]:
     """A keeper that runs."""
     fields = {"source": ["north:9092"], "source_stream": "/s", **config}
     command = PutLink(name="l", stream="/s", config=LinkConfig(**fields), now=Millis(1), create=True)  # type: ignore[arg-type]
@@ -79,6 +88,26 @@ async def test_topics_are_made_as_copies_with_their_ids_and_follow(south: OneNod
             )
 
         await until(followed)
+
+
+async def test_a_kafka_to_which_much_is_written_is_asked_for_topics_and_cursors_no_oftener_for_that(
+    south: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_source, "LEAST_WAIT_MS", 500)
+    monkeypatch.setattr(kafka_topics, "SOONEST_S", 0.5)
+    kafka = PlayedKafka()
+    kafka.busy = True
+    async with FakeKafka(kafka.answer, topics=[played_topic("t", ID)]) as server:
+        source = KafkaSource(Client([Address("127.0.0.1", server.port)], security=Security()))
+        async with kept(south, source, source_stream="") as keeper:
+            await keeper.swept.wait()
+            await until(lambda: kafka.asked[ApiKey.LIST_GROUPS] >= 3)
+            server.topics.append(played_topic("other", OTHER))
+            kafka.committed["g"] = 0
+            await until(lambda: _exists(south, "other"))
+            await until(lambda: _is_at(south, 0))
+            assert len(server.seen) < 10 * kafka.asked[ApiKey.LIST_GROUPS]
+        await source.close()
 
 
 async def test_a_topic_whose_configs_the_source_does_not_tell_is_copied_with_the_defaults_and_that_is_said(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.admin_steps import Handler, leaders, now, refusal, submitted, topic_rows, turn
+from headrace.broker.admin_steps import Handler, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.broker.cluster_apis import HANDLERS as CLUSTER_HANDLERS
 from headrace.broker.create_topics import create_partitions, create_topics
 from headrace.broker.listener import Connection
@@ -67,7 +67,7 @@ async def _topics_to_delete(
     names = [name for name, topic_id in asked if name is not None and topic_id is None]
     by_name = iter(await topic_rows(broker, names))
     ids = [topic_id for name, topic_id in asked if name is None and topic_id is not None]
-    by_id = await broker.catalog.query(lambda reader: reader.topics_by_id(ids)) if ids else {}
+    by_id = await found_of(broker, ids, lambda reader: reader.topics_by_id(ids))
     found: list[TopicRow | KafkaError] = []
     for name, topic_id in asked:
         if name is not None and topic_id is not None:

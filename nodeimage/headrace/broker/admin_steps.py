@@ -19,6 +19,7 @@ from headrace.ids import Millis, Offset
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 TURN: Final = 256
@@ -60,7 +61,7 @@ async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | 
             wanted.setdefault(topic.stream, set()).add(topic.topic)
         await turn(index)
     full = {topic.full for topic in parsed if isinstance(topic, TopicName)}
-    found = await _found(broker, full, lambda reader: rows_by_name(reader, wanted))
+    found = await found_of(broker, full, lambda reader: rows_by_name(reader, wanted))
     return [
         topic
         if isinstance(topic, KafkaError)
@@ -75,15 +76,15 @@ async def stream_rows(broker: "Broker", paths: Collection[str]) -> dict[str, Str
     def look(reader: Reader) -> dict[str, StreamRow]:
         return {path: row for path in paths if (row := reader.stream(path)) is not None}
 
-    return await _found(broker, paths, look)
+    return await found_of(broker, paths, look)
 
 
-async def _found(
-    broker: "Broker", wanted: Collection[str], look: Callable[[Reader], Mapping[str, T]]
-) -> dict[str, T | KafkaError]:
+async def found_of(
+    broker: "Broker", wanted: Collection[K], look: Callable[[Reader], Mapping[K, T]]
+) -> dict[K, T | KafkaError]:
     """What `look` finds of `wanted`. Nothing is missing that was made before this was called, by way of whichever node;
     an error stands for what that cannot be told of."""
-    found: Mapping[str, T] = await broker.catalog.query(look)
+    found: Mapping[K, T] = await broker.catalog.query(look)
     missing = set(wanted) - found.keys()
     if not missing:
         return dict(found)
@@ -92,6 +93,15 @@ async def _found(
     except HeadraceError as error:
         return {**found, **dict.fromkeys(missing, KafkaError(Code(error.code), str(error)))}
     return dict(await broker.catalog.query(look))
+
+
+async def found_one(broker: "Broker", look: Callable[[Reader], T | None]) -> T | None:
+    """As `found_of`, of one thing. Raises HeadraceError where that cannot be told."""
+    found = await broker.catalog.query(look)
+    if found is None:
+        await broker.catalog.catch_up()
+        found = await broker.catalog.query(look)
+    return found
 
 
 def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[str, TopicRow]:

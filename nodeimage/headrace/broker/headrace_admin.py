@@ -20,7 +20,7 @@ import structlog
 
 from headrace.broker import cluster_admin, homes, link_homes, link_source, link_topics
 from headrace.broker.admin_params import Methods, NoParams, Params
-from headrace.broker.admin_steps import now, stream_rows, submitted, topic_rows
+from headrace.broker.admin_steps import found_one, now, submitted, topic_rows
 from headrace.broker.chains import STATES, committed_end, extents, leader_epoch_now, partition_states
 from headrace.broker.create_topics import MAX_PARTITIONS
 from headrace.broker.group_lag import group_list, group_shown
@@ -167,9 +167,7 @@ async def stream_delete(broker: "Broker", params: StreamEnd) -> dict[str, object
 
 async def _stream(broker: "Broker", path: str) -> StreamRow:
     check_stream(path)
-    row = (await stream_rows(broker, [path])).get(path)
-    if isinstance(row, KafkaError):
-        raise row
+    row = await found_one(broker, lambda reader: reader.stream(path))
     if row is None:
         raise KafkaError(
             Code.UNKNOWN_TOPIC_OR_PARTITION,

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from headrace.broker.admin_params import NoParams, Params
-from headrace.broker.admin_steps import now
+from headrace.broker.admin_steps import found_one, now
 from headrace.broker.chains import ends
 from headrace.broker.stream_policies import PolicyFields, policy_from
 from headrace.catalog.commands import CreateStream, DeleteLink, PutLink, SetLinkState, StreamPolicy
@@ -135,7 +135,7 @@ class LinkAdmin:
             ),
             stream=params.stream,
         )
-        present = await self._broker.catalog.query(lambda reader: reader.link(name))
+        present = await found_one(self._broker, lambda reader: reader.link(name))
         if present is not None:
             if params.if_not_exists and self._is_same(present, config, params.stream):
                 return await self._shown(present)
@@ -264,7 +264,7 @@ class LinkAdmin:
         return {"deleted": link.name}
 
     async def _link(self, name: str) -> LinkRow:
-        row = await self._broker.catalog.query(lambda reader: reader.link(name))
+        row = await found_one(self._broker, lambda reader: reader.link(name))
         if row is None:
             raise KafkaError(
                 Code.INVALID_REQUEST, f"there is no link {name[:100]!r}; `headrace link list` shows those that exist"
@@ -411,8 +411,8 @@ class LinkAdmin:
         check_stream(params.stream)
         if params.to in (None, "", self._own):
             return await self._moving.move_here(params.stream, params.topics, force=params.force)
-        links = [row for row in await self._links_of(params.stream) if row.config.source_cluster == params.to]
-        if not links:
+        links = await found_one(self._broker, partial(_leading, stream=params.stream, to=params.to))
+        if links is None:
             raise KafkaError(
                 Code.INVALID_REQUEST,
                 f"no link of {params.stream} leads to cluster {params.to}: run this at that cluster, without --to",
@@ -433,6 +433,11 @@ def _check_trusted(before: LinkConfig, config: LinkConfig) -> None:
             Code.INVALID_REQUEST,
             f"the link's credentials were not given for {', '.join(new)}: give them again, with --credentials",
         )
+
+
+def _leading(reader: Reader, *, stream: str, to: str | None) -> list[LinkRow] | None:
+    """[blocking] The stream's links that lead to a cluster, if there are any."""
+    return [row for row in reader.links(stream) if row.config.source_cluster == to] or None
 
 
 def _partitions(reader: Reader, *, paths: set[str]) -> dict[str, int]:

@@ -102,6 +102,7 @@ class Moving:
         return [each.shown() for each in moved]
 
     async def _rows(self, stream: str, names: Sequence[str] | None) -> tuple[list[TopicRow], list[str]]:
+        await self._broker.catalog.catch_up()  # any of it may have been made a moment ago, by way of another node
         if await self._broker.catalog.query(lambda reader: reader.stream(stream)) is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {stream}")
         if names is not None:

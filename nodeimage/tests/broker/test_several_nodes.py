@@ -19,10 +19,12 @@ from headrace.broker.partition import Partition
 from headrace.broker.placing import Placing
 from headrace.broker.roll_frames import Seal
 from headrace.broker.roll_steps import RollSteps
+from headrace.catalog.commands import PutLink
+from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.rows import Replaced
 from headrace.container.container import Container
 from headrace.errors import Code, KafkaError
-from headrace.ids import Position
+from headrace.ids import Millis, Position
 from headrace.log.frames import FrameType
 from headrace.node import Node, Options
 from headrace.store.records import VolumeRecord
@@ -32,6 +34,7 @@ from headrace.wire import metadata as wire_metadata
 from headrace.wire import produce as wire_produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
+from headrace.wire.client import encode_admin_request
 from headrace.wire.header import read_request_header, request_header
 from headrace.wire.primitives import Buffer
 
@@ -907,6 +910,60 @@ async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_ne
         lambda: headrace_admin.stream_show(behind, headrace_admin.OneStream(path="/other")),
     )
     assert shown["path"] == "/other"
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+async def test_a_topic_made_by_way_of_another_node_is_deleted_by_its_id(brokers: list[Broker], asked: int) -> None:
+    await each_leads(brokers)
+    behind, maker = brokers[asked], brokers[(asked + 1) % 3]
+    async with applying_nothing(behind):
+        made = {"name": "t", "num_partitions": 1, "replication_factor": -1}
+        created = await ask(maker, ApiKey.CREATE_TOPICS, 7, topics=[made], timeout=10_000)
+        topics = [{"name": None, "topic_id": created.topics[0].topic_id}]
+        deleting = asyncio.create_task(ask(behind, ApiKey.DELETE_TOPICS, 6, topics=topics, timeout=10_000))
+        await asyncio.sleep(0.1)
+        assert not deleting.done()
+    deleted = await deleting
+    assert deleted.responses[0].error_code == 0, deleted.responses[0].error_message
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+async def test_links_and_topics_made_by_way_of_another_node_are_there_for_links_and_moves(
+    brokers: list[Broker], asked: int
+) -> None:
+    await each_leads(brokers)
+    behind, maker = brokers[asked], brokers[(asked + 1) % 3]
+
+    async def call(method: str, **params: Any) -> Any:
+        body = encode_admin_request(method, params)
+        answer = msgspec.msgpack.decode(await headrace_admin.handle(behind, body, session(behind)))
+        return answer["message"] if answer["error"] else answer["result"]
+
+    async def made(path: str) -> None:
+        """A stream with a topic `t`, and a link into it by the stream's name."""
+        topic = {"name": f"{path}:t", "num_partitions": 1, "replication_factor": -1}
+        config = LinkConfig(source=["127.0.0.1:1"], source_stream="/s", source_cluster="far")
+        await headrace_admin.stream_create(maker, headrace_admin.NewStream(path=path))
+        await ask(maker, ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=10_000)
+        await maker.catalog.submit(PutLink(name=path[1:], stream=path, config=config, now=Millis(1), create=True))
+
+    async with applying_nothing(behind):
+        for path in ("/a", "/b", "/c", "/d", "/e"):
+            await made(path)
+        again = {"source": ["127.0.0.1:1"], "source_stream": "/s", "stream": "/b", "if_not_exists": True}
+        answers = asyncio.gather(
+            call("link.pause", name="a"),
+            call("link.create", name="b", **again),
+            call("home.move", stream="/c"),
+            call("home.move", stream="/d", topics=["t"]),
+            call("home.move", stream="/e", to="far"),
+        )
+        await asyncio.sleep(0.1)
+        assert not answers.done()
+    paused, present, all_moved, one_moved, passed_on = await answers
+    assert (paused["state"], present["stream"]) == ("Paused", "/b")
+    assert [(each["topic"], each["error"]) for each in all_moved + one_moved] == [("/c:t", None), ("/d:t", None)]
+    assert "cluster far was asked" in passed_on
 
 
 async def test_what_cannot_be_told_of_is_not_called_unknown(

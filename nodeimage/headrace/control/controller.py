@@ -19,7 +19,7 @@ import structlog
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
 from headrace.control.clocks import Clocks
-from headrace.control.creation import Creation, Peers, create
+from headrace.control.creation import Begun, Creation, Peers, create
 from headrace.control.events import Events, Status
 from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
 from headrace.control.office import Office
@@ -100,7 +100,7 @@ class Controller:
         self._waits: dict[ContainerId, str] = {}
         self._unsure: dict[ContainerId, _Unsure] = {}
         self._creating: set[Creation] = set()
-        self._begun: dict[Creation, ContainerId] = {}
+        self._begun: Begun = {}
         """Containers that could not be made yet: the next attempt goes on with the folders that there are."""
         self._balance = BalanceState()
         self._forgetting = False
@@ -433,6 +433,9 @@ class Controller:
 
     async def _make(self, kind: str, members: Sequence[NodeId], volume: VolumeRecord) -> ContainerRecord:
         nodes = [self._view.nodes[node] for node in members if node in self._view.nodes]
+        for each in list(self._begun):
+            if each in self._view.containers or self._view.is_deleted(each):
+                del self._begun[each]  # the put that was given up has landed
         record = await create(self._store_call, self._peers, kind=kind, members=nodes, volume=volume, begun=self._begun)
         self._view.refresh()
         await self._shown(record.container_id)

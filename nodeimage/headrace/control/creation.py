@@ -1,8 +1,12 @@
 """Making a container: its id first, then an empty replica on the first member, on the others, then its record.
 
-The record names the formats of the replicas' folders, so the folders come first. What a crash leaves in between is an
-id that is never used and an empty folder, which Prepare finds again or nobody ever asks for. Two that make the catalog
-at a time prepare the same folders, and get the same record.
+The record names the formats of the replicas' folders, so the folders come first. What fails in between is `begun`, and
+the next attempt of the same process goes on with it. What a crash leaves, or a controller that is replaced meanwhile,
+is an id that is never used and an empty folder on each member: once each time, not with each attempt. Two that make the
+catalog at a time prepare the same folders, and get the same record.
+
+So a record may be put more than once under one id, and lands once: the others find it there, also when it is deleted,
+as it stays for longer then than a put is on its way (Settings.forget_after_s).
 
 The record names as many folders as have to be in sync: one that its node loses before there is a record, or right
 after it, is then not the only one that could lead. Nobody may choose another container for what is opened in this one.
@@ -19,7 +23,7 @@ from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import AnswerT, Prepare, Request
 from headrace.store import container_records
-from headrace.store.protocol import StoreCall
+from headrace.store.protocol import StoreCall, VersionConflict
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 log = structlog.get_logger()
@@ -39,6 +43,9 @@ class Peers(Protocol):
 Creation = tuple[str, NodeId, str]
 """What is made: the kind, whom it is led by first, the volume."""
 
+Begun = MutableMapping[ContainerId, Creation]
+"""The ids of containers that could not be made yet. An attempt takes its own out while it is under way."""
+
 
 async def create(
     store_call: StoreCall,
@@ -47,37 +54,42 @@ async def create(
     kind: str,
     members: Sequence[NodeRecord],
     volume: VolumeRecord,
-    begun: MutableMapping[Creation, ContainerId],
+    begun: Begun,
 ) -> ContainerRecord:
     """A new container led by the first of `members`; without those of the others that do not answer.
 
     Replicas that are missing are made later, by the controller. Raises HeadraceError where the first one does not
-    answer, or fewer than `volume.min_in_sync` do: then the container is `begun`, and the next attempt goes on with its
-    id and with the folders that there are. Raises StoreUnavailable (the container may be there nevertheless).
+    answer, or fewer than `volume.min_in_sync` do, and StoreUnavailable (the container may be there nevertheless): then
+    it is `begun`, and the next attempt goes on with its id and with the folders that there are. A put that was given up
+    may land before the next one: the record is that one's then, and is returned. Who knows that it has landed, takes
+    the id out of `begun`: another attempt is to make another container.
     """
     if not members:
         raise HeadraceError("a container needs a node that is registered")
     key = (kind, members[0].node_id, volume.name)
-    container = begun.pop(key, None)
+    container = next((each for each, creation in begun.items() if creation == key), None)
     if container is None:
         container = await store_call(lambda store: container_records.take_container_id(store, kind))
+    else:
+        del begun[container]
     try:
         ready = await _prepare_all(peers, members, container, kind, least=min(volume.min_in_sync, len(members)))
-    except HeadraceError as error:
-        if error.code is not Code.FENCED_LEADER_EPOCH:  # it exists already, and the store has lost its record
-            begun[key] = container
-        raise
-    return await store_call(
-        lambda store: container_records.create_container(
-            store,
-            kind=kind,
-            members=ready,
-            container_id=container,
-            volume=volume.name,
-            min_in_sync=volume.min_in_sync,
-            wanted=volume.replicas,
+        return await store_call(
+            lambda store: container_records.create_container(
+                store,
+                kind=kind,
+                members=ready,
+                container_id=container,
+                volume=volume.name,
+                min_in_sync=volume.min_in_sync,
+                wanted=volume.replicas,
+            )
         )
-    )
+    except HeadraceError as error:
+        # Not where it exists: the store has lost its record, or it has become another's.
+        if error.code is not Code.FENCED_LEADER_EPOCH and not isinstance(error, VersionConflict):
+            begun[container] = key
+        raise
 
 
 async def _prepare_all(

@@ -52,8 +52,9 @@ def create_container(
 
     Members are (node, format of its replica's folder); without formats, `primary` alone is the member and its node's
     format stands for the replica's. `container_id` is from `take_container_id`. The catalog is made once: whoever comes
-    later gets the one that is there. Raises StoreUnavailable: it may be there nevertheless, with an id that nobody
-    else gets.
+    later gets the one that is there. So does who was not told whether the container is there, and makes it again as
+    long as it is as it was made, maybe with other members. Raises StoreUnavailable: it may be there nevertheless, with
+    an id that nobody else gets. VersionConflict: it is, and has another primary or is closed by now.
     """
     if primary is not None:
         members = ((primary.node_id, primary.format),)
@@ -72,10 +73,14 @@ def create_container(
         put_container(store, record, None)
     except VersionConflict:
         present = get_container(store, record.container_id)
-        if kind != "catalog" or present is None:
+        if present is None or (kind != "catalog" and not _is_as_made(present, record)):
             raise
         return present
     return record
+
+
+def _is_as_made(present: ContainerRecord, made: ContainerRecord) -> bool:
+    return (present.primary, present.epoch, present.state) == (made.primary, made.epoch, made.state)
 
 
 def containers(store: ClusterStore) -> list[ContainerRecord]:

@@ -547,6 +547,31 @@ async def test_a_container_with_too_few_replicas_is_made_at_the_next_attempt_und
     assert asking.formats.keys() - known == {made.container_id}, "each attempt left a folder"
 
 
+async def test_a_container_that_is_there_though_the_store_did_not_say_so_is_not_made_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for the next one, maybe much later, must get another one."""
+    (member,) = await cluster.start(1)
+    await cluster.until_complete()
+    assert member.node_id is not None
+    put, lost = container_records.put_container, []
+
+    def land_and_lose(store: ClusterStore, record: ContainerRecord, version: int | None) -> int:
+        landed = put(store, record, version)
+        if version is None and not lost:
+            lost.append(record)
+            raise StoreUnavailable("the answer was lost")
+        return landed
+
+    monkeypatch.setattr(container_records, "put_container", land_and_lose)
+    with pytest.raises(StoreUnavailable):
+        await member.controller.create(first=member.node_id, volume=VolumeRecord("default"))
+    (first,) = lost
+    await cluster.until(lambda: first.container_id in member.view.containers)
+    made = await member.controller.create(first=member.node_id, volume=VolumeRecord("default"))
+    assert made.container_id != first.container_id
+
+
 async def test_a_call_that_is_refused_does_not_end_the_controller(cluster: Cluster) -> None:
     (member,) = await cluster.start(1)
     await cluster.until_complete()

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from msgspec import structs
 
-from headrace.control.creation import Creation, create
+from headrace.control.creation import Begun, create
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import Prepare, Prepared
 from headrace.peer.session import PeerUnreachable
 from headrace.store import container_records, records
-from headrace.store.protocol import ClusterStore
+from headrace.store.protocol import ClusterStore, StoreUnavailable, VersionConflict
 from headrace.store.records import CATALOG_ID, NodeRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
 
@@ -27,18 +28,35 @@ def node(number: int) -> NodeRecord:
     return NodeRecord(NodeId(number), uuid.uuid4(), uuid.uuid4(), "127.0.0.1", 1, peer_port=number)
 
 
+class Store(SqliteStore):
+    """One that may take no records of containers; ids are given out as ever."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.refuses = False
+        self.on_the_way: list[tuple[str, bytes]] = []
+        """What was refused, and may land late."""
+
+    def put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        if self.refuses and key.startswith(records.CONTAINER_PREFIX):
+            self.on_the_way.append((key, value))
+            raise StoreUnavailable("exceeded quota")
+        return super().put(key, value, expected_version)
+
+
 class Folders:
     """Nodes that make folders, each reached at the port of its number; some are away."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.away: set[int] = set()
         self.formats: dict[tuple[int, ContainerId], str] = {}
-        self.begun: dict[Creation, ContainerId] = {}
+        self.begun: Begun = {}
 
     async def call(self, address: tuple[str, int], message: Any, *, timeout_s: float) -> Any:
         assert isinstance(message, Prepare)
-        assert container_records.get_container(self.store, message.container) is None, "the folders come first"
+        present = container_records.get_container(self.store, message.container)
+        assert present is None or self.store.on_the_way, "the folders come first"
         await asyncio.sleep(0)
         if address[1] in self.away:
             raise PeerUnreachable("away")
@@ -55,7 +73,7 @@ class Folders:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[Folders]:
-    store = SqliteStore(tmp_path / "cluster.sqlite")
+    store = Store(tmp_path / "cluster.sqlite")
     yield Folders(store)
     store.close()
 
@@ -92,6 +110,54 @@ async def test_with_fewer_replicas_than_have_to_be_in_sync_there_is_no_container
     assert made.replicas == (3, 2)
     assert made_there.items() <= folders.formats.items(), "it goes on with the folder that is there"
     assert {container for _, container in folders.formats} == {made.container_id}
+
+
+async def test_a_container_whose_record_the_store_does_not_take_has_one_id_and_one_folder_a_node(
+    folders: Folders,
+) -> None:
+    """Each attempt left an id, and a folder on each member."""
+    folders.store.refuses = True
+    for _ in range(10):
+        with pytest.raises(StoreUnavailable):
+            await folders.make(3, 1, 2)
+    folders.away = {2}
+    with pytest.raises(StoreUnavailable):
+        await folders.make(3, 1, 2)
+    assert len(folders.store.on_the_way) == 11
+    assert len(folders.formats) == 3
+    (taken,) = {container for _, container in folders.formats}
+    folders.store.refuses = False
+    folders.store.put(*folders.store.on_the_way[0], None)  # late
+    made = await folders.make(3, 1)
+    assert (made.container_id, made.replicas) == (taken, (3, 1, 2)), "the one that landed, with the members of then"
+    assert container_records.containers(folders.store) == [made]
+    assert not folders.begun
+    assert (await folders.make(3, 1)).container_id != taken
+
+
+async def test_what_two_could_not_make_at_a_time_is_made_by_the_next_two(folders: Folders) -> None:
+    folders.store.refuses = True
+    for _ in range(3):
+        await asyncio.gather(folders.make(3, 1), folders.make(3, 1), return_exceptions=True)
+    begun = {container for _, container in folders.formats}
+    assert len(begun) == 2
+    folders.store.refuses = False
+    assert {(await folders.make(3, 1)).container_id for _ in range(2)} == begun
+
+
+async def test_what_landed_late_and_was_closed_is_not_what_is_made(folders: Folders) -> None:
+    folders.store.refuses = True
+    with pytest.raises(StoreUnavailable):
+        await folders.make(3, 1)
+    folders.store.refuses = False
+    folders.store.put(*folders.store.on_the_way[0], None)
+    (landed,) = container_records.containers(folders.store)
+    container_records.change_container(
+        folders.store, landed.container_id, lambda present: structs.replace(present, state="closed")
+    )
+    with pytest.raises(VersionConflict):
+        await folders.make(3, 1)
+    assert (await folders.make(3, 1)).container_id != landed.container_id
 
 
 async def test_as_many_replicas_as_there_are_nodes_are_enough(folders: Folders) -> None:

@@ -51,6 +51,9 @@ class Damage:
         own = (node, uuid.UUID(self._format))
         near: Collection[NodeId] = () if container is None else container.primary.near(loop.time())
         if container is not None and not near:
+            if container.primary.waits_for == {container.member}:
+                # A put of before that failed may have been under way: since then the record has let the others go.
+                container.handing_over = False
             return False
         hand_over = loop.time() >= self._stands_back_at
         if container is not None:

@@ -5,7 +5,7 @@ import shutil
 import threading
 import uuid
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from several import OneNode, Several, until
 
 from headrace.container import cycle, feed, replica_folder
 from headrace.container.container import Container
+from headrace.container.damage import Damage
 from headrace.container.replica import Member
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, Position
@@ -27,7 +28,7 @@ from headrace.log.regroup import rewrite
 from headrace.peer.messages import Acked
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import change
-from headrace.store.protocol import ClusterStore
+from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.store.records import CATALOG_ID, DELETED_KEY, ContainerRecord, DeletedContainers
 
 
@@ -484,6 +485,35 @@ async def test_a_primary_that_hands_over_is_out_of_touch_at_once(three: Several)
     await until(lambda: container.in_touch or None)
     container.handing_over = True
     assert not container.in_touch
+
+
+async def test_a_damaged_primary_that_could_not_say_so_is_in_touch_again_once_it_is_alone(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 16: not before, as what the store did not answer may still have another lead."""
+    container_id = await three.create(replicas=2, min_in_sync=1)
+    container = await three.led(container_id)
+    await until(lambda: container.in_touch or None)
+    node, store, failed = three.nodes[0], three.nodes[0].store, asyncio.Event()
+
+    async def away(_change: Callable[[ClusterStore], Any]) -> Any:
+        failed.set()
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(node, "store", away)
+    node.replicas.damaged(container_id)
+    await failed.wait()
+    assert container.handing_over
+    await three.nodes[1].stop()
+    loop = asyncio.get_running_loop()
+    await until(lambda: None if container.primary.near(loop.time()) else True)
+    damage = Damage()
+    damage.found(container.member.format)
+    assert not await damage.leave(away, container_id, node.node_id, container)
+    assert container.handing_over
+    monkeypatch.setattr(node, "store", store)
+    await until(lambda: container.in_touch or None)
+    assert not container.lost
 
 
 async def last_word(nodes: Several, container_id: ContainerId) -> Position:

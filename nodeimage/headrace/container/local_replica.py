@@ -75,7 +75,7 @@ class LocalReplica:
         self._options = options
         self._executor = executor
         self._room = room
-        self._fatal = partial(_end, folder, fatal)
+        self._end_process = fatal
         self._state = state
         self._known_committed = Position(0)
         self._aside = aside
@@ -112,14 +112,15 @@ class LocalReplica:
         try:
             state, container_log, aside = await loop.run_in_executor(executor, find)
         except SyncFailed as error:
-            _end(folder, fatal, f"container {container_id}: {error}")  # invariant 13
+            replica_folder.note_unsynced(folder, held=Position(0))
+            fatal(f"container {container_id}: {error}")  # invariant 13
             raise
         return cls(
             container_id=container_id,
             kind=kind,
             node=node,
             folder=folder,
-            options=options,
+            options=container_log.options,
             executor=executor,
             room=room,
             fatal=fatal,
@@ -303,13 +304,15 @@ class LocalReplica:
             return
         # A mark may tell of more than is synced until the files are. What it would prove lost, `boot` has outdated.
         await self.cycle.job_under_way()  # it may have begun without a sync
-        await self._write_now(lambda state: structs.replace(state, unsynced=True))  # so it is, should the sync fail
+        held = self.log.synced
+        # So it is, should the sync fail.
+        await self._write_now(lambda state: structs.replace(state, unsynced=True, held=held))
         try:
             await self._loop.run_in_executor(self._executor, replica_folder.sync_files, self.folder)
         except OSError as error:
             self._fatal(f"container {self.id}: what was not synced could not be: {error}")  # invariant 13
             raise
-        await self._write_now(lambda state: structs.replace(state, boot="", unsynced=False))
+        await self._write_now(lambda state: structs.replace(state, boot="", unsynced=False, held=Position(0)))
 
     # --- roles
 
@@ -368,12 +371,12 @@ class LocalReplica:
     async def cut(self, position: Position) -> None:
         """Remove what lies at or above `position`."""
         change = partial(ContainerLog.cut, self.folder, position, self._options)
-        await self._to_its_end(lambda: self._reopen(change, begin=None))
+        await self._to_its_end(lambda: self._reopen(change, begin=None, held=position))
 
     async def reset(self, begin: Position) -> None:
         """Begin anew at `begin`, empty."""
         change = partial(ContainerLog.reset, self.folder, begin)
-        await self._to_its_end(lambda: self._reopen(change, begin=begin))
+        await self._to_its_end(lambda: self._reopen(change, begin=begin, held=begin))
 
     async def renew(self) -> None:
         """Throw away all that it holds, and go on empty, as another format (invariant 14)."""
@@ -391,7 +394,7 @@ class LocalReplica:
             state, container_log, _ = await self._loop.run_in_executor(self._executor, renewed)
         except (HeadraceError, OSError) as error:
             # What is in memory says that there is what the disk has no more. The next start finds an empty replica.
-            self._fatal(f"container {self.id}: a damaged replica could not be made anew: {error}")
+            self._fatal(f"container {self.id}: a damaged replica could not be made anew: {error}", held=Position(0))
             raise
         self._state = state
         self._known_committed = Position(0)
@@ -402,9 +405,10 @@ class LocalReplica:
     async def ready(self) -> None:
         """Open the log again that a cut or reset which failed has left closed."""
         if self.cycle.is_closed:
-            await self._to_its_end(lambda: self._reopen(lambda: None, begin=None))
+            await self._to_its_end(lambda: self._reopen(lambda: None, begin=None, held=Position(0)))
 
-    async def _reopen(self, change: Callable[[], None], *, begin: Position | None) -> None:
+    async def _reopen(self, change: Callable[[], None], *, begin: Position | None, held: Position) -> None:
+        """`held`: what it is to hold afterwards, as far as that is known."""
         owner = self.cycle.owner
         await self.cycle.close()
 
@@ -417,7 +421,7 @@ class LocalReplica:
         try:
             container_log = await self._loop.run_in_executor(self._executor, changed)
         except SyncFailed as error:
-            self._fatal(f"container {self.id}: {error}")  # invariant 13
+            self._fatal(f"container {self.id}: {error}", held=held)  # invariant 13
             raise
         except CorruptLog as error:
             log.warning("a replica cannot be opened again", container=self.id, error=str(error))
@@ -428,22 +432,26 @@ class LocalReplica:
         self.forget_beyond()
         if self.commands is not None:
             self.commands.restart(container_log.end)
-        await self._write_now(lambda state: structs.replace(state, history=clip(state.history, container_log.end)))
+        end = container_log.end
+        await self._write_now(
+            lambda state: structs.replace(state, history=clip(state.history, end), held=min(state.held, end))
+        )
 
     async def close(self) -> None:
         """Let go of the files."""
         await self.stop()
         await self.cycle.close()
         if self._state.boot:
-            await self._loop.run_in_executor(self._executor, replica_folder.left_clean, self.folder, self._state)
+            await self._loop.run_in_executor(
+                self._executor, partial(replica_folder.left_clean, self.folder, self._state, held=self.log.synced)
+            )
 
     async def remove(self) -> None:
         """Remove the replica with its folder."""
         await self.close()
         await self._loop.run_in_executor(self._executor, replica_folder.remove, self.folder)
 
-
-def _end(folder: Path, fatal: Callable[[str], None], reason: str) -> None:
-    """End the process, as what was written may not be on the disk: the next one is to write it again."""
-    replica_folder.note_unsynced(folder)
-    fatal(reason)
+    def _fatal(self, reason: str, *, held: Position | None = None) -> None:
+        """[blocking] End the process, as what was written may not be on the disk: the next one is to write it again."""
+        replica_folder.note_unsynced(self.folder, held=self.log.synced if held is None else held)
+        self._end_process(reason)

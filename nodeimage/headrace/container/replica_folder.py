@@ -1,7 +1,7 @@
 """What a replica's folder says of itself: the file `replica.json` beside the chunks.
 
     {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...], "boot": id, "unsynced": bool,
-     "record": json}
+     "held": position, "record": json}
 
 `format` is made with the folder (invariant 5): a folder that was lost and made again is another replica. `seen` is the
 highest epoch that the replica has heard of, written before it answers in that epoch (invariant 4). `led` is the last
@@ -24,8 +24,9 @@ import structlog
 
 from headrace.container.history import History
 from headrace.errors import CorruptLog, HeadraceError, StorageFull
-from headrace.ids import ContainerId, Epoch
+from headrace.ids import ContainerId, Epoch, Position
 from headrace.log.files import is_lost, rewrite_file, sync_folder, write_back
+from headrace.log.synced_mark import keep_mark
 from headrace.machine import boot_id
 
 log = structlog.get_logger()
@@ -47,6 +48,8 @@ class ReplicaFile(msgspec.Struct, frozen=True):
     its newest frames may lie."""
     unsynced: bool = False
     """A sync of its files failed. What of them was not on the disk then, the page cache calls clean ("fsyncgate")."""
+    held: Position = Position(0)
+    """Up to where its log went then, at least; 0: nobody knows. What the cache calls clean it may have let go since."""
     record: str = ""
     """The container's last known record, as JSON: the cluster store can be rebuilt from these."""
 
@@ -95,27 +98,30 @@ def as_another(folder: Path, state: ReplicaFile) -> ReplicaFile:
     return state
 
 
-def left_clean(folder: Path, state: ReplicaFile) -> None:
-    """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine."""
+def left_clean(folder: Path, state: ReplicaFile, *, held: Position) -> None:
+    """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine. `held`: see
+    `note_unsynced`."""
     if not (folder / _NAME).exists():  # the disk went away before
         return
     current = read(folder) or state
     try:
         sync_files(folder)
     except OSError:
-        note_unsynced(folder)
+        note_unsynced(folder, held=held)
         raise
     write(folder, msgspec.structs.replace(current, boot=""))
 
 
-def note_unsynced(folder: Path) -> None:
+def note_unsynced(folder: Path, *, held: Position) -> None:
     """A sync of its files failed, and the process is about to end. Of one that is synced as it is written the start
     writes again what no mark proves (log/recovery.py); another one has to be written again whole.
+
+    `held`: where the log ends that it must still be then, or 0.
     """
     try:
         current = read(folder)
         if current is not None and current.boot and not current.unsynced:
-            write(folder, msgspec.structs.replace(current, unsynced=True))
+            write(folder, msgspec.structs.replace(current, unsynced=True, held=held))
     except (OSError, HeadraceError) as error:
         log.error("that a sync failed could not be noted", folder=str(folder), error=str(error))
 
@@ -137,10 +143,15 @@ def sync_files(folder: Path) -> None:
 def written_back(folder: Path, state: ReplicaFile) -> ReplicaFile:
     """The state of a replica whose files a sync has failed on, before its log is opened: all that they hold is written
     over itself, so that a sync does something, and synced. Raises SyncFailed.
+
+    That may be less than they held when the sync failed. No mark proves that, as of a log that is synced: so one is
+    made, and where the log ends before it, it has lost what it had acknowledged (LostTail).
     """
     for path in (path for path in folder.iterdir() if path.is_file() and path.name != _NAME):
         write_back(path)
-    state = msgspec.structs.replace(state, unsynced=False)
+    if state.held:
+        keep_mark(folder, state.held)
+    state = msgspec.structs.replace(state, unsynced=False, held=Position(0))
     write(folder, state)
     return state
 

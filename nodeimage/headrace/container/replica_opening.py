@@ -8,6 +8,7 @@
 Everything here blocks.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ log = structlog.get_logger()
 
 
 class Opened(NamedTuple):
-    """`aside`: a damaged replica is kept beside it."""
+    """`log`: its options are those that it was kept with. `aside`: a damaged replica is kept beside it."""
 
     state: ReplicaFile
     log: ContainerLog
@@ -40,6 +41,7 @@ def open_folder(
     """
     try:
         state = _state(folder, options, unmarked=unmarked)
+        options = _as_kept(state, options)
         try:
             opened = ContainerLog.open(folder, options)
         except LostTail as error:
@@ -64,7 +66,12 @@ def open_folder(
 def open_empty(folder: Path, options: LogOptions) -> Opened:
     """Another replica in `folder`, where there is none. Raises StorageFull."""
     state = _state(folder, options)
-    return Opened(state, ContainerLog.open(folder, options), replica_folder.has_aside(folder))
+    return Opened(state, ContainerLog.open(folder, _as_kept(state, options)), replica_folder.has_aside(folder))
+
+
+def _as_kept(state: ReplicaFile, options: LogOptions) -> LogOptions:
+    """What was not synced is synced only once it has been noted up to where it goes (LocalReplica.set_durability)."""
+    return replace(options, fsync=options.fsync and not state.boot)
 
 
 def _state(folder: Path, options: LogOptions, *, unmarked: str = "") -> ReplicaFile:

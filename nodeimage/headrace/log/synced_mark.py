@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import CorruptLog
-from headrace.log.files import FileHead, OpenFile, read_head
+from headrace.log.files import FileHead, OpenFile, read_head, sync_file, sync_folder, write_all
 
 KIND: Final = b"SYNC"
 NAME: Final = "synced"
@@ -29,6 +29,17 @@ def read_mark(folder: Path) -> int:
         return read_head(file.fd, path, KIND).start
     except (FileNotFoundError, CorruptLog):
         return 0
+
+
+def keep_mark(folder: Path, position: int) -> None:
+    """[blocking] Of a log that is not open and was not synced: it is now, and must end at `position` or behind.
+
+    Durable. Raises `SyncFailed`, `OSError`.
+    """
+    file = OpenFile.open(folder / NAME, os.O_RDWR | os.O_CREAT)
+    write_all(file.fd, 0, [FileHead(KIND, max(position, read_mark(folder))).encode()])
+    sync_file(file.fd)
+    sync_folder(folder)
 
 
 def remove_mark(folder: Path) -> None:

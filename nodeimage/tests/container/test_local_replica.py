@@ -17,10 +17,11 @@ from headrace.container.container import Container
 from headrace.container.history import History
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member
-from headrace.errors import CorruptLog, KafkaError, StorageFull
+from headrace.errors import CorruptLog, KafkaError, StorageFull, SyncFailed
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log import files as files_module
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
+from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.synced_mark import read_mark
 
 
@@ -372,7 +373,7 @@ async def test_what_a_sync_failed_on_is_written_again_before_the_next_one(
         with monkeypatch.context() as patched:
             patched.setattr(replica_folder, "sync_files", fails_to_sync)
             with pytest.raises(OSError, match="the disk failed"):
-                replica_folder.left_clean(replica.folder, replica._state)
+                replica_folder.left_clean(replica.folder, replica._state, held=replica.log.synced)
         files = [path for path in replica.folder.iterdir() if path.suffix == ".chunk"]
         before = {path: (path.read_bytes(), path.stat().st_blocks) for path in files}
         written: dict[str, int] = {}
@@ -404,6 +405,72 @@ async def test_what_a_sync_failed_on_is_written_again_before_the_next_one(
         found = replica_folder.read(replica.folder)
         assert found is not None
         assert not found.unsynced
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("at", ["the end", "another durability", "a chunk", "a start to be synced"])
+async def test_what_the_page_cache_let_go_after_a_sync_had_failed_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, *, lost: bool
+) -> None:
+    """Invariants 5, 14: the same machine goes on, and no mark tells what an unsynced log held. It is all there still as
+    a rule: then the replica keeps its place.
+    """
+    with ThreadPoolExecutor(3) as executor:
+        replica = await open_replica(tmp_path / "7", executor, fsync=False)
+        container = await lead_unsynced(replica)
+        for number in range(3):
+            await container.append_command(bytes([number]) * 10_000)
+        if at == "a start to be synced":
+            await replica.cycle.close()
+            replica = await open_replica(tmp_path / "7", executor, fsync=True)
+        steps = {
+            "the end": replica.close,
+            "another durability": partial(replica.set_durability, fsync=True),
+            "a chunk": partial(asyncio.to_thread, replica._fatal, "a chunk could not be closed"),
+            "a start to be synced": partial(replica.set_durability, fsync=True),
+        }
+        with monkeypatch.context() as patched:
+            patched.setattr(replica_folder, "sync_files", fails_to_sync)
+            with pytest.raises((OSError, AssertionError)):
+                await steps[at]()
+        await replica.cycle.close()
+        (chunk,) = replica.folder.glob("*.chunk")
+        if lost:
+            with chunk.open("r+b") as file:
+                file.seek(FILE_HEAD_BYTES + replica.log.end - 9_000)
+                file.write(bytes(9_000))
+        again = await open_replica(tmp_path / "7", executor, fsync=False)
+        assert (again.format != replica.format) is lost
+        assert (again.log.end < replica.log.end) is lost
+        await again.cycle.close()
+        third = await open_replica(tmp_path / "7", executor, fsync=False)
+        assert third.format == again.format
+        await third.cycle.close()
+
+
+async def test_a_sync_that_failed_while_a_replica_was_cut_does_not_make_it_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is to hold no more than up to there."""
+    with ThreadPoolExecutor(3) as executor:
+        replica = await open_replica(tmp_path / "7", executor, fsync=False)
+        container = await lead_unsynced(replica)
+        first = await container.append_command(b"stays")
+        await container.append_command(b"is cut")
+        await replica.stop()
+        cut = ContainerLog.cut
+
+        def fails(folder: Path, position: Position, options: LogOptions) -> None:
+            cut(folder, position, options)
+            raise SyncFailed("the disk failed")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ContainerLog, "cut", fails)
+            with pytest.raises(AssertionError, match="the disk failed"):
+                await replica.cut(first)
+        again = await open_replica(tmp_path / "7", executor, fsync=False)
+        assert (again.format, again.log.end) == (replica.format, first)
+        await again.cycle.close()
 
 
 @pytest.mark.parametrize("step", ["start", "cut", "close a chunk"])

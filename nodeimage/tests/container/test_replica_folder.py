@@ -10,6 +10,7 @@ from msgspec import structs
 
 from headrace.container import replica_folder
 from headrace.errors import CorruptLog, StorageFull
+from headrace.ids import Position
 
 
 def test_a_folder_that_is_made_anew_is_another_format(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_without_sync_another_start_of_the_machine_is_another_format(tmp_path: P
 
 def test_a_clean_end_keeps_the_format_over_a_start_of_the_machine(tmp_path: Path) -> None:
     state = replica_folder.after_page_cache(tmp_path, replica_folder.prepare(tmp_path))
-    replica_folder.left_clean(tmp_path, state)
+    replica_folder.left_clean(tmp_path, state, held=Position(0))
     found = replica_folder.read(tmp_path)
     assert found is not None
     assert found.boot == ""

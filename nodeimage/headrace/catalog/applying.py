@@ -38,8 +38,8 @@ _READ_RETRIES: Final = 10
 _DAMAGED_RETRY_S = 5.0
 """At most between two tries of a log that is damaged: it is fetched anew as soon as others have what it holds."""
 _TRIMMED_S: Final = 60.0
-"""Of a log that begins behind what the tables have, as they were lost: it is fetched anew, too, and a snapshot with it.
-Where that has not come by then, nobody has one."""
+"""Of a log that begins behind what the tables have, as they were lost: they are fetched. Where they have not come by
+then, nobody has them."""
 
 
 class AppliedCommand(NamedTuple):
@@ -85,7 +85,7 @@ class Applier:
         self._read_failures = 0
         self._unread_since = 0.0
         self._until = Position(0)
-        """While something is being applied: up to where. The log may be cut below that meanwhile."""
+        """While something is being applied, or installed: up to where. The log may be cut below that meanwhile."""
         self._waiting: list[tuple[Position, asyncio.Future[None]]] = []
         command_log.on_committed(self._wake.set)
         self._task = asyncio.create_task(self._run(), name="catalog-apply")
@@ -119,8 +119,9 @@ class Applier:
                 await self._in_thread(lambda: self._shortened(end))
                 self._outcomes.applied = end
 
-    async def install(self, snapshot: Path, position: Position) -> None:
-        """Replace the tables by those of `snapshot`, of which `position` was the applied position.
+    async def install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
+        """Replace the tables by those of `snapshot`, of which `position` was the applied position. `log_stays`: the
+        log has what was committed behind that; else it is about to begin there.
 
         Queries under way go on in the old tables. Raises HeadraceError for a bad file, StorageFull; nothing has changed
         then.
@@ -128,11 +129,19 @@ class Applier:
         async with self._turn:
             if self._outcomes.failure is not None:
                 raise self._outcomes.failure
-            if self._log.committed > position:
+            committed = self._log.committed
+            if log_stays and not self.applied < position <= committed:
                 raise HeadraceError(
-                    f"a snapshot at {position} is older than this log, committed to {self._log.committed}"
+                    f"a snapshot at {position} does not lie between the tables, at {self.applied}, and what is "
+                    f"committed of this log, up to {committed}"
                 )
-            await self._in_thread(lambda: snapshots.install(self._folder, self._connection, snapshot, position))
+            if not log_stays and committed > position:
+                raise HeadraceError(f"a snapshot at {position} is older than this log, committed to {committed}")
+            self._until = position
+            try:
+                await self._in_thread(lambda: snapshots.install(self._folder, self._connection, snapshot, position))
+            finally:
+                self._until = Position(0)
             log.info("catalog_replaced", folder=str(self._folder), position=position)
             self._outcomes.applied = position
             self._read_failures = 0

@@ -282,26 +282,32 @@ class Catalog:
                 self._log.trim(held[0])
             return position
 
-    async def newest_snapshot(self) -> tuple[Path, Position]:
-        """The newest snapshot's file, for a replica that the log reaches back to no more; written if none is whole.
+    async def newest_snapshot(self, least: Position = Position(0)) -> tuple[Path, Position]:  # noqa: B008
+        """The newest snapshot's file, for a replica that the log reaches back to no more; written if none is whole and
+        at `least` or behind.
 
         Open it at once: the file goes when two newer ones have been written. Raises as `snapshot`.
         """
         async with self._snapshot_lock:
             newest = await self._loop.run_in_executor(self._read_threads, snapshots.newest_whole, self._folder)
-        position = snapshots.position_of(newest) if newest is not None else await self.snapshot()
+        position = snapshots.position_of(newest) if newest is not None else Position(-1)
+        if position < least:
+            position = await self.snapshot()
         return snapshots.path_of(self._folder, position), position
 
-    async def install(self, snapshot: Path, position: Position) -> None:
+    async def install(self, snapshot: Path, position: Position, *, log_stays: bool = False) -> None:
         """Replace the tables by a snapshot that came from the primary; `position` is how far it is. The file is left.
 
         To be called before the log is emptied to begin at `position`, and while nothing new is committed in it: a
         crash in between leaves tables that are ahead of the log, which is safe. Queries under way see the old rows,
         later ones the new. Listeners hear `Replaced`. Submitters whose command lies below repeat it for an outcome.
+
+        `log_stays`: of tables that were lost. The log is left as it is, with what was committed behind `position`.
+
         Raises HeadraceError, StorageFull or OSError with nothing changed.
         """
         self._check_usable()
-        installing = asyncio.create_task(self._install(snapshot, position), name="catalog-install")
+        installing = asyncio.create_task(self._install(snapshot, position, log_stays=log_stays), name="catalog-install")
         installing.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
         await asyncio.shield(installing)  # cut short, it would leave in memory what the tables hold no more
 
@@ -316,9 +322,9 @@ class Catalog:
         await asyncio.to_thread(self._read_threads.shutdown)
         await asyncio.to_thread(self._close_files)
 
-    async def _install(self, snapshot: Path, position: Position) -> None:
+    async def _install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
         async with self._snapshot_lock:
-            await self._applier.install(snapshot, position)
+            await self._applier.install(snapshot, position, log_stays=log_stays)
             self._set_snapshot_at(position)
 
     def _check_usable(self) -> None:

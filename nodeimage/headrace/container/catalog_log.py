@@ -21,11 +21,15 @@ log = structlog.get_logger()
 class CatalogLog:
     """A CommandLog over one replica."""
 
-    def __init__(self, replica: LocalReplica, executor: Executor) -> None:
+    def __init__(
+        self, replica: LocalReplica, executor: Executor, *, tables_lost: Callable[[], None] | None = None
+    ) -> None:
+        """`tables_lost`: told where another leads, and the log begins behind what the tables have."""
         assert replica.commands is not None, "this is not the catalog's container"
         self._replica = replica
         self._tail = replica.commands
         self._executor = executor
+        self._tables_lost = tables_lost
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -74,17 +78,22 @@ class CatalogLog:
     def commands(self, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
         """[blocking] See CommandLog. A log that cannot be read is told to its replica, which is fetched anew.
 
-        So is one that begins behind what the tables have, as they were lost: with a log that is empty comes a snapshot.
+        So is one that begins behind what the tables have, as they were lost, where this node leads: another one is to,
+        and with a log that is empty comes a snapshot.
         """
         read = self._replica.log
         try:
             yield from commands_in(read, after, until)
-        except CorruptLog:
-            self._loop.call_soon_threadsafe(self._damaged, read)
+        except CorruptLog as error:
+            self._loop.call_soon_threadsafe(self._unread, read, isinstance(error, TrimmedLog))
             raise
 
-    def _damaged(self, read: ContainerLog) -> None:
-        if self._replica.log is read and not self._replica.cycle.is_closed:  # else it is another in a moment
+    def _unread(self, read: ContainerLog, is_trimmed: bool) -> None:
+        if self._replica.log is not read or self._replica.cycle.is_closed:
+            return  # it is another in a moment
+        if is_trimmed and self._tables_lost is not None and self._replica.container is None:
+            self._tables_lost()
+        else:
             self._replica.on_damaged()
 
     def on_committed(self, callback: Callable[[], None]) -> None:

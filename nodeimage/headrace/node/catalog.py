@@ -2,6 +2,10 @@
 
 Commands are written by the primary of the catalog's container, wherever it is; a node that is too far behind the log
 takes over the primary's snapshot.
+
+Where the tables are lost, and the log is whole but does not go back so far, the snapshot alone is fetched: the replica
+has all that it acknowledged, and keeps its place in the in-sync set, which it may not be able to leave (invariant 6).
+What the primary has applied up to a position is what this log comes to, once it is committed up to there.
 """
 
 import asyncio
@@ -11,10 +15,14 @@ import tempfile
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+import structlog
+
 from headrace.broker.broker import Broker
+from headrace.catalog import snapshots
 from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.catalog.service import Catalog
 from headrace.container.catalog_log import CatalogLog
@@ -25,14 +33,20 @@ from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.changes import Changes
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Submit, Submitted
+from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit, Submitted
 from headrace.peer.session import Session
 from headrace.store.records import CATALOG_ID, NodeRecord
 from headrace.store.view import ClusterView
 
+log = structlog.get_logger()
+
 T = TypeVar("T")
 
 SUBMIT_S: Final = 5.0
+PIECE_BYTES: Final = 4 << 20
+"""Of a snapshot, in one call."""
+PIECE_S: Final = 30.0
+"""Before the first one a snapshot may have to be written."""
 _RECEIVED: Final = "received-"
 """Snapshots on their way into the tables."""
 
@@ -67,6 +81,8 @@ class NodeCatalog:
         self._unusable: HeadraceError | None = None
         """Why this node's replica is: damaged and nowhere else, or without room."""
         self._opened = asyncio.Event()
+        self._fetching: asyncio.Task[None] | None = None
+        """Of tables that are lost here."""
         replicas.install = self._install
         replicas.snapshot = self._take
         replicas.on_unusable.append(self._is_unusable)
@@ -87,9 +103,8 @@ class NodeCatalog:
         """Open the tables as they were left. They are behind until `caught_up`."""
         for left in self._data.glob(f"{_RECEIVED}*"):  # by a process that was killed
             left.unlink()
-        tables = self.tables = await Catalog.open(
-            self._data / "catalog", CatalogLog(replica, self._executor), route=self._route
-        )
+        catalog_log = CatalogLog(replica, self._executor, tables_lost=lambda: self._tables_lost(replica))
+        tables = self.tables = await Catalog.open(self._data / "catalog", catalog_log, route=self._route)
         # What is applied was committed; a follower learns the rest from its primary.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
         replica.has_tables(lambda: tables.reach)
@@ -127,7 +142,61 @@ class NodeCatalog:
 
         return Submitted(position=await self.tables.append(bytes(payload), admit=admit))
 
+    async def snapshot_read(
+        self, asked: ReadSnapshot, _payload: memoryview, _session: Session
+    ) -> tuple[SnapshotPart, list[bytes]]:
+        """Another node has lost its tables, and wants those of this one, which leads the catalog."""
+        await self._opened.wait()
+        container = self._replicas.led.get(CATALOG_ID)
+        if container is None or not container.serves:
+            raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
+        position = asked.position
+        if position < 0:
+            _, position = await self._newest(asked.least)
+        read = partial(_piece, snapshots.path_of(self._data / "catalog", position), asked.at)
+        size, piece = await asyncio.get_running_loop().run_in_executor(self._executor, read)
+        return SnapshotPart(position, size), [piece]
+
+    async def close(self) -> None:
+        """Fetch nothing more; once the tables are closed, so that nothing more is asked for."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
+
     # --- inside
+
+    def _tables_lost(self, replica: LocalReplica) -> None:
+        """Told again and again, until they are back."""
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch_tables(replica), name="catalog-tables")
+
+    async def _fetch_tables(self, replica: LocalReplica) -> None:
+        """Once. Where the primary refuses it, the replica counts as damaged: with a log that is empty they come too."""
+        await self._opened.wait()
+        record = self._view.containers.get(CATALOG_ID)
+        node = None if record is None else self._view.nodes.get(record.primary)
+        if node is None or node.node_id == self._node_id:
+            return
+        loop = asyncio.get_running_loop()
+        path = await loop.run_in_executor(self._executor, self._keep, b"")
+        try:
+            with path.open("wb") as file:
+                asked = ReadSnapshot(least=replica.log.start)
+                while True:
+                    part, piece = await self._peers.call(node.peer_address, asked, timeout_s=PIECE_S)
+                    if not replica.log.start <= part.position <= replica.committed:
+                        return  # one of both is behind
+                    await loop.run_in_executor(self._executor, file.write, piece)
+                    if not piece or file.tell() >= part.size:
+                        break
+                    asked = ReadSnapshot(least=asked.least, position=part.position, at=file.tell())
+            await self.tables.install(path, part.position, log_stays=True)
+        except (HeadraceError, OSError, sqlite3.Error) as error:
+            log.warning("the catalog's tables are not fetched", node=node.node_id, reason=str(error))
+            if isinstance(error, KafkaError) and error.code is Code.UNSUPPORTED_VERSION:
+                replica.on_damaged()
+        finally:
+            path.unlink()
 
     def _is_unusable(self, container_id: ContainerId, error: HeadraceError) -> None:
         if container_id == CATALOG_ID:
@@ -178,7 +247,7 @@ class NodeCatalog:
         finally:
             path.unlink()
 
-    def _keep(self, snapshot: bytearray) -> Path:
+    def _keep(self, snapshot: bytes | bytearray) -> Path:
         """[blocking]"""
         descriptor, name = tempfile.mkstemp(dir=self._data, prefix=_RECEIVED, suffix=".tmp")
         path = Path(name)
@@ -192,12 +261,15 @@ class NodeCatalog:
 
     async def _take(self) -> tuple[memoryview, Position]:
         await self._opened.wait()
-        try:
-            path, position = await self.tables.newest_snapshot()
-        except sqlite3.Error as error:
-            raise HeadraceError(f"no snapshot of the catalog can be written: {error}") from error
+        path, position = await self._newest(Position(0))
         raw = await asyncio.get_running_loop().run_in_executor(self._executor, path.read_bytes)
         return memoryview(raw), position
+
+    async def _newest(self, least: Position) -> tuple[Path, Position]:
+        try:
+            return await self.tables.newest_snapshot(least)
+        except sqlite3.Error as error:
+            raise HeadraceError(f"no snapshot of the catalog can be written: {error}") from error
 
     async def _applied(self, position: Position) -> None:
         """Return when the tables are so far. Raises `StorageFull`: they wait for room, and a start does not."""
@@ -210,3 +282,13 @@ class NodeCatalog:
             waiting.result()
         finally:
             waiting.cancel()
+
+
+def _piece(path: Path, at: int) -> tuple[int, bytes]:
+    """[blocking] A snapshot's size, and its bytes from `at` on."""
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            return os.fstat(file.fileno()).st_size, file.read(PIECE_BYTES)
+    except FileNotFoundError as error:
+        raise HeadraceError(f"{path.name} is gone, newer ones were written; ask anew") from error

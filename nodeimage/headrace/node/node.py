@@ -43,7 +43,7 @@ from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, Submit, Unrecorded
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, ReadSnapshot, Submit, Unrecorded
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
@@ -136,6 +136,7 @@ class Node:
         self._waits_for = "the catalog"
         replica = await self._catalog.replica()
         self.catalog = await self._catalog.open(replica)
+        self._closing.push_async_callback(self._catalog.close)
         self._closing.push_async_callback(self.catalog.close)
         self.broker = make_broker(
             identity=self.identity,
@@ -197,6 +198,7 @@ class Node:
             Probe: self._probed,
             Prepare: self._prepare,
             Submit: self._catalog.submitted,
+            ReadSnapshot: self._catalog.snapshot_read,
             Unrecorded: self._recovery.answer,
         }
         self._peer_server = PeerServer(

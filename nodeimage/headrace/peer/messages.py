@@ -327,6 +327,32 @@ class RollAway(Request[Rolled], frozen=True):
     answer = Rolled
 
 
+# --- the catalog's tables
+
+
+class SnapshotPart(Message, frozen=True):
+    """Some bytes of a snapshot of the catalog's tables are the payload."""
+
+    position: Position
+    """That it holds."""
+    size: int
+    """Of the whole, in bytes."""
+
+
+class ReadSnapshot(Request[SnapshotPart], frozen=True):
+    """Read a snapshot of the catalog's primary, from byte `at` on: the tables here are lost, and the log is whole.
+
+    A node of the version before refuses it: then the log is fetched anew too, if the replica may leave the in-sync set.
+    """
+
+    least: Position
+    """Where the log here begins: an older snapshot is of no use."""
+    position: Position = Position(-1)
+    """Of the snapshot of which more is wanted; -1: the newest, or one that is written now."""
+    at: int = 0
+    answer = SnapshotPart
+
+
 # --- the stream of replication
 
 
@@ -441,6 +467,8 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     AppendedOnce,
     LinksAsked,
     LinksTold,
+    ReadSnapshot,
+    SnapshotPart,
     Follow,
     Following,
     Frames,

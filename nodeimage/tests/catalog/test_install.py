@@ -200,6 +200,26 @@ async def refused(pair: Pair, snapshot: Path, position: Position, error: type[Ex
     assert snapshots.snapshots(pair.folder / "follower") == []
 
 
+async def test_tables_that_are_lost_take_a_snapshot_while_their_log_goes_on_as_it_is(pair: Pair) -> None:
+    end, log = pair.primary_log.end, pair.log
+    log.trimmed = log.in_memory_from = pair.position
+    log.follow(pair.primary_log)
+    await pair.follower.install(pair.snapshot, pair.position, log_stays=True)
+    await pair.follower.wait_applied(end)
+    assert await paths(pair.follower) == ["/later", "/old", "/s"]
+    assert log.trimmed == pair.position
+    for at, snapshot in ((pair.position, pair.snapshot), (Position(end + 1), pair.snapshot)):
+        with pytest.raises(HeadraceError, match="does not lie between the tables"):
+            await pair.follower.install(snapshot, at, log_stays=True)
+
+
+async def test_a_snapshot_is_written_where_the_newest_is_older_than_what_is_asked_for(pair: Pair) -> None:
+    end = pair.primary.applied
+    assert (await pair.primary.newest_snapshot(pair.position))[1] == pair.position
+    path, position = await pair.primary.newest_snapshot(Position(pair.position + 1))
+    assert (position, path.exists()) == (end, True)
+
+
 async def test_a_bad_snapshot_is_refused_and_changes_nothing(pair: Pair) -> None:
     torn = pair.folder / "torn.sqlite"
     torn.write_bytes(pair.snapshot.read_bytes()[:20_000])

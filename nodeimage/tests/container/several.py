@@ -15,8 +15,8 @@ from headrace.container.replicas import Replicas
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.log.container_log import LogOptions
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow
-from headrace.peer.server import PeerServer
+from headrace.peer.messages import Follow, Message
+from headrace.peer.server import Handler, PeerServer
 from headrace.peer.session import Session
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
@@ -46,6 +46,8 @@ class OneNode:
         self.node_format = str(self.formats)
         self.running = False
         self.chunk_bytes = 1 << 20
+        self.handlers: dict[type[Message], Handler] = {}
+        """Of calls."""
         self.on_made: Callable[[], None] = lambda: None
         """There are replicas, which are not started yet."""
 
@@ -82,7 +84,7 @@ class OneNode:
             secret=cluster.secret,
             node=self.node_id,
             run=self.record.run,
-            handlers={},
+            handlers=self.handlers,
             streams={Follow: self.replicas.accept},
         )
         await self.server.start()

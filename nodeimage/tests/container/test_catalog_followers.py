@@ -24,9 +24,10 @@ from headrace.errors import KafkaError
 from headrace.ids import Epoch, Millis, Position
 from headrace.log.container_log import ContainerLog
 from headrace.log.raw import RawFrames
+from headrace.node import catalog as node_catalog
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
-from headrace.peer.messages import Submit, Submitted
+from headrace.peer.messages import ReadSnapshot, Submit, Submitted
 from headrace.peer.session import PeerUnreachable
 from headrace.store.records import CATALOG_ID, ContainerRecord
 
@@ -40,6 +41,8 @@ class WithTables:
         self.several = Several(folder, 3)
         self._catalogs: dict[int, NodeCatalog] = {}
         self._tables: dict[int, Catalog] = {}
+        self.gives_tables = True
+        """Else the nodes are of the version before."""
         for number, node in enumerate(self.several.nodes):
             node.on_made = partial(self._made, number)
 
@@ -62,6 +65,7 @@ class WithTables:
             peers=node.peers,
             changes=changes,
         )
+        node.handlers = {ReadSnapshot: self._catalogs[number].snapshot_read} if self.gives_tables else {}
 
     async def open(self, number: int) -> None:
         """The tables of a node that runs."""
@@ -71,6 +75,7 @@ class WithTables:
     async def stop(self, number: int) -> None:
         if number in self._tables:
             await self._tables.pop(number).close()
+            await self._catalogs[number].close()
         await self.node(number).stop()
 
     async def start(self, number: int) -> None:
@@ -282,11 +287,8 @@ async def test_who_is_fed_while_the_log_is_trimmed_begins_anew(
     assert nodes.several.replica(2, CATALOG_ID).log.start > 0
 
 
-@pytest.mark.parametrize("number", [0, 1, 2], ids=["primary", "follower", "observer"])
-async def test_tables_that_are_lost_with_their_snapshots_come_from_another_though_their_log_begins_behind_them(
-    nodes: WithTables, number: int
-) -> None:
-    """Of the commands that they lack, the log has not all any more."""
+async def tables_lost(nodes: WithTables, number: int) -> tuple[list[str], Position]:
+    """A node that starts without its tables, and without commands that they need in its log; what it had."""
     logs = [nodes.several.replica(each, CATALOG_ID).log for each in range(3)]
     while not logs[0].chunks_to_close():
         await nodes.write(0, f"/stream-at-{logs[0].end}", applied_by=(1, 2))
@@ -301,6 +303,20 @@ async def test_tables_that_are_lost_with_their_snapshots_come_from_another_thoug
     await nodes.stop(number)
     shutil.rmtree(nodes.node(number).folder.parent / "catalog")
     await nodes.start(number)
+    return before, end
+
+
+@pytest.mark.parametrize("gives_tables", [True, False], ids=["of this version", "of the version before"])
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["primary", "follower", "observer"])
+async def test_tables_that_are_lost_with_their_snapshots_come_from_another_though_their_log_begins_behind_them(
+    nodes: WithTables, number: int, *, gives_tables: bool
+) -> None:
+    """Of the commands that they lack, the log has not all any more."""
+    nodes.gives_tables = gives_tables
+    if not gives_tables:
+        for node in nodes.several.nodes:
+            node.handlers.clear()
+    before, end = await tables_lost(nodes, number)
     await nodes.tables(number).wait_applied(end)
     assert await nodes.paths(number) == before
     leads = next(each for each in (0, 1) if nodes.node(each).replicas.led.get(CATALOG_ID))
@@ -308,3 +324,39 @@ async def test_tables_that_are_lost_with_their_snapshots_come_from_another_thoug
     await nodes.several.led(CATALOG_ID, by=nodes.node(leads))
     await nodes.write(leads, "/after", applied_by=tuple({0, 1, 2} - {leads}))
     assert await nodes.paths(number) == await nodes.paths(leads)
+
+
+async def test_tables_that_are_lost_come_back_where_the_minimum_forbids_to_leave_the_in_sync_set(
+    nodes: WithTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node ended each minute, and all that needs it stalled, though the other one has what it lacks."""
+    monkeypatch.setattr(node_catalog, "PIECE_BYTES", 10_000)
+    await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=2))
+    replica = nodes.several.replica(1, CATALOG_ID)
+    format, start = replica.format, replica.log.start
+    before, end = await tables_lost(nodes, 1)
+    await asyncio.wait_for(nodes.tables(1).wait_applied(end), 10)
+    assert await nodes.paths(1) == before
+    replica = nodes.several.replica(1, CATALOG_ID)
+    assert (replica.format, replica.log.start > start, replica.log.end) == (format, True, end)
+    record = nodes.node(0).view.containers[CATALOG_ID]
+    assert (len(record.in_sync), record.epoch) == (2, 1)
+    assert not nodes.node(1).replicas.states()[0].damaged
+    await nodes.write(0, "/after", applied_by=(1, 2))
+    assert await nodes.paths(1) == await nodes.paths(0)
+    assert not list(nodes.node(1).folder.parent.glob("received-*"))
+
+
+async def test_a_primary_that_has_lost_its_tables_lets_another_lead_and_gets_them_where_it_may_not_leave_the_set(
+    nodes: WithTables,
+) -> None:
+    await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=2))
+    format = nodes.several.replica(0, CATALOG_ID).format
+    before, end = await tables_lost(nodes, 0)
+    await asyncio.wait_for(nodes.tables(0).wait_applied(end), 20)
+    assert await nodes.paths(0) == before
+    await until(lambda: nodes.leads_in(1) or None)
+    record = nodes.node(1).view.containers[CATALOG_ID]
+    assert (record.primary, len(record.in_sync)) == (nodes.node(1).node_id, 2)
+    assert nodes.several.replica(0, CATALOG_ID).format == format
+    await nodes.write(1, "/after", applied_by=(0, 2))

@@ -254,6 +254,21 @@ GOLDEN: list[tuple[Message, bytes]] = [
         b"\x82\xa4type\xadSnapshotPiece\xa4last\xc2",
     ),
     (
+        messages.ReadSnapshot(Position(9)),
+        b"\x82\xa4type\xacReadSnapshot\xa5least\t",
+    ),
+    (
+        messages.ReadSnapshot(Position(9), BIG, 1 << 22),
+        (
+            b"\x84\xa4type\xacReadSnapshot\xa5least\t\xa8position\xcf\x00\x00\x01\x00\x00\x00\x00\x00"
+            b"\xa2at\xce\x00@\x00\x00"
+        ),
+    ),
+    (
+        messages.SnapshotPart(BIG, 1 << 22),
+        (b"\x83\xa4type\xacSnapshotPart\xa8position\xcf\x00\x00\x01\x00\x00\x00\x00\x00\xa4size\xce\x00@\x00\x00"),
+    ),
+    (
         messages.AppendOnce(b"t" * 4, 7),
         b"\x83\xa4type\xaaAppendOnce\xa8topic_id\xc4\x04tttt\xa9partition\x07",
     ),

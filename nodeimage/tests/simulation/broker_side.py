@@ -27,7 +27,7 @@ from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.node import PeerHandlers, make_broker
-from headrace.peer.messages import Submit
+from headrace.peer.messages import ReadSnapshot, Submit
 from headrace.store.records import next_producer_block
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
@@ -166,7 +166,10 @@ class BrokerSide:
             store=node.link.call,
             changes=self._changes,
         )
-        self._handlers: PeerHandlers = {Submit: self._opening.submitted}
+        self._handlers: PeerHandlers = {
+            Submit: self._opening.submitted,
+            ReadSnapshot: self._opening.snapshot_read,
+        }
         self._link = ClusterLink(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
         self.replicas.on_opened.append(lambda _: self._changes.wake())
         self.replicas.on_led.append(lambda _: self._changes.wake())
@@ -230,6 +233,7 @@ class BrokerSide:
             await self.broker.close()
         if self._opening.is_open:
             await self.catalog.close()
+            await self._opening.close()
 
     def view_changed(self, changed: Any) -> None:
         """See Node."""

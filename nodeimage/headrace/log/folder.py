@@ -11,7 +11,8 @@
     *.tmp                  half-made files, removed at a start
 
 A drop makes its mark first, then removes the chunk, so a crash in between is finished at the next start. Marks below
-the oldest chunk go; the others stay, and so does the newest file's, since it is what says how far positions had come.
+the oldest chunk go, once the files of their own chunks have; the others stay, and so does the newest file's, since it
+is what says how far positions had come.
 """
 
 import os
@@ -123,6 +124,6 @@ def drop_files(folder: Path, start: int, end: int) -> None:
 def _remove_old_marks(folder: Path, names: Names) -> None:
     oldest = min(names.chunks - names.dropped.keys(), default=-1)
     for start, end in list(names.dropped.items()):
-        if start < oldest:
+        if start < oldest and start not in names.chunks:  # a drop that failed stays half done until it is done again
             drop_mark_path(folder, start, end).unlink(missing_ok=True)
             del names.dropped[start]

@@ -479,6 +479,32 @@ def test_a_chunk_whose_drop_has_failed_is_there_and_can_be_dropped_again(
     assert not chunk.path.exists()
 
 
+def test_a_chunk_whose_file_could_not_be_removed_keeps_its_mark_when_the_next_one_goes(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the next start would miss the one behind it."""
+    writing.fill_chunks(3)
+    writing.close_chunks()
+    first, second, third = writing.log.closed_chunks()
+    unlink = Path.unlink
+
+    def fails(path: Path, missing_ok: bool = False) -> None:
+        if path == first.path:
+            raise OSError(errno.EIO, "input/output error")
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fails)
+        with pytest.raises(OSError, match="input/output"):
+            writing.log.drop_chunk(first)
+        writing.log.drop_chunk(second)
+    end = writing.log.end
+    writing.reopen()
+    assert (writing.log.start, writing.log.end) == (third.start, end)
+    assert not first.path.exists()
+    assert not list(writing.folder.glob("*.dropped"))
+
+
 def test_a_reader_of_a_dropped_or_regrouped_chunk_reads_on(writing: Writing) -> None:
     writing.fill_chunks(1)
     writing.close_chunks()

@@ -14,6 +14,7 @@ by the record others have it too, but all of them may be damaged, as on a disk t
 Everything here blocks.
 """
 
+import itertools
 import os
 import shutil
 import uuid
@@ -25,7 +26,7 @@ import structlog
 from headrace.container.history import History
 from headrace.errors import CorruptLog, HeadraceError, StorageFull
 from headrace.ids import ContainerId, Epoch, Position
-from headrace.log.files import is_lost, rewrite_file, sync_folder, write_back
+from headrace.log.files import is_lost, lost_as_corrupt_log, rewrite_file, sync_folder, write_back
 from headrace.log.synced_mark import keep_mark
 from headrace.machine import boot_id
 
@@ -142,15 +143,16 @@ def sync_files(folder: Path) -> None:
 
 def written_back(folder: Path, state: ReplicaFile) -> ReplicaFile:
     """The state of a replica whose files a sync has failed on, before its log is opened: all that they hold is written
-    over itself, so that a sync does something, and synced. Raises SyncFailed.
+    over itself, so that a sync does something, and synced. Raises SyncFailed, CorruptLog.
 
     That may be less than they held when the sync failed. No mark proves that, as of a log that is synced: so one is
     made, and where the log ends before it, it has lost what it had acknowledged (LostTail).
     """
-    for path in (path for path in folder.iterdir() if path.is_file() and path.name != _NAME):
-        write_back(path)
-    if state.held:
-        keep_mark(folder, state.held)
+    with lost_as_corrupt_log():
+        for path in (path for path in folder.iterdir() if path.is_file() and path.name != _NAME):
+            write_back(path)
+        if state.held:
+            keep_mark(folder, state.held)
     state = msgspec.structs.replace(state, unsynced=False, held=Position(0))
     write(folder, state)
     return state
@@ -187,8 +189,11 @@ def remove(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    aside = folder.with_name(folder.name + _REMOVED)
-    shutil.rmtree(aside, ignore_errors=True)
+    for number in itertools.count():
+        aside = folder.with_name(f"{folder.name}.{number}{_REMOVED}")
+        shutil.rmtree(aside, ignore_errors=True)
+        if not aside.exists():  # else the disk cannot remove some of what is in it
+            break
     try:
         folder.rename(aside)
     except FileNotFoundError:
@@ -213,7 +218,10 @@ def has_aside(folder: Path) -> bool:
 
 def drop_aside(folder: Path) -> None:
     """Another has all that a damaged replica held, or its room is needed."""
-    shutil.rmtree(_aside_of(folder), ignore_errors=True)
+    aside = _aside_of(folder)
+    shutil.rmtree(aside, ignore_errors=True)
+    if aside.exists():  # what the disk cannot remove must not stand in the way of the next one
+        _remove(aside)
 
 
 def _aside_of(folder: Path) -> Path:

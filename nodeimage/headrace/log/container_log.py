@@ -27,7 +27,7 @@ from headrace.ids import Position
 from headrace.log import cutting, maintenance, raw, reading, regroup
 from headrace.log.appending import Appender, LogOptions
 from headrace.log.chunk import Chunk, close_chunk, load_body, needs_regroup
-from headrace.log.files import sync_folder
+from headrace.log.files import lost_as_corrupt_log, sync_folder
 from headrace.log.folder import drop_files
 from headrace.log.frames import Frame
 from headrace.log.gaps import give_back_gaps
@@ -319,11 +319,12 @@ class ContainerLog(Appender):
 
 
 def _recover(folder: Path, options: LogOptions, *, begin: int = 0) -> Recovered:
-    return recover(
-        folder,
-        checkpoint_bytes=options.checkpoint_bytes,
-        open_file_bytes=options.file_bytes,
-        fsync=options.fsync,
-        heed_mark=options.heed_mark,
-        begin=begin,
-    )
+    with lost_as_corrupt_log():
+        return recover(
+            folder,
+            checkpoint_bytes=options.checkpoint_bytes,
+            open_file_bytes=options.file_bytes,
+            fsync=options.fsync,
+            heed_mark=options.heed_mark,
+            begin=begin,
+        )

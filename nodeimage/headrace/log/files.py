@@ -12,7 +12,8 @@
 The head's layout is the same in every version, so that an older Headrace can tell a newer format from damage.
 
 Knows nothing of what the files hold beyond that head. An `OSError` for a full disk becomes `StorageFull`, one for bytes
-that the disk cannot read any more `CorruptLog`; every other one propagates.
+that the disk cannot read any more `CorruptLog`; every other one propagates. File systems find damage to what they keep
+of a file itself (its inode) where it is opened, looked up or removed: see `lost_as_corrupt_log`.
 """
 
 import ctypes
@@ -115,6 +116,21 @@ def full_disk_as_storage_full(what: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def lost_as_corrupt_log() -> Iterator[None]:
+    """Turns what says that the disk cannot read a file any more into `CorruptLog`, where it was asked for by its name.
+
+    Then the file system had to look it up. Of an open file reads say so themselves; a write or a sync that fails is no
+    damage (invariant 13). A disk that cannot be reached at all says the same; but it lets nothing be renamed either.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_lost(error) and error.filename is not None:
+            raise CorruptLog(f"{error.filename}: the disk cannot read it: {error.strerror}. Refetch this.") from error
+        raise
+
+
 def write_and_sync(fd: int, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
     """Writes `buffers` as `write_all`; they are on the disk, as after `fdatasync`, when it returns.
 
@@ -183,7 +199,7 @@ def touch(fd: int, offset: int, length: int) -> None:
 
 
 def is_lost(error: OSError) -> bool:
-    """Whether a read failed since the disk cannot read these bytes any more: there is no use in trying again."""
+    """Whether something failed since the disk cannot read a file any more: there is no use in trying again."""
     return error.errno in _LOST
 
 
@@ -191,10 +207,22 @@ def _pread(fd: int, length: int, offset: int) -> bytes:
     try:
         return os.pread(fd, length, offset)
     except OSError as error:
-        if is_lost(error):
-            where = os.readlink(f"/proc/self/fd/{fd}")
-            raise CorruptLog(f"{where}, byte {offset}: the disk cannot read it: {error.strerror}") from error
+        _raise_lost(fd, offset, error)
         raise
+
+
+def _lseek(fd: int, offset: int, whence: int) -> int:
+    try:
+        return os.lseek(fd, offset, whence)
+    except OSError as error:
+        _raise_lost(fd, offset, error)
+        raise
+
+
+def _raise_lost(fd: int, offset: int, error: OSError) -> None:
+    if is_lost(error):
+        where = os.readlink(f"/proc/self/fd/{fd}")
+        raise CorruptLog(f"{where}, byte {offset}: the disk cannot read it: {error.strerror}") from error
 
 
 def sync_file(fd: int) -> None:
@@ -220,8 +248,8 @@ def write_back(path: Path) -> None:
         fd, at, size = file.fileno(), 0, path.stat().st_size
         while at < size:
             try:
-                at = os.lseek(fd, at, os.SEEK_DATA)
-                until = os.lseek(fd, at, os.SEEK_HOLE)
+                at = _lseek(fd, at, os.SEEK_DATA)
+                until = _lseek(fd, at, os.SEEK_HOLE)
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
@@ -309,12 +337,12 @@ def zero_range(fd: int, start: int, end: int) -> None:
     at = start
     while at < end:  # no ZERO_RANGE here (tmpfs, overlay): zeros over what has ever been written
         try:
-            data = os.lseek(fd, at, os.SEEK_DATA)
+            data = _lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return
             raise
-        hole = min(os.lseek(fd, data, os.SEEK_HOLE), end)
+        hole = min(_lseek(fd, data, os.SEEK_HOLE), end)
         for piece in range(data, hole, _JOIN_BYTES):
             write_all(fd, piece, [bytes(min(_JOIN_BYTES, hole - piece))])
         at = max(hole, data + 1)

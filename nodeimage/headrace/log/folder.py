@@ -10,9 +10,10 @@
     synced                 how far the log was synced (synced_mark.py)
     *.tmp                  half-made files, removed at a start
 
-A drop makes its mark first, then removes the chunk, so a crash in between is finished at the next start. Marks below
-the oldest chunk go, once the files of their own chunks have; the others stay, and so does the newest file's, since it
-is what says how far positions had come.
+A drop makes its mark first, then removes the chunk: one with a mark is no part of the log any more. So a crash in
+between is finished at the next start, or at a later one where the disk does not let the file go. Marks below the oldest
+chunk go, once the files of their own chunks have; the others stay, and so does the newest file's, since it is what says
+how far positions had come.
 """
 
 import os
@@ -21,8 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from headrace.log.files import OpenFile, full_disk_as_storage_full, sync_folder
 
+log: Final = structlog.get_logger(__name__)
 _NAME: Final = re.compile(r"(\d{20})(?:-(\d{20}))?\.(chunk|index|dead|dropped)")
 BEGIN: Final = "begin"
 RESET: Final = "reset"
@@ -85,13 +89,18 @@ def names_in(folder: Path) -> Names:
 
 
 def tidy(folder: Path) -> Names:
-    """At a start: removes half-made files and finishes drops that a crash cut short."""
+    """At a start: removes half-made files and finishes drops that a crash cut short. Where the file of one cannot be
+    removed, it stays, and so does its mark."""
     for path in folder.glob("*.tmp"):
         path.unlink(missing_ok=True)
     names = names_in(folder)
     for start in names.chunks & names.dropped.keys():
-        chunk_path(folder, start).unlink()
-        names.chunks.discard(start)
+        try:
+            chunk_path(folder, start).unlink()
+        except OSError as error:
+            log.warning("dropped_chunk_not_removed", chunk=str(chunk_path(folder, start)), error=str(error))
+        else:
+            names.chunks.discard(start)
     for starts, suffix in ((names.indexes, ".index"), (names.dead, ".dead")):
         for start in starts - names.chunks:
             chunk_path(folder, start).with_suffix(suffix).unlink()

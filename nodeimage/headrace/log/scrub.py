@@ -5,8 +5,8 @@
 Run as a helper process at low priority, beside a node that goes on writing, closing, regrouping and dropping. Of a
 closed chunk it checks the footer, each frame, each batch, and that the footer says of each place what the frames say.
 Of an open one, all that is surely synced (its checkpoints, a newer chunk, or who writes it says so); what lies behind
-that may be half written, and a start checks it. A chunk that goes while it is read is passed over; one that is closed
-or replaced meanwhile is read as it is then.
+that may be half written, and a start checks it. A chunk that has been dropped, or goes while it is read, is passed
+over; one that is closed or replaced meanwhile is read as it is then.
 
 Output: a line per finding, then a summary. With --json one object a line: {"finding": ...}, and at the end
 {"chunks", "frames", "bytes", "findings"}. Exit status: 0 nothing found; 1 findings; 2 could not run.
@@ -24,7 +24,7 @@ from typing import Final
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.log.checkpoints import load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_body, read_trailer
-from headrace.log.files import FILE_HEAD_BYTES, OpenFile, read_exactly, read_head
+from headrace.log.files import FILE_HEAD_BYTES, OpenFile, lost_as_corrupt_log, read_exactly, read_head
 from headrace.log.folder import chunk_path, names_in
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in
 from headrace.log.gaps import gaps_of
@@ -58,13 +58,20 @@ class Scrubbed:
 
 
 def scrub(folder: Path, scrubbed: Scrubbed, *, synced: int = 0) -> Iterator[Finding]:
-    """Checks the log in `folder`, counting into `scrubbed`. `synced`: a position up to which it surely is."""
-    for start in sorted(names_in(folder).chunks):
+    """Checks the log in `folder`, counting into `scrubbed`. `synced`: a position up to which it surely is.
+
+    Raises OSError: nothing is known of the log, or of the rest of it.
+    """
+    names = names_in(folder)
+    for start in sorted(names.chunks - names.dropped.keys()):
         path = chunk_path(folder, start)
         try:
-            yield from _unless_changed(path, lambda path=path: _scrub_chunk(path, scrubbed, synced))  # type: ignore[misc]
+            with lost_as_corrupt_log():
+                yield from _unless_changed(path, lambda path=path: _scrub_chunk(path, scrubbed, synced))  # type: ignore[misc]
         except FileNotFoundError:
             continue  # dropped meanwhile
+        except CorruptLog as error:
+            yield Finding(path, -1, str(error))
         scrubbed.chunks += 1
 
 

@@ -6,8 +6,8 @@ could lead without what it had acknowledged (invariants 1, 14).
 
 Written over in place by the log's writer thread, after a sync and at most once a second, or when nothing has been
 written for so long. Not synced itself: a process that is killed loses nothing by it, and what the power takes of it
-leaves an older proof, or none (a head that does not check), never one of what was not synced. What lowers a log's end
-(cutting.py) removes it first.
+leaves an older proof, or none (a head that does not check), never one of what was not synced. One that the disk cannot
+read is damage: it may have proved that something was lost. What lowers a log's end (cutting.py) removes it first.
 """
 
 import os
@@ -15,19 +15,32 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import CorruptLog
-from headrace.log.files import FileHead, OpenFile, read_head, sync_file, sync_folder, write_all
+from headrace.log.files import (
+    FILE_HEAD_BYTES,
+    FileHead,
+    OpenFile,
+    read_head,
+    sync_file,
+    sync_folder,
+    touch,
+    write_all,
+)
 
 KIND: Final = b"SYNC"
 NAME: Final = "synced"
 
 
 def read_mark(folder: Path) -> int:
-    """The position below which the log in `folder` was synced; 0: nothing says so."""
+    """The position below which the log in `folder` was synced; 0: nothing says so. Raises `CorruptLog`, OSError."""
     path = folder / NAME
     try:
         file = OpenFile.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return 0
+    touch(file.fd, 0, FILE_HEAD_BYTES)
+    try:
         return read_head(file.fd, path, KIND).start
-    except (FileNotFoundError, CorruptLog):
+    except CorruptLog:
         return 0
 
 

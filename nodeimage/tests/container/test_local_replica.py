@@ -4,11 +4,12 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -185,6 +186,83 @@ async def test_a_damaged_replica_is_kept_beside_the_one_in_its_place_until_anoth
         assert aside.exists()
         await found.adopt(((Epoch(4), Position(0)),))
         assert not aside.exists()
+        await found.close()
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, call: str, code: int, *, at: Path) -> None:
+    """What the operating system is asked for of this file fails from now on, whatever its name is by then."""
+    asked: Callable[..., Any] = getattr(os, call)
+    stat, inode = os.stat, at.stat().st_ino
+
+    def is_it(path: Any) -> bool:
+        with suppress(FileNotFoundError):
+            return stat(path).st_ino == inode
+        return False
+
+    def ask(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_it(path):
+            raise OSError(code, os.strerror(code), str(path))
+        return asked(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, call, ask)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EUCLEAN, errno.EBADMSG])
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [("open", "*.chunk"), ("open", "*.index"), ("stat", "*.index"), ("open", "synced"), ("listdir", ".")],
+)
+async def test_one_of_which_the_disk_cannot_read_what_it_keeps_of_a_file_is_damaged(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch, call: str, name: str, code: int
+) -> None:
+    """File systems check that where a file is opened, looked up or removed, not where it is read."""
+    aside = replica.folder.with_name("7.damaged")
+    await replica.close()
+    (chunk,) = replica.folder.glob("*.chunk")
+    chunk.with_suffix(".index").touch()
+    kept = {path.name for path in replica.folder.iterdir()}
+    harmed = replica.folder if name == "." else next(replica.folder.glob(name))
+    with ThreadPoolExecutor(3) as executor, monkeypatch.context() as patched:
+        fails(patched, call, code, at=harmed)
+        with pytest.raises(CorruptLog, match="the disk cannot read it"):
+            await open_replica(replica.folder, executor)
+        assert not aside.exists()
+        found = await open_replica(replica.folder, executor, replaceable=True)
+        assert (found.log.end, found.format != replica.format) == (0, True)
+        await found.close()
+    assert {path.name for path in aside.iterdir()} == kept
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC, errno.EACCES, errno.ENOENT, errno.ESTALE])
+async def test_one_that_cannot_be_opened_for_another_reason_is_not_damaged(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    await replica.close()
+    (chunk,) = replica.folder.glob("*.chunk")
+    with ThreadPoolExecutor(3) as executor:
+        with monkeypatch.context() as patched:
+            fails(patched, "open", code, at=chunk)
+            with pytest.raises(OSError, match=os.strerror(code)):
+                await open_replica(replica.folder, executor, replaceable=True)
+        found = await open_replica(replica.folder, executor, replaceable=True)
+        assert (found.log.end, found.format) == (replica.log.end, replica.format)
+        await found.close()
+
+
+async def test_one_on_a_disk_that_cannot_be_reached_at_all_is_not_damaged(
+    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to go on with: it is tried again until the disk is back, or something else ends the node."""
+    await replica.close()
+    (chunk,) = replica.folder.glob("*.chunk")
+    with ThreadPoolExecutor(3) as executor:
+        with monkeypatch.context() as patched:
+            fails(patched, "open", errno.EIO, at=chunk)
+            fails(patched, "rename", errno.EIO, at=replica.folder)
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                await open_replica(replica.folder, executor, replaceable=True)
+        found = await open_replica(replica.folder, executor, replaceable=True)
+        assert (found.log.end, found.format) == (replica.log.end, replica.format)
         await found.close()
 
 

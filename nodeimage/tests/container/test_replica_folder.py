@@ -91,6 +91,45 @@ def test_a_crash_in_a_removal_leaves_nothing_of_the_replica(tmp_path: Path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["7"]
 
 
+def test_what_the_disk_cannot_remove_of_one_keeps_no_other_from_going(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "7"
+    formats = set()
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for _ in range(3):
+            formats.add(replica_folder.prepare(folder).format)
+            replica_folder.remove(folder)
+        for _ in range(2):
+            set_aside = replica_folder.prepare(folder)
+            replica_folder.set_aside(folder)
+            assert replica_folder.read(tmp_path / "7.damaged") == set_aside
+            replica_folder.drop_aside(folder)
+            assert not replica_folder.has_aside(folder)
+    assert len(formats) == 3
+    replica_folder.sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("call", ["lseek", "stat", "listdir"])
+def test_one_that_cannot_be_written_again_as_the_disk_cannot_read_it_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    folder = tmp_path / "7"
+    state = replica_folder.prepare(folder)
+    (folder / f"{0:020d}.chunk").write_bytes(b"frames")
+
+    def fails(what: object, *_: object, **__: object) -> None:
+        name = None if isinstance(what, int) else str(what)
+        raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN), name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, fails)
+        with pytest.raises(CorruptLog, match="the disk cannot read it"):
+            replica_folder.written_back(folder, state)
+
+
 def test_a_replica_that_is_not_there_can_be_removed(tmp_path: Path) -> None:
     replica_folder.remove(tmp_path / "7")
     assert not list(tmp_path.iterdir())

@@ -27,6 +27,7 @@ from headrace.log.index import Place
 from headrace.log.maintenance import summaries
 from headrace.log.parent import ORPHANED
 from headrace.log.regroup import Pauses, regrouped_path, rewrite
+from headrace.log.scrub import Scrubbed, scrub
 
 Writing = Any  # the class stands in conftest.py
 FOREVER = 1 << 60
@@ -503,6 +504,34 @@ def test_a_chunk_whose_file_could_not_be_removed_keeps_its_mark_when_the_next_on
     assert (writing.log.start, writing.log.end) == (third.start, end)
     assert not first.path.exists()
     assert not list(writing.folder.glob("*.dropped"))
+
+
+def test_a_log_opens_though_the_disk_cannot_remove_a_chunk_that_was_dropped(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing.fill_chunks(2)
+    writing.close_chunks()
+    first, second = writing.log.closed_chunks()
+    end, unlink = writing.log.end, Path.unlink
+
+    def fails(path: Path, missing_ok: bool = False) -> None:
+        if path == first.path:
+            raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN))
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fails)
+        with pytest.raises(OSError, match=os.strerror(errno.EUCLEAN)):
+            writing.log.drop_chunk(first)
+        for _ in range(2):
+            writing.reopen()
+            assert (writing.log.start, writing.log.end) == (second.start, end)
+            assert first.path.exists()
+            first.path.write_bytes(b"whatever is in it")
+            assert list(scrub(writing.folder, Scrubbed())) == []
+    writing.reopen()
+    assert (writing.log.start, writing.log.end) == (second.start, end)
+    assert not first.path.exists()
 
 
 def test_a_reader_of_a_dropped_or_regrouped_chunk_reads_on(writing: Writing) -> None:

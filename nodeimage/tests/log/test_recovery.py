@@ -194,6 +194,18 @@ def test_a_mark_that_the_power_took_proves_nothing(writing: Writing, harm: str) 
     assert writing.log.end == FRAME
 
 
+def test_a_mark_that_the_disk_cannot_read_is_damage(writing: Writing) -> None:
+    """It may have said that more was synced than is left."""
+    writing.append()
+    writing.sync()
+    writing.log.close()
+    mark = writing.folder / "synced"
+    mark.unlink(missing_ok=True)
+    mark.symlink_to("/proc/self/mem")  # what is read at its start is EIO
+    with pytest.raises(CorruptLog, match="the disk cannot read it"):
+        writing.reopen(cleanly=False)
+
+
 def test_only_what_is_synced_is_marked(writing: Writing) -> None:
     append_synced(writing, 2)
     writing.append(1)

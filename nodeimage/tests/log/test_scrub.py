@@ -124,6 +124,28 @@ def test_the_helper_process_prints_findings_and_a_summary(store: Writing) -> Non
     assert "nowhere" in gone.stderr
 
 
+@pytest.mark.parametrize("call", ["open", "stat"])
+def test_a_chunk_that_the_disk_cannot_open_is_found_and_the_others_are_read(store: Writing, call: str) -> None:
+    """What a file system keeps of a file may be damaged, too."""
+    harmed = store.log.closed_chunks()[0].path
+    script = f"""
+import errno, os, sys
+from headrace.log.scrub import main
+asked = os.{call}
+def ask(path, *args, **kwargs):
+    if str(path) == {str(harmed)!r}:
+        raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN), str(path))
+    return asked(path, *args, **kwargs)
+os.{call} = ask
+sys.exit(main([{str(store.folder)!r}, "--json"]))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert ended.returncode == 1, ended.stderr
+    found, summary = map(json.loads, ended.stdout.splitlines())
+    assert f"{harmed.name}: the disk cannot read it" in found["finding"]
+    assert summary["chunks"] >= 2
+
+
 def test_nothing_is_found_while_the_log_is_written_closed_regrouped_punched_and_dropped(writing: Writing) -> None:
     found: list[str] = []
     stop = threading.Event()

@@ -48,6 +48,8 @@ class ContainerClosing:
         self._wake = wake
         self._closed_at: dict[ContainerId, float] = {}
         """Since when this node has known, as their leader, that containers are closed."""
+        self._failing: dict[ContainerId, str] = {}
+        """Full containers that cannot be closed, and why."""
 
     def attach(
         self, new_container: Callable[[str], Awaitable[object]], close: ContainerStep, delete: ContainerStep
@@ -60,6 +62,7 @@ class ContainerClosing:
     def left(self, container: ContainerId) -> None:
         """This node leads a container no more."""
         self._closed_at.pop(container, None)
+        self._failing.pop(container, None)
 
     async def close_full(self) -> None:
         """A container that is large or of many chunks takes no new partitionlets; there is always one that does."""
@@ -68,11 +71,20 @@ class ContainerClosing:
             if container.closing or not container.serves:
                 continue
             if container.log.end - container.log.start >= most or len(container.log.chunks()) >= MOST_CHUNKS:
-                if not self._has_other(container):
-                    await self._new_container(container.volume)
-                await self._close(container)
-                self._closed_at[container.id] = self._broker.loop.time()
-                log.info("container closed", container=container.id)
+                try:
+                    await self._close_one(container)
+                except FAILURES as error:
+                    if self._failing.get(container.id) != str(error):
+                        self._failing[container.id] = str(error)
+                        log.warning("a full container cannot be closed", container=container.id, error=str(error))
+
+    async def _close_one(self, container: Container) -> None:
+        if not self._has_other(container):
+            await self._new_container(container.volume)
+        await self._close(container)
+        self._failing.pop(container.id, None)
+        self._closed_at[container.id] = self._broker.loop.time()
+        log.info("container closed", container=container.id)
 
     def _has_other(self, container: Container) -> bool:
         """Whether there is no need of another: this node drains, or leads one already that is fresh."""

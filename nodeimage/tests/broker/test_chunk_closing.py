@@ -1,5 +1,5 @@
-"""A chunk that cannot be looked after keeps no other waiting; what is done with them is tested with whole nodes
-(tests/storage)."""
+"""A chunk or container that cannot be looked after keeps no other waiting; what is done with them is tested with whole
+nodes (tests/storage)."""
 
 import asyncio
 import errno
@@ -14,7 +14,7 @@ from headrace.broker.chunk_closing import ChunkClosing
 from headrace.broker.container_closing import ContainerClosing
 from headrace.broker.giving_back import GivingBack
 from headrace.broker.upkeep import Upkeep
-from headrace.errors import CorruptLog, StorageFull
+from headrace.errors import Code, CorruptLog, KafkaError, StorageFull
 
 T = TypeVar("T")
 
@@ -124,3 +124,36 @@ async def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_de
     await closing.delete_empty()
     assert good.tries == 1
     assert node.suspected == [1]
+
+
+async def test_a_full_container_that_cannot_be_closed_keeps_no_other_open() -> None:
+    """For one volume no other container can be made, as its hosts are away, say."""
+    node = Node(OneChunk(full=True), OneChunk(full=True))
+    node.broker.node = SimpleNamespace(settings=SimpleNamespace(container_bytes=1 << 20))
+    node.broker.cluster.node_id, node.broker.cluster.node = 1, lambda _id: None
+    node.broker.cluster.open_data = lambda volume: []
+    for container, volume in zip(node.broker.containers.values(), ("away", "here"), strict=True):
+        container.volume = volume
+    closing = ContainerClosing(node.broker, node.upkeep, wake=lambda: None)
+    closed, made = [], []
+    hosts_are_away = True
+
+    async def new(volume: str) -> None:
+        made.append(volume)
+        if volume == "away" and hosts_are_away:
+            raise KafkaError(Code.INVALID_REPLICATION_FACTOR, "too few hosts")
+
+    async def close(container: Any) -> None:
+        container.closing = True
+        closed.append(container.id)
+
+    closing.attach(new, close, close)
+    with capture_logs() as logged:
+        for _ in range(3):
+            await closing.close_full()
+    assert closed == [2]
+    assert made == ["away", "here", "away", "away"], "it is tried again"
+    assert [each["container"] for each in logged if each["log_level"] == "warning"] == [1], "and told once"
+    hosts_are_away = False
+    await closing.close_full()
+    assert closed == [2, 1]

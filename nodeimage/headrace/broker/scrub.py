@@ -3,11 +3,13 @@
 One scrub at a time, over every replica of this node, one after the other; what it finds is kept for `status` and goes
 to the log. A replica whose log is cut or begun anew meanwhile is read again: what was found may be of files that went.
 A replica that is damaged is made anew where others have what it holds (invariant 14). One that could not be read, by
-clients or to feed a follower, is scrubbed at once.
+clients, to feed a follower or to give space back, is scrubbed at once, and again later where no damage was found and it
+still cannot be read.
 """
 
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
@@ -27,7 +29,7 @@ log = structlog.get_logger()
 MOST_FINDINGS = 100
 """Findings kept; all of them go to the log."""
 SUSPECT_AGAIN_S = 60.0
-"""How long a replica that could not be read is not scrubbed again for that."""
+"""How long a replica that could not be read is not scrubbed again for that, once it has been."""
 TRIES = 3
 """For a replica whose files change under the scrub."""
 
@@ -59,12 +61,14 @@ class Scrub:
             self._task = self._broker.spawn(self._run())
 
     def suspect(self, container_id: ContainerId) -> None:
-        """A replica here could not be read: see what is wrong with it."""
+        """A replica here could not be read: see what is wrong with it, unless that is known or being seen to."""
         now = self._broker.loop.time()
-        replica = self._broker.cluster.replicas.replica(container_id)
-        if replica is not None and now >= self._suspects.get(container_id, now):
-            self._suspects[container_id] = now + SUSPECT_AGAIN_S
-            self._broker.spawn(self._one(replica))
+        replicas = self._broker.cluster.replicas
+        replica = replicas.replica(container_id)
+        if replica is None or replicas.is_damaged(container_id) or now < self._suspects.get(container_id, now):
+            return
+        self._suspects[container_id] = math.inf
+        self._broker.spawn(self._suspected(replica))
 
     @property
     def running(self) -> bool:
@@ -100,6 +104,12 @@ class Scrub:
             self._took = time.monotonic() - self._began
             self._state = "ended" if self._done == len(replicas) else "broken off"
         log.info("scrub ended", findings=len(self._findings), bytes=self._bytes, seconds=round(self._took, 1))
+
+    async def _suspected(self, replica: LocalReplica) -> None:
+        try:
+            await self._one(replica)
+        finally:
+            self._suspects[replica.id] = self._broker.loop.time() + SUSPECT_AGAIN_S
 
     async def _one(self, replica: LocalReplica) -> None:
         for _ in range(TRIES):

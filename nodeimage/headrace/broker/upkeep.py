@@ -138,12 +138,15 @@ class Upkeep:
         return await self._broker.catalog.query(fates)
 
     def failed(self, key: ChunkKey, error: Exception) -> None:
-        """A chunk cannot be closed, read or given back; said once, for as long as it is for the same reason."""
+        """A chunk cannot be closed, read or given back; said once, for as long as it is for the same reason.
+
+        The scrub is told each time: it may have come to nothing before.
+        """
         if self._failing.get(key) != str(error):
             self._failing[key] = str(error)
             log.error("nothing is given back of a chunk", container=key[0], chunk=key[1], error=str(error))
-            if isinstance(error, CorruptLog):
-                self._broker.scrub.suspect(key[0])
+        if isinstance(error, CorruptLog):
+            self._broker.scrub.suspect(key[0])
 
     def done(self, key: ChunkKey) -> None:
         """That could be done with a chunk."""

@@ -423,6 +423,11 @@ class Replicas:
             kept.damage.found(kept.replica.format)
             kept.changed.set()
 
+    def is_damaged(self, container_id: ContainerId) -> bool:
+        """Whether it is known that the replica here is."""
+        kept = self._kept.get(container_id)
+        return kept is not None and kept.is_damaged
+
     def problem(self, container_id: ContainerId) -> str:
         """Why a replica here is not as it should be; empty if it is."""
         kept = self._kept.get(container_id)

@@ -3,6 +3,7 @@ nodes (tests/storage)."""
 
 import asyncio
 import errno
+import signal
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 from headrace.broker.chunk_closing import ChunkClosing
 from headrace.broker.container_closing import ContainerClosing
 from headrace.broker.giving_back import GivingBack
+from headrace.broker.scrub import SUSPECT_AGAIN_S, Scrub
 from headrace.broker.upkeep import Upkeep
 from headrace.errors import Code, CorruptLog, KafkaError, StorageFull
 
@@ -81,7 +83,7 @@ async def test_a_full_chunk_that_cannot_be_closed_keeps_no_other_open(failure: E
     assert good.chunk.body.closed
     assert bad.tries == 3, "it is tried again"
     assert [each["container"] for each in logged] == [1], "and told once"
-    assert node.suspected == ([1] if failure is DAMAGE else [])
+    assert node.suspected == ([1, 1, 1] if failure is DAMAGE else []), "a scrub may come to nothing"
 
 
 async def test_damage_is_told_also_of_a_chunk_that_had_no_room_before() -> None:
@@ -91,6 +93,53 @@ async def test_damage_is_told_also_of_a_chunk_that_had_no_room_before() -> None:
     bad.failure = DAMAGE
     await node.closing.close_full()
     assert node.suspected == [1]
+
+
+async def test_a_chunk_that_stays_damaged_is_scrubbed_again_where_the_first_scrub_came_to_nothing() -> None:
+    """Its helper was killed. Until damage is found, the replica is not made anew."""
+    node = Node(OneChunk(full=True, failure=DAMAGE))
+    now, damaged = 0.0, set[int]()
+    replica = SimpleNamespace(id=1, log=SimpleNamespace(folder="1", synced=0), cycle=SimpleNamespace(is_closed=False))
+    node.broker.loop = SimpleNamespace(time=lambda: now)
+    node.broker.spawn = asyncio.create_task
+    node.broker.cluster.replicas = SimpleNamespace(
+        followed=list,
+        on_unreadable=[],
+        replica=lambda _id: replica,
+        damaged=damaged.add,
+        is_damaged=damaged.__contains__,
+    )
+    node.broker.scrub = Scrub(node.broker)
+    ends = asyncio.Queue[tuple[list[bytes], int]]()
+    begun = 0
+
+    async def read(*_: object) -> tuple[list[bytes], int]:
+        nonlocal begun
+        begun += 1
+        return await ends.get()
+
+    node.broker.scrub._read = read
+
+    async def rounds() -> int:
+        """Two of them; how many scrubs there have been."""
+        for _ in range(2):
+            await node.closing.close_full()
+            await asyncio.sleep(0.001)
+        return begun
+
+    with capture_logs():
+        assert await rounds() == 1
+        now = 2 * SUSPECT_AGAIN_S
+        assert await rounds() == 1, "it is under way"
+        ends.put_nowait(([], -signal.SIGKILL))
+        assert await rounds() == 1, "it has just been tried"
+        now += SUSPECT_AGAIN_S
+        assert await rounds() == 2
+        ends.put_nowait(([b'{"finding": "no frame where one must be"}'], 1))
+        assert await rounds() == 2
+        assert damaged == {1}
+        now += SUSPECT_AGAIN_S
+        assert await rounds() == 2, "what is wrong is known"
 
 
 async def test_an_open_chunk_that_cannot_be_read_keeps_no_other_from_being_looked_at(
@@ -107,7 +156,7 @@ async def test_an_open_chunk_that_cannot_be_read_keeps_no_other_from_being_looke
     for _ in range(3):
         await node.closing.close_early()
     assert (bad.tries, good.tries) == (3, 3)
-    assert node.suspected == [1, 2]
+    assert node.suspected == [1, 2, 1, 2, 1, 2]
 
 
 async def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_deleted(

@@ -67,13 +67,15 @@ class ContainerClosing:
     async def close_full(self) -> None:
         """A container that is large or of many chunks takes no new partitionlets; there is always one that does."""
         most = self._broker.node.settings.container_bytes
+        failed: set[str] = set()
         for container in self._upkeep.led():
-            if container.closing or not container.serves:
+            if container.closing or not container.serves or container.volume in failed:
                 continue
             if container.log.end - container.log.start >= most or len(container.log.chunks()) >= MOST_CHUNKS:
                 try:
                     await self._close_one(container)
                 except FAILURES as error:
+                    failed.add(container.volume)  # the next one of it would take as long to fail
                     if self._failing.get(container.id) != str(error):
                         self._failing[container.id] = str(error)
                         log.warning("a full container cannot be closed", container=container.id, error=str(error))

@@ -38,8 +38,8 @@ _READ_RETRIES: Final = 10
 _DAMAGED_RETRY_S = 5.0
 """At most between two tries of a log that is damaged: it is fetched anew as soon as others have what it holds."""
 _TRIMMED_S: Final = 60.0
-"""Of a log that begins behind what the tables have, as they were lost: they are fetched. Where they have not come by
-then, nobody has them."""
+"""Of a log that begins behind what the tables have, as they were lost: they are fetched. Where nothing of them has come
+for so long, nobody has them."""
 
 
 class AppliedCommand(NamedTuple):
@@ -118,6 +118,10 @@ class Applier:
             if self._log.leads and end < self.applied and self._outcomes.failure is None:
                 await self._in_thread(lambda: self._shortened(end))
                 self._outcomes.applied = end
+
+    def tables_come(self) -> None:
+        """Some of the tables that were lost has come: they are waited for longer."""
+        self._unread_since = self._loop.time()
 
     async def install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
         """Replace the tables by those of `snapshot`, of which `position` was the applied position. `log_stays`: the

@@ -295,6 +295,10 @@ class Catalog:
             position = await self.snapshot()
         return snapshots.path_of(self._folder, position), position
 
+    def tables_come(self) -> None:
+        """Some of a snapshot that will be installed since the tables were lost has come."""
+        self._applier.tables_come()
+
     async def install(self, snapshot: Path, position: Position, *, log_stays: bool = False) -> None:
         """Replace the tables by a snapshot that came from the primary; `position` is how far it is. The file is left.
 

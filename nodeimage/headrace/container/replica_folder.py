@@ -221,7 +221,10 @@ def drop_aside(folder: Path) -> None:
     aside = _aside_of(folder)
     shutil.rmtree(aside, ignore_errors=True)
     if aside.exists():  # what the disk cannot remove must not stand in the way of the next one
-        _remove(aside)
+        try:
+            _remove(aside)
+        except OSError as error:
+            log.warning("what is left of a damaged replica could not be removed", folder=str(aside), error=str(error))
 
 
 def _aside_of(folder: Path) -> Path:

@@ -95,21 +95,27 @@ def tidy(folder: Path) -> Names:
         path.unlink(missing_ok=True)
     names = names_in(folder)
     for start in names.chunks & names.dropped.keys():
-        try:
-            chunk_path(folder, start).unlink()
-        except OSError as error:
-            log.warning("dropped_chunk_not_removed", chunk=str(chunk_path(folder, start)), error=str(error))
-        else:
+        if _removed(chunk_path(folder, start)):
             names.chunks.discard(start)
     for starts, suffix in ((names.indexes, ".index"), (names.dead, ".dead")):
         for start in starts - names.chunks:
-            chunk_path(folder, start).with_suffix(suffix).unlink()
+            _removed(chunk_path(folder, start).with_suffix(suffix))
     _remove_old_marks(folder, names)
     if names.chunks or names.dropped:
         for begin in marks_in(folder, BEGIN):
             mark_path(folder, begin, BEGIN).unlink()
     sync_folder(folder)
     return names
+
+
+def _removed(path: Path) -> bool:
+    """Whether a file that is no part of the log any more could be removed."""
+    try:
+        path.unlink()
+    except OSError as error:
+        log.warning("file_of_a_dropped_chunk_not_removed", path=str(path), error=str(error))
+        return False
+    return True
 
 
 def remove_chunk_files(folder: Path, start: int) -> None:
@@ -131,8 +137,9 @@ def drop_files(folder: Path, start: int, end: int) -> None:
 
 
 def _remove_old_marks(folder: Path, names: Names) -> None:
-    oldest = min(names.chunks - names.dropped.keys(), default=-1)
+    # A drop that failed is half done: its mark says what is missing, and so do those of what has gone behind it.
+    oldest = min(names.chunks, default=-1)
     for start, end in list(names.dropped.items()):
-        if start < oldest and start not in names.chunks:  # a drop that failed stays half done until it is done again
+        if start < oldest:
             drop_mark_path(folder, start, end).unlink(missing_ok=True)
             del names.dropped[start]

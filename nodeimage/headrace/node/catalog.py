@@ -186,6 +186,7 @@ class NodeCatalog:
                     part, piece = await self._peers.call(node.peer_address, asked, timeout_s=PIECE_S)
                     if not replica.log.start <= part.position <= replica.committed:
                         return  # one of both is behind
+                    self.tables.tables_come()
                     await loop.run_in_executor(self._executor, file.write, piece)
                     if not piece or file.tell() >= part.size:
                         break

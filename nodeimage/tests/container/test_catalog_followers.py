@@ -27,8 +27,8 @@ from headrace.log.raw import RawFrames
 from headrace.node import catalog as node_catalog
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
-from headrace.peer.messages import ReadSnapshot, Submit, Submitted
-from headrace.peer.session import PeerUnreachable
+from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit, Submitted
+from headrace.peer.session import PeerUnreachable, Session
 from headrace.store.records import CATALOG_ID, ContainerRecord
 
 CHUNK_BYTES = 8192
@@ -48,6 +48,9 @@ class WithTables:
 
     def node(self, number: int) -> OneNode:
         return self.several.nodes[number]
+
+    def catalog(self, number: int) -> NodeCatalog:
+        return self._catalogs[number]
 
     def tables(self, number: int) -> Catalog:
         return self._tables[number]
@@ -330,12 +333,23 @@ async def test_tables_that_are_lost_come_back_where_the_minimum_forbids_to_leave
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node ended each minute, and all that needs it stalled, though the other one has what it lacks."""
+    pieces = 0
+
+    async def slow(asked: ReadSnapshot, payload: memoryview, session: Session) -> tuple[SnapshotPart, list[bytes]]:
+        nonlocal pieces
+        pieces += 1
+        await asyncio.sleep(0.25)
+        return await nodes.catalog(0).snapshot_read(asked, payload, session)
+
     monkeypatch.setattr(node_catalog, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(applying_module, "_TRIMMED_S", 2.0)
+    nodes.node(0).handlers[ReadSnapshot] = slow
     await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=2))
     replica = nodes.several.replica(1, CATALOG_ID)
     format, start = replica.format, replica.log.start
     before, end = await tables_lost(nodes, 1)
-    await asyncio.wait_for(nodes.tables(1).wait_applied(end), 10)
+    await asyncio.wait_for(nodes.tables(1).wait_applied(end), 20)
+    assert pieces * 0.25 > 2.0, "they were longer on their way than a node waits for the next piece"
     assert await nodes.paths(1) == before
     replica = nodes.several.replica(1, CATALOG_ID)
     assert (replica.format, replica.log.start > start, replica.log.end) == (format, True, end)

@@ -112,6 +112,22 @@ def test_what_the_disk_cannot_remove_of_one_keeps_no_other_from_going(
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_left_of_a_damaged_one_and_cannot_be_moved_either_keeps_nobody_from_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "7"
+    replica_folder.prepare(folder)
+    replica_folder.set_aside(folder)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN))
+
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(Path, "rename", fails)
+    replica_folder.drop_aside(folder)
+    assert replica_folder.has_aside(folder)
+
+
 @pytest.mark.parametrize("call", ["lseek", "stat", "listdir"])
 def test_one_that_cannot_be_written_again_as_the_disk_cannot_read_it_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

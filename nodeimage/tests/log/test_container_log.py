@@ -509,13 +509,16 @@ def test_a_chunk_whose_file_could_not_be_removed_keeps_its_mark_when_the_next_on
 def test_a_log_opens_though_the_disk_cannot_remove_a_chunk_that_was_dropped(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writing.fill_chunks(2)
+    """Nor what belongs to it; and the one behind it is dropped, too."""
+    writing.fill_chunks(3)
     writing.close_chunks()
-    first, second = writing.log.closed_chunks()
+    first, second, third = writing.log.closed_chunks()
     end, unlink = writing.log.end, Path.unlink
+    index = second.path.with_suffix(".index")
+    stuck = {first.path}
 
     def fails(path: Path, missing_ok: bool = False) -> None:
-        if path == first.path:
+        if path in stuck:
             raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN))
         unlink(path, missing_ok=missing_ok)
 
@@ -523,15 +526,19 @@ def test_a_log_opens_though_the_disk_cannot_remove_a_chunk_that_was_dropped(
         patched.setattr(Path, "unlink", fails)
         with pytest.raises(OSError, match=os.strerror(errno.EUCLEAN)):
             writing.log.drop_chunk(first)
+        writing.log.drop_chunk(second)
+        index.write_bytes(b"")
+        stuck.add(index)
         for _ in range(2):
             writing.reopen()
-            assert (writing.log.start, writing.log.end) == (second.start, end)
+            assert (writing.log.start, writing.log.end) == (third.start, end)
             assert first.path.exists()
             first.path.write_bytes(b"whatever is in it")
             assert list(scrub(writing.folder, Scrubbed())) == []
     writing.reopen()
-    assert (writing.log.start, writing.log.end) == (second.start, end)
+    assert (writing.log.start, writing.log.end) == (third.start, end)
     assert not first.path.exists()
+    assert not index.exists()
 
 
 def test_a_reader_of_a_dropped_or_regrouped_chunk_reads_on(writing: Writing) -> None:

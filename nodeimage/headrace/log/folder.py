@@ -113,7 +113,7 @@ def _removed(path: Path) -> bool:
     try:
         path.unlink()
     except OSError as error:
-        log.warning("file_of_a_dropped_chunk_not_removed", path=str(path), error=str(error))
+        log.warning("dropped_chunk_not_removed", path=str(path), error=str(error))
         return False
     return True
 

@@ -84,6 +84,8 @@ async def found_of(
 ) -> dict[K, T | KafkaError]:
     """What `look` finds of `wanted`. Nothing is missing that was made before this was called, by way of whichever node;
     an error stands for what that cannot be told of."""
+    if not wanted:
+        return {}
     found: Mapping[K, T] = await broker.catalog.query(look)
     missing = set(wanted) - found.keys()
     if not missing:

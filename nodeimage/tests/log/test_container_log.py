@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -480,6 +480,18 @@ def test_a_chunk_whose_drop_has_failed_is_there_and_can_be_dropped_again(
     assert not chunk.path.exists()
 
 
+def unlink_but(code: int, stuck: Collection[Path]) -> Callable[..., None]:
+    """`Path.unlink` of a disk that cannot remove some files."""
+    unlink = Path.unlink
+
+    def unlinked(path: Path, missing_ok: bool = False) -> None:
+        if path in stuck:
+            raise OSError(code, os.strerror(code))
+        unlink(path, missing_ok=missing_ok)
+
+    return unlinked
+
+
 def test_a_chunk_whose_file_could_not_be_removed_keeps_its_mark_when_the_next_one_goes(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,16 +499,9 @@ def test_a_chunk_whose_file_could_not_be_removed_keeps_its_mark_when_the_next_on
     writing.fill_chunks(3)
     writing.close_chunks()
     first, second, third = writing.log.closed_chunks()
-    unlink = Path.unlink
-
-    def fails(path: Path, missing_ok: bool = False) -> None:
-        if path == first.path:
-            raise OSError(errno.EIO, "input/output error")
-        unlink(path, missing_ok=missing_ok)
-
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "unlink", fails)
-        with pytest.raises(OSError, match="input/output"):
+        patched.setattr(Path, "unlink", unlink_but(errno.EIO, {first.path}))
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
             writing.log.drop_chunk(first)
         writing.log.drop_chunk(second)
     end = writing.log.end
@@ -513,17 +518,10 @@ def test_a_log_opens_though_the_disk_cannot_remove_a_chunk_that_was_dropped(
     writing.fill_chunks(3)
     writing.close_chunks()
     first, second, third = writing.log.closed_chunks()
-    end, unlink = writing.log.end, Path.unlink
-    index = second.path.with_suffix(".index")
+    end, index = writing.log.end, second.path.with_suffix(".index")
     stuck = {first.path}
-
-    def fails(path: Path, missing_ok: bool = False) -> None:
-        if path in stuck:
-            raise OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN))
-        unlink(path, missing_ok=missing_ok)
-
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "unlink", fails)
+        patched.setattr(Path, "unlink", unlink_but(errno.EUCLEAN, stuck))
         with pytest.raises(OSError, match=os.strerror(errno.EUCLEAN)):
             writing.log.drop_chunk(first)
         writing.log.drop_chunk(second)

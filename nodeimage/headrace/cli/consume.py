@@ -12,12 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
-from headrace.cli.output import OutputFormat
+from headrace.cli.output import OutputFormat, note
 from headrace.cli.signals import Interrupts, Uninterrupted
 
 BATCH = 500
 POLL_S = 0.2
 COMMIT_EVERY_S = 5.0
+SILENCE_S = 10.0
+"""Partitions whose end is awaited and that give nothing for so long are named."""
 
 
 def consume(
@@ -101,8 +103,14 @@ class _Reading:
     def run(self, *, to_the_end: bool, count: int | None) -> None:
         """Prints until `count` records are out or, with `to_the_end`, every assigned partition was read to its end."""
         left = count
+        heard_at: float | None = time.monotonic()
         while left != 0 and not (to_the_end and self._unread is not None and not self._unread):
             messages = self._consumer.consume(BATCH if left is None else min(BATCH, left), POLL_S)
+            if messages:
+                heard_at = time.monotonic()
+            elif to_the_end and self._unread and heard_at is not None and time.monotonic() - heard_at > SILENCE_S:
+                heard_at = None
+                _tell_of_silence(self._unread)
             lines = [self._line(message) for message in messages if self._is_record(message)]
             with self._interrupts:  # what is printed is behind the cursors
                 sys.stdout.buffer.writelines(lines)
@@ -158,6 +166,12 @@ class _Reading:
         if self._uncommitted:
             self._consumer.commit(asynchronous=False)
             self._uncommitted = False
+
+
+def _tell_of_silence(partitions: set[int]) -> None:
+    names = ", ".join(map(str, sorted(partitions)))
+    which = f"partition {names} gives" if len(partitions) == 1 else f"partitions {names} give"
+    note(f"{which} nothing; `headrace status` tells what is not whole; waiting, Ctrl-C ends it")
 
 
 def json_fields(message: Any) -> dict[str, Any]:

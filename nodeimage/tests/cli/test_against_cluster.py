@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from headrace.local.cluster import Started, StartOptions, running_cluster, start, stop
 
 Headrace = Callable[..., Any]
+Process = Callable[..., Any]
 SMALL = ("--chunk-bytes=1048576", "--rebalance-delay-ms=0")
 LIMIT_S = 30.0
 
@@ -296,7 +297,7 @@ def test_a_container_that_can_be_led_cleanly_is_not_recovered_uncleanly(hr: Head
 
 
 def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_another_has(
-    hr: Headrace, three: Started
+    hr: Headrace, headrace_process: Process, three: Started
 ) -> None:
     """Invariant 15: only by an explicit command, which says what may be lost."""
     assert hr("volume", "create", "risky", "--replicas", "2", "--min-in-sync", "1").code == 0
@@ -320,6 +321,8 @@ def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_anothe
     asked = until(lambda: ran if "--yes" in (ran := hr("recover-unclean", str(number))).err else None)
     assert f"Node {other} would lead it" in asked.err
     assert "What may be lost" in asked.err
+    reader = headrace_process("consume", "/risky:topic", "--from-beginning", HEADRACE_DATA=str(three.folder))
+    assert "partition 0 gives nothing; `headrace status`" in reader.stderr.readline()
     recovered = hr("recover-unclean", str(number), "--yes", "-o", "json").json
     assert (recovered["node"], recovered["in_sync"], recovered["done"]) == (other, [primary], True)
     logs = [path.read_text() for path in (three.folder / "logs").glob("node-*.log")]
@@ -333,3 +336,5 @@ def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_anothe
     assert hr("status", "--wait").code == 0
     assert hr("produce", "/risky:topic", stdin="and on\n").code == 0
     assert hr("consume", "/risky:topic", "--from-beginning").out == "on both\nand on\n"
+    assert reader.wait(timeout=60) == 0
+    assert reader.stdout.readline() == "on both\n"

@@ -19,12 +19,20 @@ FEW = TARGETS[:3]
 LOST = 0.02
 LOSSY_S = 10.0
 LANDED_S = 1.0
+CUT_S = 5.0
+"""Longer than it takes to find a node dead."""
 AWAY_S = 5.0
 """Longer than the controller's lease holds without a renewal."""
 
 
 def others(cluster: Cluster, number: int) -> list[int]:
     return [each for each in cluster.nodes if each != number]
+
+
+def leads(cluster: Cluster, number: int) -> list[int]:
+    """The containers of which a node is the primary."""
+    node_id = cluster.nodes[number].node_id
+    return [each.container_id for each in cluster.containers() if each.primary == node_id]
 
 
 @pytest.mark.parametrize("target", FEW, ids=lambda each: each.__name__)
@@ -34,6 +42,7 @@ def test_a_node_that_no_other_hears_is_replaced_and_comes_back_as_a_follower(thr
     victim = target(three, load)
     three.ways.isolate(victim)
     load.await_writes(time.monotonic())
+    until("others lead what it led, and decide", lambda: not leads(three, victim) and three.controller() != victim)
     three.ways.heal()
     three.await_whole()
     load.await_writes(time.monotonic())
@@ -66,10 +75,14 @@ def test_two_nodes_that_hear_nothing_of_each_other_go_on_through_the_third(three
 
 
 def test_two_followers_that_are_cut_from_each_other_change_nothing(three: Cluster) -> None:
+    """For the catalog: their primary hears both. What one of them leads goes on without the other."""
     load = Load(three)
+    before = three.catalog()
     one, other = others(three, catalog_primary(three, load))
     three.ways.cut_both(one, other)
     load.await_writes(time.monotonic())
+    load.write_on_for(CUT_S)
+    assert three.catalog() == before
     three.ways.heal()
     three.await_whole()
     load.finish()

@@ -129,7 +129,7 @@ class RollSteps:
             # The view of the store may not know yet that it closes.
             avoid = source.id if source.closing or source.leaving else None
             try:
-                ((to, _),) = self._broker.place(1, source.volume, avoid=avoid)
+                to = self._broker.rolls.place(partition, avoid=avoid)
             except KafkaError as error:  # a topic that is there already is not refused: producers try again
                 raise KafkaError(Code.LEADER_NOT_AVAILABLE, str(error)) from error
         target = RollTarget(

@@ -128,6 +128,23 @@ class Rolls:
             under_way = self._begin(partition, to)
         return await self._over(under_way)
 
+    def place(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
+        """Where `partition` goes on: in a container of its stream's volume; where that has none, of the one it lies in.
+
+        `avoid` only where there is no other. Raises `KafkaError` as `Broker.place`.
+        """
+        volume = self._volume(partition)
+        try:
+            ((found, _),) = self._broker.place(1, volume, avoid=avoid)
+        except KafkaError:
+            if volume == partition.container.volume:
+                raise
+            ((found, _),) = self._broker.place(1, partition.container.volume, avoid=avoid)
+        return found
+
+    def _volume(self, partition: Partition) -> str:
+        return self._broker.topics.volume(partition.topic_id) or partition.container.volume
+
     async def settle_home(
         self, partition: Partition, home: Home, resume: int = -1, *, to: ContainerId | None = None
     ) -> PartitionletRow:
@@ -288,10 +305,9 @@ class Rolls:
         log.info("partitions roll away", container=container.id, count=len(chosen), to=to, reason=reason)
         rolls = []
         for partition in chosen:
-            if to is None:
-                ((target, _),) = self._broker.place(1, container.volume, avoid=container.id)
-            else:
-                target = to
+            target = to
+            if target is None or self._volume(partition) != container.volume:
+                target = self.place(partition, avoid=container.id)
             if target == container.id:
                 raise KafkaError(Code.INVALID_REQUEST, f"no other container than {container.id} takes partitions")
             under_way = self._under_way.get((partition.topic_id, partition.index))

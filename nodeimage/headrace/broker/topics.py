@@ -134,6 +134,12 @@ class Topics:
         """What holds for `topic`."""
         return topic.policy
 
+    def volume(self, topic_id: bytes) -> str | None:
+        """Where what a topic's partitions write from their next roll on belongs; None for one that is not in memory."""
+        topic = self._by_id.get(topic_id)
+        policy = None if topic is None else self._policies.get(topic.stream_number)
+        return None if policy is None else policy.volume
+
     # --- catalog
 
     async def _look_up(self, names: dict[str, TopicName]) -> dict[str, Topic | KafkaError]:

@@ -9,13 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka import Producer
+from msgspec import structs
 from pair import Committed, Pair, Start, append, read, until
 
-from headrace.broker import headrace_admin
+from headrace.broker import headrace_admin, volume_admin
 from headrace.broker.broker import Broker
-from headrace.broker.headrace_admin import OnePartition
+from headrace.broker.headrace_admin import OnePartition, StreamChange
 from headrace.broker.homes import is_settled
 from headrace.broker.roll_frames import Open, Seal
+from headrace.broker.stream_policies import PolicyFields
+from headrace.broker.volume_admin import VolumeFields
 from headrace.catalog.commands import HomeChange, RollDone, Rolled, RollIntent, RollTarget, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.container import Container
@@ -24,6 +27,7 @@ from headrace.ids import ContainerId, Epoch, Home, Millis, Offset, Position
 from headrace.links.settling import Settler, Unsettled
 from headrace.log.frames import FrameType
 from headrace.peer.messages import OpenPartitionlet, RollAway
+from headrace.store import container_records
 from headrace.wire.batch import build_batch, read_batch, stamp
 
 
@@ -266,6 +270,42 @@ async def test_orders_that_come_together_each_get_their_part_of_what_is_written(
         await asyncio.sleep(0.01)
     assert [answer.count for answer, _ in await rolling] == [1, 1]
     assert sum(each.left for each in busy) == 2
+
+
+async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(start: Start) -> None:
+    """Whatever it rolls for; in its own where the stream's has no container."""
+    pair = await start(1)
+    broker = pair.first
+    rolled, busy, left = [await pair.create(name) for name in ("rolled", "busy", "left")]
+
+    def volume(row: PartitionletRow) -> str:
+        record = broker.cluster.record(row.container)
+        assert record is not None
+        return record.volume
+
+    assert volume(await broker.rolls.roll(rolled, to=rolled.container.id)) == "default"
+    await volume_admin.volume_create(broker, VolumeFields("plain", replicas=1))
+    await headrace_admin.stream_alter(broker, StreamChange("/default", PolicyFields(volume="plain")))
+    await until(lambda: broker.topics.volume(rolled.topic_id) == "plain")
+    assert volume(await broker.rolls.roll(rolled)) == "plain"
+
+    asked = RollAway(busy.container.id, most=1, to=pair.led(pair.second).id, reason="a test")
+    rolling = asyncio.ensure_future(pair.second.cluster.ask_leader(busy.container.id, asked, timeout_s=20.0))
+    while not rolling.done():
+        if not busy.rolling and not busy.left:
+            await append(busy, bytes(1000))
+        await asyncio.sleep(0.01)
+    assert volume((await pair.chain(broker, "busy"))[-1]) == "plain"
+
+    for record in broker.cluster.open_data(volume="plain"):
+        await pair.nodes[0].store(
+            lambda store, record=record: container_records.change_container(  # type: ignore[misc]
+                store, record.container_id, lambda now: structs.replace(now, state="closed")
+            )
+        )
+    pair.nodes[0].view.refresh()
+    await until(lambda: not broker.cluster.open_data(volume="plain"))
+    assert volume(await broker.rolls.roll(left)) == "default"
 
 
 STEPS = ("RollIntent", "intended", "SEAL", "sealed", "OpenPartitionlet", "opened", "RollDone", "done")

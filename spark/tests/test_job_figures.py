@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 
 from headrace_spark.errors import BadOption
-from headrace_spark.job import Autoscale, Job, read
+from headrace_spark.job import Autoscale, Input, Job, read
 from headrace_spark.job import __main__ as driver
 from headrace_spark.job.autoscale import Standing, decide
 from headrace_spark.job.ends import End, JobError, end_of, one_line, tell
 from headrace_spark.job.figures import LOOKS, Lag, Rate
-from headrace_spark.job.progress import LONGEST_PAUSE_S, LOOK_S, Progress, pause_after
+from headrace_spark.job.progress import LONGEST_PAUSE_S, LOOK_S, Looker, Progress, pause_after
 
 P, Q = ("/s:t", 0), ("/s:t", 1)
 
@@ -81,6 +81,17 @@ def test_one_slow_look_does_not_keep_the_next_one_away() -> None:
     assert pause_after(0.01) == LOOK_S
     assert pause_after(0.5) == 10
     assert pause_after(40) == LONGEST_PAUSE_S
+
+
+def test_lag_is_that_of_the_group_under_which_an_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options may name another than the job's."""
+    inputs = (Input("/s", topics=("t",)), Input("/s", "other", ("t",), options={"group": "own"}))
+    looked: list[str] = []
+    looker = Looker(Job("ns.job", "127.0.0.1:1", "/nowhere", inputs=inputs), Progress())
+    monkeypatch.setattr(looker, "_look", lambda group, *_: looked.append(group))
+    looker.start()
+    looker.finish()
+    assert looked == ["ns.job", "own"]
 
 
 # --- how queries end

@@ -210,7 +210,7 @@ class LinkAdmin:
             await self._call(config, method, params)
         except KafkaError as error:
             raise KafkaError(
-                error.code, f"the source refuses the link that pulls from here, so nothing was changed: {error}"
+                error.code, f"the source refuses the link that pulls from here, so no link was made or changed: {error}"
             ) from error
 
     async def _call(self, config: LinkConfig, method: str, params: Mapping[str, Any], *, wait_ms: int = 0) -> Any:

@@ -103,7 +103,10 @@ class JobObjects:
         return self._made("v1", "ServiceAccount", self.account)
 
     def role(self) -> Manifest:
-        """What a driver does that asks for executors: it makes pods, and is told to make nothing else."""
+        """What a driver does that asks for executors: it makes pods and ends them, and is told to make nothing else.
+
+        They have no names that a Role could tell apart from the namespace's other pods.
+        """
         made = self._made("rbac.authorization.k8s.io/v1", "Role", self.account)
         verbs = ["get", "list", "watch", "create", "patch", "delete", "deletecollection"]
         made["rules"] = [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]

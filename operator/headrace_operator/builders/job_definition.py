@@ -160,7 +160,7 @@ _LEAST_RIGHTS: Final = {
     "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
     "spark.kubernetes.driver.service.deleteOnTermination": "false",
 }
-"""The driver's account may make pods and nothing else, so Spark is not to make, own or delete other things."""
+"""The driver's account has rights to pods and nothing else, so Spark is not to make, own or delete other things."""
 
 
 def _distributed(placed: Placed) -> dict[str, str]:

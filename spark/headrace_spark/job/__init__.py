@@ -52,7 +52,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A stream, and the topic in it where rows do not name one in a column `topic`."""
+    """A stream, and the topic in it for all rows; none: each row names its own in a column `topic`."""
 
     stream: str
     topic: str | None = None

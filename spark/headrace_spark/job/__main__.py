@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WAIT_S: Final = 60.0
 """For streams and topics that are not there yet; HEADRACE_JOB_WAIT_S stands over it."""
 STOP_S: Final = 20.0
-"""After SIGTERM; Kubernetes kills 10 s later."""
+"""After SIGTERM; Kubernetes kills 20 s later."""
 DOWNLOAD_S: Final = 60.0
 REPORTED_S: Final = 15.0
 """For Spark's reports of queries that are over."""

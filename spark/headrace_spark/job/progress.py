@@ -176,8 +176,9 @@ class Looker:
     def _run(self) -> None:
         inputs = []
         for each in self._job.inputs:
-            options = read_options(self._job.reading(each.name) | {"timeout": LOOK_TIMEOUT})
-            inputs.append((self._job.group(each.name), options, Subscription(options)))
+            reading = self._job.reading(each.name)
+            options = read_options(reading | {"timeout": LOOK_TIMEOUT})
+            inputs.append((reading["group"], options, Subscription(options)))
         took = 0.0
         stopped = False
         while not stopped:

@@ -160,6 +160,7 @@ class Trouble:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._nodes = cluster.nodes
+        self._deleted_by_hand: set[ContainerId] = set()
 
     async def apply(self, fault: Fault) -> None:
         """Do it, wait, and undo it."""
@@ -427,6 +428,8 @@ class Trouble:
 
     def _roll_at_leader(self, fault: Fault, to: ContainerId | None) -> "Node | None":
         """Have a partition roll; the node that leads it."""
+        if to in self._deleted_by_hand and self._is_led(to):
+            return None
         led = [
             (node, partition)
             for node in self._nodes
@@ -493,7 +496,7 @@ class Trouble:
         """One in which nothing lives, and nothing is about to: closed and retired first, as by its leader.
 
         Or by hand, without a word to the catalog, which then takes rolls to it; but only once every node knows that it
-        is closed, and none rolls anything: what opens in it is lost.
+        is closed, and none rolls anything; and it is rolled to only once nobody leads it: what opens in it is lost.
         """
         by_hand = fault.roll < 0.5
         empty = []
@@ -515,10 +518,17 @@ class Trouble:
                         self._cluster.store, container_id, lambda now: replace(now, state="deleted")
                     )
                     self._cluster.trace(f"container {container_id} is deleted")
+                    if by_hand:
+                        self._deleted_by_hand.add(container_id)
                     await asyncio.sleep(0.2 + fault.lasts)
                     self._roll_at_leader(fault, container_id)
             except HeadraceError as error:
                 self._cluster.trace(f"container {container_id} is not deleted: {error}")
+
+    def _is_led(self, container_id: ContainerId) -> bool:
+        """By a node, though it be one that has not heard that the container is deleted."""
+        uppers = [node.upper for node in self._nodes]
+        return any(each is not None and each.is_ready and container_id in each.broker.containers for each in uppers)
 
     def _is_known_to_be_closed(self, container_id: ContainerId) -> bool:
         """To every node; and none of them rolls a partition now."""

@@ -16,6 +16,7 @@ from headrace.broker import headrace_admin, volume_admin
 from headrace.broker.broker import Broker
 from headrace.broker.headrace_admin import OnePartition, StreamChange
 from headrace.broker.homes import is_settled
+from headrace.broker.partition import Partition
 from headrace.broker.roll_frames import Open, Seal
 from headrace.broker.stream_policies import PolicyFields
 from headrace.broker.volume_admin import VolumeFields
@@ -238,6 +239,15 @@ async def test_an_open_that_arrives_after_another_target_was_chosen_changes_noth
     assert [value for _, value in await read(pair.first, moved)] == [b"a", b"b", b"c"]
 
 
+async def write_during(rolling: asyncio.Future[Any], *partitions: Partition) -> None:
+    """To those that have not begun to roll, until all of it is over."""
+    while not rolling.done():
+        for each in partitions:
+            if not each.rolling and not each.left:
+                await append(each, bytes(1000))
+        await asyncio.sleep(0.01)
+
+
 async def test_the_partitions_that_are_written_to_most_roll_away(start: Start) -> None:
     pair = await start(1)
     idle = await pair.create("idle")
@@ -246,10 +256,7 @@ async def test_the_partitions_that_are_written_to_most_roll_away(start: Start) -
     await append(idle, bytes(20_000))
     asked = RollAway(busy.container.id, most=1, to=pair.led(pair.second).id, reason="a test")
     rolling = asyncio.ensure_future(pair.second.cluster.ask_leader(busy.container.id, asked, timeout_s=20.0))
-    while not rolling.done():
-        if not busy.rolling and not busy.left:
-            await append(busy, bytes(1000))
-        await asyncio.sleep(0.01)
+    await write_during(rolling, busy)
     answer, _ = await rolling
     assert answer.count == 1
     assert busy.left
@@ -263,11 +270,7 @@ async def test_orders_that_come_together_each_get_their_part_of_what_is_written(
     asked = RollAway(container.id, most=9, to=pair.led(pair.second).id, reason="a test", share=0.2, limit=0.3)
     ask = [pair.second.cluster.ask_leader(container.id, asked, timeout_s=20.0) for _ in range(2)]
     rolling = asyncio.gather(*ask)
-    while not rolling.done():
-        for each in busy:
-            if not each.rolling and not each.left:
-                await append(each, bytes(1000))
-        await asyncio.sleep(0.01)
+    await write_during(rolling, *busy)
     assert [answer.count for answer, _ in await rolling] == [1, 1]
     assert sum(each.left for each in busy) == 2
 
@@ -291,10 +294,7 @@ async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(sta
 
     asked = RollAway(busy.container.id, most=1, to=pair.led(pair.second).id, reason="a test")
     rolling = asyncio.ensure_future(pair.second.cluster.ask_leader(busy.container.id, asked, timeout_s=20.0))
-    while not rolling.done():
-        if not busy.rolling and not busy.left:
-            await append(busy, bytes(1000))
-        await asyncio.sleep(0.01)
+    await write_during(rolling, busy)
     assert volume((await pair.chain(broker, "busy"))[-1]) == "plain"
 
     for record in broker.cluster.open_data(volume="plain"):

@@ -120,9 +120,10 @@ class Network:
 
     def carry_on(self, lane: object, link: tuple[int, int], arrive: Callable[..., None], *args: Any) -> None:
         """The same, behind what was carried on one lane: of a link, connections overtake each other."""
-        at = max(self._last.get(lane, 0.0), self.loop.now + self.delay())
+        now = self.loop.now
+        at = max(self._last.get(lane, 0.0), now + self.delay())
         self._last[lane] = at
-        self.loop.call_later(at - self.loop.now, self._arrived, lane, link, arrive, args, context=WORLD)
+        self.loop.call_later(at - now, self._arrived, lane, link, arrive, args, context=WORLD)
 
     def _arrived(self, lane: object, link: tuple[int, int], arrive: Callable[..., None], args: tuple[Any, ...]) -> None:
         if link in self._cut:

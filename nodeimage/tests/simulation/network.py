@@ -181,12 +181,11 @@ class Network:
         target = self.hosts[address[1] - PORT]
         call = _Call(self, source.number, target, message, memoryview(b"".join(buffers)))
         self.carry(source.number, target.number, call.arrived)
+        timer = self.loop.call_later(timeout_s, call.timed_out)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await call.answer
-        except TimeoutError as error:
-            reason = f"host {target.number} did not answer {type(message).__name__}"
-            raise PeerUnreachable(reason, timed_out=True) from error
+            return await call.answer
+        finally:
+            timer.cancel()
 
 
 WORLD = Process("world").context
@@ -239,6 +238,10 @@ class _Call:
     def answered(self, answer: tuple[Any, memoryview]) -> None:
         if not self.answer.done():
             self.answer.set_result(answer)
+
+    def timed_out(self) -> None:
+        reason = f"host {self._target.number} did not answer {type(self._message).__name__}"
+        self.failed(PeerUnreachable(reason, timed_out=True))
 
     def failed(self, error: HeadraceError) -> None:
         if not self.answer.done():

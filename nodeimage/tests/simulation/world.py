@@ -152,7 +152,7 @@ def patched(cluster: "Cluster") -> Iterator[None]:
             each.stop()
         for task in cluster.loop.tasks:
             task._log_destroy_pending = False
-            if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
+            if not task.done() and inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
                 task.get_coro().close()  # its process was killed before it began
         cluster.loop.end()
         if collecting:

@@ -110,6 +110,12 @@ class Event(asyncio.Event):
         return self is other
 
 
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """Unless it is done: whoever waits for it has gone on, or was told something else first."""
+    if not future.done():
+        future.set_exception(error)
+
+
 async def _nowhere(_factory: Callable[[], Any], host: str, port: int) -> Any:
     raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
 

@@ -9,13 +9,15 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.peer.client import PeerRefused
 from headrace.peer.messages import Message, refusal
 from headrace.peer.session import PeerUnreachable
-from simulation.loop import PROCESS, Process, SimulatedLoop
+from simulation.loop import PROCESS, Process, SimulatedLoop, fail
+
+T = TypeVar("T")
 
 MAX_PENDING = 64 * 1024
 KEEPALIVE_S = 25.0
@@ -144,7 +146,8 @@ class Network:
         def knock() -> None:
             there = target.process
             if there is None or there.dead:
-                self.carry(target.number, source.number, refused)
+                error = PeerUnreachable(f"host {target.number} refuses", refused=True)
+                self.carry(target.number, source.number, fail, opened, error)
                 return
             self.loop.call_soon(met, there, context=there.context)
 
@@ -155,10 +158,6 @@ class Network:
             target.ends[far] = None
             self.carry(target.number, source.number, answered)
 
-        def refused() -> None:
-            if not opened.done():
-                opened.set_exception(PeerUnreachable(f"host {target.number} refuses", refused=True))
-
         def answered() -> None:
             if opened.done() or process.dead:
                 near.gone = True
@@ -168,11 +167,7 @@ class Network:
                 opened.set_result(near)
 
         self.carry(source.number, target.number, knock)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await opened
-        except TimeoutError as error:
-            raise PeerUnreachable(f"host {target.number} opened no session", timed_out=True) from error
+        return await self._within(timeout_s, opened, f"host {target.number} opened no session")
 
     async def call(
         self, source: Host, address: tuple[str, int], message: Any, buffers: Sequence[Any] = (), *, timeout_s: float
@@ -181,9 +176,14 @@ class Network:
         target = self.hosts[address[1] - PORT]
         call = _Call(self, source.number, target, message, memoryview(b"".join(buffers)))
         self.carry(source.number, target.number, call.arrived)
-        timer = self.loop.call_later(timeout_s, call.timed_out)
+        reason = f"host {target.number} did not answer {type(message).__name__}"
+        return await self._within(timeout_s, call.answer, reason)
+
+    async def _within(self, timeout_s: float, awaited: asyncio.Future[T], reason: str) -> T:
+        """What is awaited; PeerUnreachable, for this reason, where it takes longer."""
+        timer = self.loop.call_later(timeout_s, fail, awaited, PeerUnreachable(reason, timed_out=True))
         try:
-            return await call.answer
+            return await awaited
         finally:
             timer.cancel()
 
@@ -239,13 +239,8 @@ class _Call:
         if not self.answer.done():
             self.answer.set_result(answer)
 
-    def timed_out(self) -> None:
-        reason = f"host {self._target.number} did not answer {type(self._message).__name__}"
-        self.failed(PeerUnreachable(reason, timed_out=True))
-
     def failed(self, error: HeadraceError) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
+        fail(self.answer, error)
 
 
 class End:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable, VersionConflict, Versioned
 from headrace.store.view import ClusterView
-from simulation.loop import PROCESS, Process, SimulatedLoop
+from simulation.loop import PROCESS, Process, SimulatedLoop, fail
 from simulation.network import WORLD
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class StoreLink:
         # What is on its way to the store gets there though its node stands still or dies meanwhile, or it does not.
         where = process.context if chance.random() < 0.5 else WORLD
         if self.away and chance.random() < 0.7:
-            self._loop.call_later(0.1 + chance.random() * 2, _fail, done, _unavailable())
+            self._loop.call_later(0.1 + chance.random() * 2, fail, done, _unavailable())
         else:
             self._loop.call_later(self.delay(), self._read, change, process, done, where, context=where)
         return await done
@@ -106,7 +106,7 @@ class StoreLink:
             answer = lambda: done.done() or done.set_result(result)  # noqa: E731
         except Exception as failure:
             error = failure
-            answer = lambda: _fail(done, error)  # noqa: E731
+            answer = lambda: fail(done, error)  # noqa: E731
         if not process.dead:
             self._loop.call_later(self.delay(), answer, context=process.context)
 
@@ -229,8 +229,3 @@ _TAKEN: Any = _Taken()
 
 def _unavailable() -> StoreUnavailable:
     return StoreUnavailable("the store does not answer")
-
-
-def _fail(done: "asyncio.Future[Any]", error: BaseException) -> None:
-    if not done.done():
-        done.set_exception(error)

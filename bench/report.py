@@ -170,7 +170,7 @@ def plot(lines: Sequence[Line], path: Path) -> None:
     for index, each in enumerate(shown):
         if each.row.reach:
             axes.plot([each.row.reach], [index], marker="d", color="black", markersize=4)
-    axes.margins(x=0.15)
+    axes.margins(x=0.15, y=0.01)
     axes.set_xlabel("times better than Apache Kafka 4.3 on the same machine (diamond: the goal)")
     axes.spines[["top", "right"]].set_visible(False)
     figure_.savefig(path, dpi=130)

@@ -1,18 +1,33 @@
-# make demo | make test | make e2e | make install | make bench | make simulate | make charts | make docs; each does all of
-# its own set-up, but for what `make e2e` needs of a machine: Docker, kind, kubectl and helm, or KIT=1; and `make charts`: Go.
+# make demo | make test | make check | make nightly | make e2e | make install | make bench | make simulate | make charts |
+# make docs; each does all of its own set-up, but for what `make e2e` needs of a machine: Docker, kind, kubectl and helm, or
+# KIT=1; and `make charts`: Go.
 SHELL := /bin/bash
 # Of the virtual environment; none: as .ci/python finds one.
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of processes, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test e2e e2e-ci install java bench simulate lint charts docs clean
+.PHONY: demo test check nightly e2e e2e-ci install java tools bench simulate lint charts docs clean
 
 demo: $(VENV)/.demo java
 	$(BIN)/python -m headrace_spark.demo
 
-test: $(VENV)/.dev java
-	@.ci/stages $(BIN)
+# make test ONLY="ruff,fast tests" | make test WITHOUT="spark tests"; .ci/stages.py has the stages.
+ONLY ?=
+WITHOUT ?=
+test: $(VENV)/.dev java tools
+	@$(BIN)/python .ci/stages.py --only "$(ONLY)" --without "$(WITHOUT)"
+
+# Lint, types, imports, and the tests of changed packages: three minutes at most.
+check: $(VENV)/.dev
+	@$(BIN)/python .ci/check.py
+
+# What finds more the longer it runs: see CONTRIBUTING.md.
+nightly: $(VENV)/.dev java tools
+	@$(BIN)/python .ci/nightly.py
 
 # On kind, all of it (about an hour, then docs/e2e.md), or the gate's part. KIT=1 has kind from e2e/kind-kit, for machines
 # that can pull no image: it changes the machine.
@@ -65,6 +80,9 @@ $(VENV)/.dev: $(VENV)/.venv pyproject.toml
 
 java:
 	@.ci/java
+
+tools: $(VENV)/.venv
+	@.ci/tools $(BIN)
 
 clean:
 	rm -rf $(VENV) .demo dist build

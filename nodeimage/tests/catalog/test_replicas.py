@@ -354,11 +354,11 @@ async def test_a_log_that_begins_behind_the_tables_fails_the_catalog_where_nobod
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(applying, "_READ_RETRY_S", 0.001)
-    monkeypatch.setattr(applying, "_TRIMMED_S", 0.2)
     nodes.logs[1].in_memory_from = nodes.logs[1].trimmed = Position(1)
     submitted = asyncio.ensure_future(nodes.catalogs[1].submit(stream("/a")))
     await until(lambda: nodes.logs[1].disk_reads > applying._READ_RETRIES)
     assert not nodes.catalogs[1].failed.done(), "it may come yet"
+    monkeypatch.setattr(applying, "_TRIMMED_S", 0.2)
     with pytest.raises(CatalogFailed, match="trimmed"):
         await submitted
     assert nodes.catalogs[1].failed.done()

@@ -137,6 +137,7 @@ class Writer(Client):
         *,
         idempotent: bool = True,
         filling: int = FILLING,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(name, history)
         self.places = list(places)
@@ -146,7 +147,7 @@ class Writer(Client):
         self.forgives: Callable[[KafkaError], bool] = lambda _: False
         self._filling = b"." * filling
         config = {"enable.idempotence": idempotent, "acks": "all", "linger.ms": 5, "batch.size": BATCH_BYTES}
-        self._producer = Producer({**at(bootstrap), **config, **DEBUG})
+        self._producer = Producer({**at(bootstrap), **config, **settings, **DEBUG})
 
     def step(self) -> None:
         where = self.places[len(self.writes) % len(self.places)]
@@ -423,6 +424,7 @@ class Load:
         writers: int = 3,
         members: int = 2,
         filling: int = FILLING,
+        writer_settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.cluster = cluster
         self.name = f"load{next(_serial)}"
@@ -433,7 +435,8 @@ class Load:
         self.places = [Where(topic, number) for number in range(partitions) for topic in self.topics]
         to = cluster.bootstrap
         self.writers = [
-            Writer(f"w{number}", self.history, to, self.places, filling=filling) for number in range(writers)
+            Writer(f"w{number}", self.history, to, self.places, filling=filling, settings=writer_settings)
+            for number in range(writers)
         ]
         self.writers.append(Refused("refused", self.history, to, self.places))
         self.members = [Member(f"m{number}", self.history, to, self.group, self.topics) for number in range(members)]
@@ -472,6 +475,7 @@ class Load:
 
     def await_writes(self, since: float, *, within_s: float = GO_ON_S, places: list[Where] | None = None) -> float:
         """Until each partition has acknowledged a record that was sent after `since`; how long that took from then."""
+        within_s *= PATIENCE
         wanted = places or self.places
 
         def silent() -> list[Where]:

@@ -1,4 +1,7 @@
-"""python -m simulation --seed N | --seeds A:B [--jobs J]: run seeds, print what failed, end with 1 if any did."""
+"""python -m simulation --seed N | --seeds A:B | --gate [--links] [--jobs J]
+
+Run seeds, print what failed, end with 1 if any did.
+"""
 
 import argparse
 import os
@@ -9,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from simulation.cluster import Outcome, run
+from simulation.gate import GATE, GATE_WITH_LINKS
 from simulation.linked import run_linked
 
 
@@ -16,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run one seed, and print its trace")
     parser.add_argument("--seeds", default="0:200", help="run seeds A to B, B left out")
+    parser.add_argument("--gate", action="store_true", help="run the seeds that the gate runs")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--links", action="store_true", help="runs of several clusters that links join")
     parser.add_argument("--lines", type=int, default=60, help="lines of the trace that are shown")
@@ -30,6 +35,8 @@ def main() -> int:
         return 1 if outcome.problem else 0
     first, _, last = asked.seeds.partition(":")
     seeds = range(int(first), int(last))
+    if asked.gate:
+        seeds = GATE_WITH_LINKS if asked.links else GATE
     began = time.monotonic()
     failed = [outcome for outcome in _all(seeds, asked.jobs, links=asked.links) if outcome.problem]
     spent = time.monotonic() - began

@@ -1,0 +1,82 @@
+"""`make check`: lint, types, imports, and the tests of the packages that have changed, in less than three minutes.
+
+What has changed is what differs from where this branch left `main` (HEADRACE_CHECK_BASE names another commit), what is
+not committed, and what git does not know yet. Tests that wait long, measure time, need Java or Spark, or simulate
+clusters are left to `make test`.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+import stages
+
+PACKAGES = {
+    "nodeimage": ("nodeimage/headrace", "nodeimage/tests"),
+    "operator": ("operator/headrace_operator", "operator/tests"),
+    "spark": ("spark/headrace_spark", "spark/tests"),
+    "bench": ("bench", "bench/tests"),
+}
+"""By top folder: where its code lies, and its tests, whose folders have the names of the packages that they test."""
+ELSEWHERE = {
+    "crds": ("operator/tests/test_crds.py", "operator/tests/test_charts.py"),
+    "charts": ("operator/tests/test_charts.py",),
+    "docs": ("nodeimage/tests/test_docs.py",),
+    "README.md": ("nodeimage/tests/test_docs.py",),
+    "CONTRIBUTING.md": ("nodeimage/tests/test_docs.py",),
+}
+QUICK = "not (slow or alone or spark or java or simulator)"
+
+
+def git(*arguments: str) -> list[str]:
+    """The lines that git prints; none where it fails."""
+    done = subprocess.run(["git", *arguments], cwd=stages.ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def changed() -> set[str]:
+    """Paths of files that have changed, from the root."""
+    named = os.environ.get("HEADRACE_CHECK_BASE")
+    bases = [named] if named else ["origin/main", "main"]
+    base = next((found[0] for each in bases if (found := git("merge-base", "HEAD", each))), "HEAD")
+    return {*git("diff", "--name-only", base), *git("ls-files", "--others", "--exclude-standard")}
+
+
+def tests_of(path: str) -> list[str]:
+    """Files or folders of tests that stand for a changed file; those of a package for any of its modules."""
+    top, *rest = PurePosixPath(path).parts
+    if top in ELSEWHERE:
+        return list(ELSEWHERE[top])
+    if top not in PACKAGES or not path.endswith(".py"):
+        return []
+    code, tests = PACKAGES[top]
+    name = rest[-1]
+    if path.startswith(f"{tests}/"):
+        return [path] if name.startswith("test_") else [str(PurePosixPath(path).parent)]
+    inside = PurePosixPath(path).relative_to(code)
+    for folder in list(inside.parents)[:-1]:  # the innermost package that has tests of its own
+        if (stages.ROOT / tests / folder).is_dir():
+            return [f"{tests}/{folder}"]
+    return [f"{tests}/test_{inside.stem}.py"] if top == "nodeimage" else [tests]
+
+
+def chosen(paths: Iterable[str]) -> list[str]:
+    """The tests to run, without those that lie in a folder that is run whole."""
+    found = {test for path in paths for test in tests_of(path) if (stages.ROOT / test).exists()}
+    return sorted(test for test in found if not any(str(parent) in found for parent in PurePosixPath(test).parents))
+
+
+def main() -> int:
+    """Exit code 0 if nothing was found."""
+    tests = chosen(changed())
+    print("tests of what has changed:", *(tests or ["none"]))
+    lanes = [[*stages.LINT, stages.MYPY]]
+    if tests:
+        lanes.insert(0, [stages.pytest("tests", QUICK, *tests, workers=2 * stages.CORES)])
+    return stages.run_steps([lanes])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """`make nightly`: what finds more the longer it runs; some three hours on two cores.
 
 20,000 seeds of the simulator and 1,000 of linked clusters that no earlier night has run (their numbers go by the date),
-then the tests that measure, with an hour of mixed faults and ten failures of each kind among them.
+then 300 kills of one node, and the tests that measure, with an hour of mixed faults and ten failures of each kind.
 HEADRACE_NIGHT=N runs the seeds of another night, days since 1970-01-01.
 """
 
@@ -13,7 +13,7 @@ import stages
 
 SEEDS, LINK_SEEDS = 20_000, 1_000
 DAY_S = 86_400
-LONG = {"HEADRACE_FAULT_SECONDS": "3600", "HEADRACE_GAPS": "10"}
+LONG = {"HEADRACE_FAULT_SECONDS": "3600", "HEADRACE_GAPS": "10", "HEADRACE_KILLS": "300"}
 
 
 def main() -> int:
@@ -25,6 +25,7 @@ def main() -> int:
         [
             [[stages.simulator("simulator", "--seeds", seeds)]],
             [[stages.simulator("linked clusters", "--links", "--seeds", link_seeds)]],
+            [[stages.pytest("kills", "slow", "nodeimage/tests/crash", workers=1, environment=LONG)]],
             [[stages.pytest("timing tests", "alone", workers=1, environment=LONG)]],
         ]
     )

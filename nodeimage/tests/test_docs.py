@@ -17,7 +17,7 @@ from headrace.wire.api_keys import ADVERTISED
 from headrace_spark import options as spark_options
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROOTS = ("", "nodeimage", "nodeimage/headrace", "operator", "operator/headrace_operator", "spark")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 

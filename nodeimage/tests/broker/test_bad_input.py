@@ -299,6 +299,7 @@ def _ended(sock: socket.socket) -> bool:
 
 @pytest.mark.alone
 def test_lengths_that_are_claimed_and_idle_connections_cost_no_memory(new_cluster: Any) -> None:
+    """Measures the node's resident memory."""
     cluster = new_cluster()
     client = Client(cluster)
     client.name("t")
@@ -328,6 +329,7 @@ def _connected(cluster: Any) -> int:
 
 @pytest.mark.alone
 def test_a_client_that_asks_for_much_and_never_reads_costs_one_answer(new_cluster: Any) -> None:
+    """Measures the node's resident memory."""
     cluster = new_cluster("--chunk-bytes=16777216")
     client = Client(cluster)
     client.name("t")

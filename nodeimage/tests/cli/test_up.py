@@ -52,7 +52,7 @@ def test_up_detached_answers_until_down(headrace: Headrace, folder: Path) -> Non
 
 @pytest.mark.alone
 def test_three_nodes_are_ready_within_3_s(headrace_process: Process, folder: Path) -> None:
-    """From the shell's prompt to the next one. A record is acknowledged then."""
+    """Measures the time from the shell's prompt to the next one. A record is acknowledged then."""
     began = time.monotonic()
     up = headrace_process("up", "--nodes", "3", "--data", str(folder), "--port", "0", "--detach", "--output", "json")
     out, err = up.communicate(timeout=60)

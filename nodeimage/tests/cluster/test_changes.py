@@ -113,6 +113,7 @@ def test_a_node_that_was_removed_is_refused_with_the_folder_that_it_kept(three: 
 
 @pytest.mark.alone
 def test_a_node_that_joins_carries_its_share_of_the_writes_and_no_byte_is_copied(three: Cluster) -> None:
+    """Measures how long a node that joins takes to lead a fifth of what is written to."""
     topic = "/default:spread"
     make_topics(three, [topic], PARTITIONS)
     pressure = Pressure(three.bootstrap, topic)

@@ -45,6 +45,8 @@ def gaps(cluster: Cluster, fail: Callable[[int], None], mend: Callable[[int], No
 
 
 def test_a_killed_primary_costs_its_partitions_a_few_seconds(three: Cluster) -> None:
+    """Measures how long partitions are without an acknowledgement when their primary is killed."""
+
     def mend(victim: int) -> None:
         three.start(victim)
         three.await_ready(victim)
@@ -55,6 +57,7 @@ def test_a_killed_primary_costs_its_partitions_a_few_seconds(three: Cluster) -> 
 
 
 def test_an_isolated_primary_costs_its_partitions_a_few_seconds(three: Cluster) -> None:
+    """Measures how long partitions are without an acknowledgement when nobody hears their primary."""
     found = gaps(three, three.ways.isolate, lambda _: three.ways.heal())
     assert statistics.median(found) < 2 * MEDIAN_S
     assert max(found) < 2 * WORST_S

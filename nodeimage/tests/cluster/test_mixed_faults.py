@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout((SECONDS 
 
 
 def test_faults_by_chance_lose_nothing_and_reach_no_program(make_cluster: MakeCluster) -> None:
+    """Measures whether clients go on in time after each fault, of a cluster that takes both cores."""
     seed = int(os.environ.get("HEADRACE_FAULT_SEED", random.SystemRandom().randrange(1 << 32)))
     told = [f"seed {seed}"]
     print(told[0], file=sys.stderr)

@@ -1,5 +1,9 @@
-"""kill -9 at random moments under load: nothing acknowledged is lost, nothing is there twice (invariant 1)."""
+"""kill -9 at random moments under load: nothing acknowledged is lost, nothing is there twice (invariant 1).
 
+HEADRACE_KILLS of them, 30 by default, 300 in `make nightly`.
+"""
+
+import os
 import random
 import sys
 import time
@@ -15,7 +19,7 @@ from headrace.wire.client import BrokerConnection
 sys.path.insert(0, str(Path(__file__).parent))
 from history import Writer, check, read_all
 
-KILLS = 100
+KILLS = int(os.environ.get("HEADRACE_KILLS", "30"))
 OPTIONS = ("--chunk-bytes=1048576", "--partitionlet-bytes=400000", "--container-bytes=16777216", "--disk-reserve=0")
 
 
@@ -29,8 +33,8 @@ def producer_id(address: tuple[str, int]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_hundred_kills_under_load_lose_nothing_and_double_nothing(new_cluster: Callable[..., object]) -> None:
+@pytest.mark.timeout(240 + 8 * KILLS)
+def test_kills_under_load_lose_nothing_and_double_nothing(new_cluster: Callable[..., object]) -> None:
     cluster = new_cluster(*OPTIONS)
     address = (cluster.host, cluster.port)  # type: ignore[attr-defined]
     seed = random.SystemRandom().randrange(1 << 32)
@@ -70,7 +74,7 @@ def test_a_hundred_kills_under_load_lose_nothing_and_double_nothing(new_cluster:
         cluster.start()  # type: ignore[attr-defined]
         for writer in writers:
             assert writer.failure is None, f"kill {kill}: {writer.failure!r}"
-        if kill % 25 == 24:
+        if kill % 10 == 9:
             print(f"{kill + 1} kills, {sum(len(writer.batches) for writer in writers)} batches")
     for writer in writers:
         writer.stopping.set()
@@ -81,7 +85,7 @@ def test_a_hundred_kills_under_load_lose_nothing_and_double_nothing(new_cluster:
     cluster.start()  # type: ignore[attr-defined]
     result = check(writers, lambda topic, partition: read_all(address, topic, partition))
     print(result)
-    assert result["acknowledged"] > 1000
+    assert result["acknowledged"] > 10 * KILLS
     state = cluster.admin("scrub.start")  # type: ignore[attr-defined]
     while state["running"]:
         time.sleep(0.1)

@@ -14,6 +14,7 @@ SECONDS = 8
 
 @pytest.mark.alone
 def test_the_loop_does_not_stall_under_load_regroup_scrub_expiry_and_rolls(new_cluster: Callable[..., Any]) -> None:
+    """Measures how long the event loop is held up at a time."""
     sizes = (f"--chunk-bytes={4 * MIB}", f"--partitionlet-bytes={4 * MIB}", f"--container-bytes={64 * MIB}")
     cluster = new_cluster(*sizes, "--disk-reserve=0")
     cluster.admin("stream.create", {"path": "/test/short", "policy": {"ttl_ms": 1000}})

@@ -32,6 +32,8 @@ BIN = Path(sys.executable).parent
 CORES = len(os.sched_getaffinity(0))
 PATIENCE = "4"
 """How many times longer than on a quiet machine tests wait for what is to happen."""
+TIMEOUT_S = 120
+"""Of a test that names none, on a quiet machine."""
 POLL_S = 0.2
 SHOWN_FAILURES = 20
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -59,7 +61,8 @@ def pytest(
 ) -> Stage:
     """Tests by their marks, with the slowest ten of them listed."""
     parallel = ("-n", str(workers), "--dist", "worksteal") if workers > 1 else ()
-    command = (str(BIN / "pytest"), "-q", "--durations=10", *parallel, "-m", marks, *folders)
+    limit = ("-o", f"timeout={TIMEOUT_S * float(os.environ.get('HEADRACE_PATIENCE', PATIENCE)):.0f}")
+    command = (str(BIN / "pytest"), "-q", "--durations=10", *limit, *parallel, "-m", marks, *folders)
     return Stage(name, command, environment, is_idle=is_idle)
 
 
@@ -81,17 +84,21 @@ LINT = (
 )
 MYPY = tool("mypy", "mypy")
 WHEEL = tool("wheel", "python", ".ci/wheel.py")
+COLLECTION = tool("collection", "pytest", "--collect-only", "-qqq")
+"""What cannot be imported is told at once; and each module is compiled once, not by each worker of the next stage."""
 FAST = pytest("fast tests", "not (slow or alone or spark or java or simulator)", workers=2 * CORES)
 SIMULATOR = simulator("simulator", "--gate")
 LINKS = simulator("linked clusters", "--gate", "--links")
 SIMULATED = pytest("simulator's tests", "simulator", "nodeimage/tests/simulation", workers=CORES, is_idle=True)
 CHARTS = Stage("charts", (str(ROOT / ".ci" / "charts"), str(BIN)))
-CRASH = pytest("crash and client tests", "(slow or java) and not spark and not alone", workers=2 * CORES)
-SPARK = pytest("spark tests", "spark and not alone", workers=CORES)
+CRASH = pytest(
+    "crash and client tests", "(slow or java) and not (spark or alone)", "nodeimage/tests", workers=2 * CORES
+)
+SPARK = pytest("spark tests", "spark and not alone", "spark/tests", workers=CORES)
 TIMING = pytest("timing tests", "alone", workers=1)
 
 PLAN = (
-    ((*LINT, WHEEL), (MYPY,)),
+    ((*LINT, WHEEL, COLLECTION), (MYPY,)),
     ((FAST, CHARTS, CRASH, SPARK), (SIMULATOR, LINKS, SIMULATED)),
     ((TIMING,),),
 )

@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -91,12 +90,11 @@ async def test_a_cluster_that_does_not_answer_is_left_in_peace_for_a_moment(
     node.close()
     with pytest.raises(Unreachable):
         await admin.call(node.address, "x")
-    begun = time.monotonic()
+    monkeypatch.setattr(admin_module, "PEACE_S", 100.0)
     monkeypatch.setattr(admin_module, "BrokerConnection", None)  # nobody is asked
     for _ in range(100):
         with pytest.raises(Unreachable):
             await admin.call(node.address, "x")
-    assert time.monotonic() - begun < 2
 
 
 async def test_others_that_a_node_asks_in_vain_say_nothing_of_the_node(admin: Admin, node: Node) -> None:

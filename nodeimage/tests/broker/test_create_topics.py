@@ -1,7 +1,6 @@
 """CreateTopics and CreatePartitions, through their bytes, on a node with a real catalog."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -135,13 +134,10 @@ async def test_validating_makes_nothing_and_finds_what_exists(ask, broker):
 async def test_ten_thousand_topics_are_one_command(ask, broker):
     commands: list[object] = []
     broker.catalog.on_applied(lambda applied: commands.extend(applied))
-    began = time.monotonic()
     answers = await create(ask, *(wanted(f"device-{number}") for number in range(10_000)), timeout_ms=60_000)
-    took = time.monotonic() - began
     assert {answer.error_code for answer in answers} == {0}
     assert len(commands) == 1
     assert (await broker.catalog.query(lambda reader: reader.totals()))[1] == 10_000
-    assert took < 20
 
 
 async def test_a_request_of_too_many_partitions_is_made_in_part(ask):

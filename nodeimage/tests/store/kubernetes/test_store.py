@@ -264,11 +264,11 @@ def test_what_a_server_hears_of_no_one_costs_it_one_call_a_moment(store: Kuberne
 
 def test_a_server_that_does_not_answer_in_time_is_away(store: KubernetesStore, api: ToyApi) -> None:
     until("all is listed", lambda: Follower(store).look(5))
-    api.slow_s = 8.0
+    api.slow_s = 60.0
     begun = time.monotonic()
     with pytest.raises(StoreUnavailable, match="does not answer"):
         store.get("node/1")
-    assert time.monotonic() - begun < 7
+    assert time.monotonic() - begun < 30
     with pytest.raises(StoreUnavailable):
         store.watch("node/", since=1, timeout_s=0)
     api.slow_s = 0.0
@@ -315,9 +315,11 @@ def test_writes_are_paced_and_the_lease_goes_first(
         while api.count("POST", "storagecontainers") < 5:
             time.sleep(0.01)
         store.put("controller", msgspec.json.encode(LeaseRecord(NodeId(1), uuid.uuid4(), 1)), None)
-        assert time.monotonic() - begun < 0.9
         for each in puts:
             each.result()
+    posted = [path for method, path in api.calls if method == "POST"]
+    (lease,) = [place for place, path in enumerate(posted) if "leases" in path]
+    assert lease < max(place for place, path in enumerate(posted) if "storagecontainers" in path)
     assert time.monotonic() - begun >= 0.9
 
 
@@ -495,7 +497,7 @@ def test_a_start_that_crashes_at_any_call_is_made_good_by_the_next(
 
 def test_a_store_that_is_closed_says_so(open_kubernetes: Open, api: ToyApi) -> None:
     store = open_kubernetes()
-    api.slow_s = 3.0
+    api.slow_s = 60.0
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(store.get, "node/1")
         while not any(path.endswith("c-1") for _, path in api.calls):
@@ -503,7 +505,7 @@ def test_a_store_that_is_closed_says_so(open_kubernetes: Open, api: ToyApi) -> N
         begun = time.monotonic()
         store.close()
         store.close()
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 30
         with pytest.raises(StoreUnavailable):
             under_way.result()
     with pytest.raises(StoreUnavailable, match="closed"):

@@ -56,11 +56,12 @@ def pytest(
     marks: str,
     *folders: str,
     workers: int,
+    spread: str = "worksteal",
     is_idle: bool = False,
     environment: Mapping[str, str] = NOTHING,
 ) -> Stage:
-    """Tests by their marks, with the slowest ten of them listed."""
-    parallel = ("-n", str(workers), "--dist", "worksteal") if workers > 1 else ()
+    """Tests by their marks, with the slowest ten of them listed; `spread` is pytest-xdist's --dist."""
+    parallel = ("-n", str(workers), "--dist", spread) if workers > 1 else ()
     limit = ("-o", f"timeout={TIMEOUT_S * float(os.environ.get('HEADRACE_PATIENCE', PATIENCE)):.0f}")
     command = (str(BIN / "pytest"), "-q", "--durations=10", *limit, *parallel, "-m", marks, *folders)
     return Stage(name, command, environment, is_idle=is_idle)
@@ -92,7 +93,11 @@ LINKS = simulator("linked clusters", "--gate", "--links")
 SIMULATED = pytest("simulator's tests", "simulator", "nodeimage/tests/simulation", workers=CORES, is_idle=True)
 CHARTS = Stage("charts", (str(ROOT / ".ci" / "charts"), str(BIN)))
 CRASH = pytest(
-    "crash and client tests", "(slow or java) and not (spark or alone)", "nodeimage/tests", workers=2 * CORES
+    "crash and client tests",
+    "(slow or java) and not (spark or alone)",
+    "nodeimage/tests",
+    workers=3 * CORES // 2,
+    spread="loadgroup",  # tests with one broker of Apache Kafka, or one JVM, stay together
 )
 SPARK = pytest("spark tests", "spark and not alone", "spark/tests", workers=CORES)
 TIMING = pytest("timing tests", "alone", workers=1)

@@ -8,20 +8,20 @@ import pytest
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this Python")
 
-SECONDS = 30
-"""Of fuzzing, for all targets together; instrumenting the code takes some more."""
+SECONDS = 20
+"""Of fuzzing, for all targets together; instrumenting the code takes some more, on a busy machine minutes."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_half_a_minute_of_fuzzing_finds_no_fault(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_a_short_fuzz_finds_no_fault(tmp_path: Path) -> None:
     script = Path(__file__).parent / "fuzz.py"
     run = subprocess.run(
         [sys.executable, str(script), "--seconds", str(SECONDS)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=580,
         check=False,
     )
     found = {path.name: path.read_bytes().hex() for path in tmp_path.glob("*-*")}

@@ -23,7 +23,7 @@ from headrace.links.security import security_of
 from headrace.links.source import NO_EPOCH, CursorKey, FeedPlace, Fetched, SourceTopic, TopicPartition, Wanted
 from headrace.wire.batch import Record, iter_batches, iter_records
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(480)]
 
 CLUSTER = "headraceBenchmarkQ0001"
 ONE = NodeId(1)

@@ -55,6 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in Path(item.path).parents:
             item.add_marker(pytest.mark.java)
+            release = getattr(item, "callspec", None) and item.callspec.params.get("java")
+            item.add_marker(pytest.mark.xdist_group(f"java {release}"))  # the JVM of one release is started once
             if PEER and item.get_closest_marker("headrace_only"):
                 item.add_marker(pytest.mark.skip("the peer is not Headrace"))
 

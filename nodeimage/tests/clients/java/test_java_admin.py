@@ -143,11 +143,12 @@ def test_kafka_consumer_groups_lists_describes_and_resets(java: Any, unique: str
     java.call("produce", topic=unique, records=[{"value": str(i)} for i in range(10)])
     java.call("set_group_offsets", group=group, topic=unique, offsets={"0": 4})
     tool = "consumer.group.ConsumerGroupCommand"
-    assert group in java.tool(tool, "--list").split()
-    described = java.tool(tool, "--describe", "--group", group)
+    patient = ("--timeout", "60000")
+    assert group in java.tool(tool, "--list", *patient).split()
+    described = java.tool(tool, "--describe", "--group", group, *patient)
     (line,) = [each.split() for each in described.splitlines() if each.startswith(group)]
     assert line[1:6] == [unique, "0", "4", "10", "6"]
-    java.tool(tool, "--reset-offsets", "--to-earliest", "--group", group, "--topic", unique, "--execute")
+    java.tool(tool, "--reset-offsets", "--to-earliest", "--group", group, "--topic", unique, "--execute", *patient)
     assert java.call("group_offsets", group=group)[f"{unique}-0"][0] == 0
 
 

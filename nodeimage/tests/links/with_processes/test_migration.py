@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from linked import CALL_S, STREAM, Linked, await_caught_up, headrace, headrace_json, shown
 from real_kafka import NOT_YET, RealKafka
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(600)]
 
 PARTITIONS = 3
 PLAIN, EXACTLY, SHORT = "plain", "exactly", "short"

@@ -39,7 +39,7 @@ e2e: $(VENV)/.dev
 	$(BIN)/python .ci/e2e_report.py
 
 e2e-ci: $(VENV)/.dev
-	$(E2E) -m ci_part
+	HEADRACE_PATIENCE=$${HEADRACE_PATIENCE:-4} $(E2E) -m ci_part --durations=10
 
 install: $(VENV)/.demo
 

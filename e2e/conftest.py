@@ -12,7 +12,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "nodeimage" / "tests" / "cluster")]
 
 import kube  # noqa: E402
 
-TEST_S = 900
+TEST_S = 900 * min(kube.PATIENCE, 2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

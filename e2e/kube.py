@@ -30,6 +30,9 @@ KIT_BASE = "headrace-kit/python:3.11"
 SYSTEM = "headrace-system"
 """The operator's namespace."""
 REPORT = Path(os.environ.get("HEADRACE_E2E_REPORT", Path(__file__).with_name("report.jsonl")))
+PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
+"""Times as long as usual that anything may take, on a machine that has much else to do: 4 in `make e2e-ci`. `make e2e`
+holds figures to their limits."""
 NODE_PORTS = range(30_000, 32_768)
 SHARED = Path(__file__).with_name(".shared")
 """What all workers mount as /shared; the kit has a folder of its own."""
@@ -67,6 +70,7 @@ def report(behaviour: str, seconds: float, **figures: float | str) -> None:
 
 def below(value: float, limit: float) -> str:
     """A figure that has to be below a limit, as it is reported."""
+    limit *= PATIENCE
     assert value < limit, f"{value:.2f} is not below {limit:g}"
     return f"{value:.{0 if value >= 100 else 1 if value >= 1 else 2}f} (below {round(limit, 1):g})"
 
@@ -90,6 +94,7 @@ def apply(*manifests: Body) -> None:
 
 def until(what: str, condition: Callable[[], Any], *, timeout_s: float = 120, every_s: float = 0.5) -> Any:
     """What the condition gives, once it gives something."""
+    timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
     last: object = None
     while True:

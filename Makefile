@@ -75,7 +75,7 @@ $(VENV)/.demo: $(VENV)/.venv pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.venv pyproject.toml
 	@echo "installing headrace and the developers' packages into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 
 java:

@@ -1,7 +1,8 @@
 """`make nightly`: what finds more the longer it runs; some three hours on two cores.
 
 20,000 seeds of the simulator and 1,000 of linked clusters that no earlier night has run (their numbers go by the date),
-then 300 kills of one node, and the tests that measure, with an hour of mixed faults and ten failures of each kind.
+then 300 kills of one node and 60 of a Spark query, and the tests that measure, with an hour of mixed faults and ten
+failures of each kind.
 HEADRACE_NIGHT=N runs the seeds of another night, days since 1970-01-01.
 """
 
@@ -13,7 +14,8 @@ import stages
 
 SEEDS, LINK_SEEDS = 20_000, 1_000
 DAY_S = 86_400
-LONG = {"HEADRACE_FAULT_SECONDS": "3600", "HEADRACE_GAPS": "10", "HEADRACE_KILLS": "300"}
+LONG = {"HEADRACE_FAULT_SECONDS": "3600", "HEADRACE_GAPS": "10", "HEADRACE_KILLS": "300", "HEADRACE_QUERY_KILLS": "60"}
+KILLS = ("nodeimage/tests/crash", "spark/tests/test_exactly_once.py")
 
 
 def main() -> int:
@@ -25,7 +27,7 @@ def main() -> int:
         [
             [[stages.simulator("simulator", "--seeds", seeds)]],
             [[stages.simulator("linked clusters", "--links", "--seeds", link_seeds)]],
-            [[stages.pytest("kills", "slow", "nodeimage/tests/crash", workers=1, environment=LONG)]],
+            [[stages.pytest("kills", "slow", *KILLS, workers=1, environment=LONG)]],
             [[stages.pytest("timing tests", "alone", workers=1, environment=LONG)]],
         ]
     )

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -46,7 +46,7 @@ class Stage:
 
     name: str
     command: Sequence[str]
-    environment: Mapping[str, str] = NOTHING
+    environment: Mapping[str, str] = field(default_factory=dict)
     is_idle: bool = False
     """Whether it takes only processor time that nobody else wants."""
 

@@ -1,6 +1,9 @@
-"""Marks of tests: few need the machine to themselves, and each of these says what it measures."""
+"""Marks of tests: each test is of one stage of `make test`; few need the machine to themselves, and say what for."""
 
 import ast
+import importlib.util
+import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,3 +43,19 @@ def test_few_tests_need_the_machine_to_themselves() -> None:
 def test_a_test_that_needs_the_machine_to_itself_says_what_it_measures(test: str, code: ast.FunctionDef) -> None:
     told = ast.get_docstring(code) or ""
     assert told.startswith("Measures "), f"{test} does not begin with 'Measures ...'"
+
+
+def test_each_test_is_of_one_stage() -> None:
+    """Whatever marks it has; the simulator's tests have no other."""
+    spec = importlib.util.spec_from_file_location("stages", ROOT / ".ci" / "stages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = stages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stages)
+    commands = [list(stage.command) for step in stages.PLAN for lane in step for stage in lane]
+    chosen = [each[each.index("-m") + 1] for each in commands if each[0].endswith("/pytest") and "-m" in each]
+    assert len(chosen) == 5
+    marks = ("slow", "alone", "spark", "java")
+    for has in (*itertools.product((False, True), repeat=len(marks)), ()):
+        known = {**dict.fromkeys(marks, False), **dict(zip(marks, has, strict=False)), "simulator": not has}
+        assert sum(eval(expression, {}, known) for expression in chosen) == 1, known

@@ -7,6 +7,7 @@ starts nodes for one test alone, with options of `python -m headrace.node`, to b
 import itertools
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,8 +17,11 @@ import pytest
 from hypothesis import settings
 
 from headrace.local.cluster import Started, StartOptions, start
-from headrace.local.processes import free_port, resident_bytes
+from headrace.local.processes import resident_bytes
 from headrace.wire.client import BrokerConnection, admin_call
+
+sys.path.append(str(Path(__file__).parent / "cluster"))
+from own_ports import own_port
 
 settings.register_profile("headrace", deadline=None)  # an example takes as long as the machine has other things to do
 settings.load_profile("headrace")
@@ -29,7 +33,7 @@ class EmbeddedCluster:
     def __init__(self, data: Path, node_options: tuple[str, ...]) -> None:
         self.data = data
         self.host = "127.0.0.1"
-        self.port = free_port(self.host)
+        self.port = own_port()
         self.node_options = node_options
         self._serial = itertools.count()
         self._run = uuid.uuid4().hex[:6]

@@ -90,7 +90,7 @@ async def alone(ask: Ask, group: str = "g", **more: Any) -> Any:
 
 async def until(ask: Ask, group: str, *states: str) -> None:
     """Wait until the group is in one of these states."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while True:
             described = await ask(ApiKey.DESCRIBE_GROUPS, groups=[group])
             if described.groups[0].group_state in states:
@@ -470,7 +470,7 @@ async def test_groups_that_lost_their_members_while_the_node_was_down_become_emp
     try:
         ask = asker(node.broker)
         await (await node.broker.coordination.service()).warm()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             while True:  # listing does not load the group, so it is the warm-up that ends its members
                 listed = await ask(ApiKey.LIST_GROUPS, states_filter=["Empty"])
                 if listed.groups:

@@ -17,7 +17,7 @@ Append = Callable[..., Awaitable[int]]
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not holds():  # noqa: ASYNC110  # the conditions are of tasks that nobody can wait for
             await asyncio.sleep(0.005)
 

@@ -125,7 +125,7 @@ def send(broker: Broker, connection: Connection, partitions: int | Sequence[int]
 
 
 async def result(slot: Answered) -> wire_produce.ProduceResult:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         ((found,), _) = wire_produce.decode_response(await slot.future, 0, 9)
     return found
 
@@ -155,7 +155,7 @@ async def topic(brokers: list[Broker]) -> str:
 
 async def until(check: Callable[[], Awaitable[T]]) -> T:
     """What `check` gives, once that is something."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while True:
             found = await check()
             if found:
@@ -496,7 +496,7 @@ async def test_groups_and_cursors_go_on_at_the_next_coordinator(nodes: list[Node
     await until(rebalances)
     (leaving,) = [node for node in nodes if node.broker is first]
     left = asyncio.create_task(leaving.stop())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         assert (await newcomer).error_code == Code.NOT_COORDINATOR
         await left
     second = await coordinator([broker for broker in brokers if broker is not first])
@@ -715,7 +715,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
         """How long that took."""
         began = time.monotonic()
         slot = send(broker, session(broker), partitions, batch(b"a"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             found, _ = wire_produce.decode_response(await slot.future, 0, 9)
         assert [each.error for each in found] == [Code.LEADER_NOT_AVAILABLE] * len(partitions)
         return time.monotonic() - began

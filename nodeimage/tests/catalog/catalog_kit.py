@@ -143,7 +143,7 @@ async def paths(catalog: Catalog) -> list[str]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110  # the conditions are of other threads
             await asyncio.sleep(0.001)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_ports import own_port
 
 from headrace.local.cluster import running_cluster, stop
 from headrace.local.folder import ClusterNotRunning
-from headrace.local.processes import free_port
 
 Headrace = Callable[..., Any]
 Process = Callable[..., "subprocess.Popen[str]"]
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_up_detached_answers_until_down(headrace: Headrace, folder: Path) -> None:
-    port = free_port("127.0.0.1")
+    port = own_port()
     ran = headrace("up", "--data", str(folder), "--port", str(port), "--detach", "--output", "json")
     ready = ran.json
     assert ready["bootstrap"] == f"127.0.0.1:{port}"
@@ -68,7 +68,7 @@ def test_three_nodes_are_ready_within_3_s(headrace_process: Process, folder: Pat
 
 def begun(headrace_process: Process, folder: Path) -> tuple["subprocess.Popen[str]", int]:
     """`headrace up` in the foreground, ready; its node's process id."""
-    up = headrace_process("up", "--data", str(folder), "--port", str(free_port("127.0.0.1")), "--output", "json")
+    up = headrace_process("up", "--data", str(folder), "--port", str(own_port()), "--output", "json")
     assert up.stdout is not None
     return up, json.loads(up.stdout.readline())["nodes"][0]["pid"]
 

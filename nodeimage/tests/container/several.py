@@ -197,7 +197,7 @@ class Several:
         await until(lambda: all(ends_there(number) for number in numbers) or None)
 
 
-async def until(found: Callable[[], T | None], *, limit_s: float = 15.0) -> T:
+async def until(found: Callable[[], T | None], *, limit_s: float = 100.0) -> T:
     """What `found` gives once it is not None."""
     async with asyncio.timeout(limit_s):
         while (result := found()) is None:  # noqa: ASYNC110

@@ -88,7 +88,7 @@ async def test_a_silent_follower_is_let_go_and_comes_back(three: Several) -> Non
     container = await three.led(container_id)
     await container.append_command(b"with three")
     await three.nodes[2].stop()
-    await asyncio.wait_for(container.append_command(b"with two"), 10)
+    await asyncio.wait_for(container.append_command(b"with two"), 100)
     assert {member.node for member in container.primary.in_sync} == {three.nodes[0].node_id, three.nodes[1].node_id}
     await three.nodes[2].start()
     await until(lambda: len(container.primary.in_sync) == 3 or None)
@@ -101,7 +101,7 @@ async def test_the_longest_frame_reaches_all_replicas(three: Several) -> None:
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     for payload in (bytes(MOST_PAYLOAD_BYTES), b"next"):
-        await asyncio.wait_for(container.append_command(payload), 30)
+        await asyncio.wait_for(container.append_command(payload), 100)
     await three.same(container_id, [0, 1, 2], end=container.end)
 
 
@@ -120,7 +120,7 @@ async def test_a_follower_that_cannot_be_sent_to_keeps_nobody_waiting(
 
     monkeypatch.setattr(failing, "_send", fails)
     await until(lambda: getattr(failing, "_live", None) or None)
-    await asyncio.wait_for(container.append_command(b"meanwhile"), 10)
+    await asyncio.wait_for(container.append_command(b"meanwhile"), 100)
     assert tried
     assert failing not in container.feeds
     await three.same(container_id, [0, 1, 2], end=container.end)  # it asked again
@@ -164,7 +164,7 @@ async def test_the_set_never_shrinks_below_the_minimum(three: Several) -> None:
     await until(lambda: container.primary.stalled or None)
     assert not waiting.done()
     await three.nodes[1].start()
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 100)
 
 
 async def test_the_next_primary_goes_on_with_what_was_committed(three: Several) -> None:
@@ -262,7 +262,7 @@ async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothi
     await three.same(container_id, [0, 1, 2], end=ends)
     await three.nodes[2].stop()
     for _ in range(10):
-        await asyncio.wait_for(container.append_command(b"dropped".ljust(300)), 10)
+        await asyncio.wait_for(container.append_command(b"dropped".ljust(300)), 100)
     container.log.close_open_chunk()
     await container.append_command(b"last")
     for chunk in container.log.chunks_to_close():
@@ -285,7 +285,7 @@ async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothi
     second = await until(lambda: three.nodes[2].replicas.led.get(container_id))
     assert second.log.end == ends
     await three.nodes[1].start()
-    position = await asyncio.wait_for(second.append_command(b"acknowledged"), 15)
+    position = await asyncio.wait_for(second.append_command(b"acknowledged"), 100)
     assert three.payloads(1, container_id) == [b"first", b"acknowledged"]
     assert three.replica(1, container_id).log.end == position
 
@@ -323,7 +323,7 @@ async def test_a_follower_that_says_that_it_has_more_than_there_is_counts_for_no
     fed._received(Acked(position=container.end + 1, epoch=container.epoch), memoryview(b""))  # type: ignore[attr-defined]
     assert container.primary.positions() == before
     await until(lambda: fed not in container.feeds or None)
-    await asyncio.wait_for(container.append_command(b"after"), 10)  # it asked again
+    await asyncio.wait_for(container.append_command(b"after"), 100)  # it asked again
     assert three.payloads(1, container_id) == [b"before", b"after"]
 
 
@@ -561,10 +561,10 @@ async def test_a_primary_whose_disk_hangs_says_so_and_another_leads_while_it_doe
         for container_id in containers:
             await three.change(container_id, handed_to(1, three))  # type: ignore[arg-type]
         with pytest.raises(KafkaError):
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, 100)
         for container_id in containers:
             second = await three.led(container_id, by=three.nodes[1])
-            await asyncio.wait_for(second.append_command(b"after"), 10)
+            await asyncio.wait_for(second.append_command(b"after"), 100)
         assert not first.replicas.led
         async with asyncio.timeout(5):
             assert await asyncio.get_running_loop().run_in_executor(first.executor, lambda: "a thread")
@@ -720,7 +720,7 @@ async def test_appends_go_on_while_primaries_change(three: Several) -> None:
             number += 1
             payload = f"{number}".encode()
             try:
-                await asyncio.wait_for(container.append_command(payload), 10)
+                await asyncio.wait_for(container.append_command(payload), 100)
             except KafkaError:
                 continue
             acknowledged.append(payload)

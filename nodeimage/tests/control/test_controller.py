@@ -187,7 +187,7 @@ class Cluster:
     def controllers(self) -> list[Member]:
         return [each for each in self.members if each.controller.in_office]
 
-    async def until(self, condition: Callable[[], object], *, within_s: float = 60) -> float:
+    async def until(self, condition: Callable[[], object], *, within_s: float = 100) -> float:
         began = time.monotonic()
         async with asyncio.timeout(within_s):
             while not condition():  # noqa: ASYNC110  # of threads and other loops' work

@@ -33,7 +33,7 @@ class Silence:
         raise PeerUnreachable(f"{address} refuses connections")
 
     async def until_asked(self, port: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(100):
             while port not in self.ports:
                 await self._asked.wait()
                 self._asked.clear()

@@ -42,7 +42,7 @@ def framed(header: RequestHeader, body: bytes, *, correlation_id: int | None = N
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that nothing tells of."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 

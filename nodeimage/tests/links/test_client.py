@@ -255,7 +255,7 @@ async def test_a_connection_that_hears_something_outlives_the_silence_of_another
 
 async def test_a_slow_network_that_brings_bytes_is_not_taken_for_silence(connect: Connect) -> None:
     """Each piece comes after half of the silence that is allowed, the whole after several times that."""
-    limits = Limits(silence_s=1.0)
+    limits = Limits(silence_s=4.0)
     async with FakeKafka(echo) as server:
         client = connect(server, limits=limits)
         await ask(client)
@@ -266,7 +266,7 @@ async def test_a_slow_network_that_brings_bytes_is_not_taken_for_silence(connect
             raw = framed(header, echo(header, body))
             for index in range(3):
                 writer.write(raw[index : index + 1])
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(limits.silence_s / 2)
             whole.set()
             return Act(raw[3:])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from own_ports import own_port
 
 from headrace.errors import FolderRefused
 from headrace.local.cluster import (
@@ -23,7 +24,7 @@ from headrace.local.cluster import (
 )
 from headrace.local.folder import ClusterNotRunning, read_cluster_file, write_cluster_file
 from headrace.local.founding import ensure_nodes
-from headrace.local.processes import free_port, is_alive, port_is_free
+from headrace.local.processes import is_alive, port_is_free
 from headrace.wire.client import BrokerConnection, admin_call
 
 
@@ -37,7 +38,7 @@ def cluster_id(running: Started) -> str:
 
 
 def test_a_cluster_starts_is_found_and_stops(tmp_path: Path) -> None:
-    running = started(tmp_path, port=free_port("127.0.0.1"))
+    running = started(tmp_path, port=own_port())
     node = running.cluster.nodes[0]
     assert running.check()
     assert node.node_id is not None
@@ -56,7 +57,7 @@ def test_a_cluster_starts_is_found_and_stops(tmp_path: Path) -> None:
 def test_a_cluster_is_found_and_stopped_after_the_clock_was_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = started(tmp_path, port=free_port("127.0.0.1"))
+    running = started(tmp_path, port=own_port())
     (node,) = running.cluster.nodes
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: node.created + 3_600)
     assert running.check()
@@ -67,7 +68,7 @@ def test_a_cluster_is_found_and_stopped_after_the_clock_was_set(
 
 
 def test_a_child_that_its_record_does_not_name_is_watched_without_waiting_for_it_and_stopped(tmp_path: Path) -> None:
-    running = started(tmp_path, port=free_port("127.0.0.1"))
+    running = started(tmp_path, port=own_port())
     stranger = msgspec.structs.replace(running.cluster.nodes[0], created=0.5, birth="")
     write_cluster_file(tmp_path, running.cluster.with_node(stranger))
     ours = dataclasses.replace(running._children[0], node=stranger)
@@ -79,7 +80,7 @@ def test_a_child_that_its_record_does_not_name_is_watched_without_waiting_for_it
 
 
 def test_the_next_start_keeps_port_and_data(tmp_path: Path) -> None:
-    first = started(tmp_path, port=free_port("127.0.0.1"))
+    first = started(tmp_path, port=own_port())
     before = cluster_id(first)
     first.stop()
     second = started(tmp_path)
@@ -98,7 +99,7 @@ def test_a_port_that_was_asked_for_is_taken_by_somebody_who_is_named(tmp_path: P
 
 
 def test_a_port_that_nobody_asked_for_gives_way_when_it_is_taken(tmp_path: Path) -> None:
-    first = started(tmp_path, port=free_port("127.0.0.1"))
+    first = started(tmp_path, port=own_port())
     first.stop()
     with socket.create_server(("127.0.0.1", first.cluster.nodes[0].port)):
         said: list[str] = []
@@ -111,7 +112,7 @@ def test_a_port_that_nobody_asked_for_gives_way_when_it_is_taken(tmp_path: Path)
 
 
 def test_a_node_that_is_killed_is_reported_with_its_last_lines(tmp_path: Path) -> None:
-    running = started(tmp_path, port=free_port("127.0.0.1"))
+    running = started(tmp_path, port=own_port())
     os.kill(running.cluster.nodes[0].pid, signal.SIGKILL)
     running.children["node-1"].wait()
     with pytest.raises(NodeDied, match="SIGKILL") as death:
@@ -124,19 +125,19 @@ def test_a_node_that_refuses_its_folder_says_why_and_leaves_no_process(tmp_path:
     ensure_nodes(tmp_path, 1)
     (tmp_path / "node-1" / "node.json").write_text("not JSON")
     with pytest.raises(NodeDied, match=r"node-1 refused to start: .+ is damaged"):
-        started(tmp_path, port=free_port("127.0.0.1"))
+        started(tmp_path, port=own_port())
     assert running_cluster(tmp_path) is None
 
 
 def test_what_stands_where_a_nodes_folder_should_be_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "node-1").write_text("not a folder")
     with pytest.raises(FolderRefused, match="node-1"):
-        started(tmp_path, port=free_port("127.0.0.1"))
+        started(tmp_path, port=own_port())
     assert (tmp_path / "node-1").read_text() == "not a folder"
 
 
 def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
-    port = free_port("127.0.0.1")
+    port = own_port()
     with pytest.raises(StartGivenUp):
         start(tmp_path, StartOptions(port=port), progress=lambda _: None, stopping=lambda: True)
     cluster = read_cluster_file(tmp_path)
@@ -146,7 +147,7 @@ def test_a_start_that_is_given_up_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_what_a_start_that_was_cut_short_left_behind_is_found_and_stopped(tmp_path: Path) -> None:
-    running = started(tmp_path, port=free_port("127.0.0.1"))
+    running = started(tmp_path, port=own_port())
     node = running.cluster.nodes[0]
     write_cluster_file(tmp_path, type(running.cluster)(state="starting", nodes=(node,)))
     with pytest.raises(AlreadyRunning, match="headrace down"):
@@ -165,5 +166,5 @@ def test_a_folder_whose_start_is_under_way_is_refused(tmp_path: Path) -> None:
         return True
 
     with pytest.raises(StartGivenUp):
-        start(tmp_path, StartOptions(port=free_port("127.0.0.1")), progress=lambda _: None, stopping=meanwhile)
+        start(tmp_path, StartOptions(port=own_port()), progress=lambda _: None, stopping=meanwhile)
     assert tried == ["refused"]

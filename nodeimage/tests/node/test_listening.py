@@ -4,9 +4,9 @@ import asyncio
 import socket
 
 import pytest
+from own_ports import own_port
 
 from headrace.errors import FolderRefused
-from headrace.local.processes import free_port
 from headrace.node import node
 from headrace.node.node import _listen
 
@@ -19,7 +19,7 @@ def listener(port: int) -> socket.socket:
 
 async def test_a_port_is_waited_for_that_the_helper_of_a_killed_run_still_has() -> None:
     """A node that was killed while it started one came back at once, and ended again."""
-    port = free_port(HOST)
+    port = own_port()
     held = listener(port)
     asyncio.get_running_loop().call_later(0.3, held.close)
     with await _listen(HOST, port) as listening:
@@ -29,7 +29,7 @@ async def test_a_port_is_waited_for_that_the_helper_of_a_killed_run_still_has() 
 
 async def test_a_port_that_stays_taken_is_told_with_the_option_that_chooses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "FORMER_S", 0.2)
-    port = free_port(HOST)
+    port = own_port()
     with listener(port), pytest.raises(FolderRefused, match=f"cannot listen on {HOST}:{port}: .*--peer-port"):
         await _listen(HOST, port, option="--peer-port")
 
@@ -37,4 +37,4 @@ async def test_a_port_that_stays_taken_is_told_with_the_option_that_chooses_it(m
 async def test_an_address_that_is_not_here_is_not_waited_for() -> None:
     async with asyncio.timeout(1.0):
         with pytest.raises(FolderRefused, match="cannot listen on ::2"):
-            await _listen("::2", free_port(HOST))
+            await _listen("::2", own_port())

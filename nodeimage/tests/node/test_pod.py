@@ -2,10 +2,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from own_ports import own_port
 
 from headrace.admin.http import HttpPort
 from headrace.errors import HeadraceError
-from headrace.local.processes import free_port
 from headrace.node import pod
 from headrace.node.options import KubernetesCluster, Options, parse
 
@@ -100,7 +100,7 @@ async def shards(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     """Two, at ports next to each other."""
     made = [Shard(0), Shard(1)]
     for _ in range(50):
-        first = free_port("127.0.0.1")
+        first = own_port()
         try:
             await made[0].port.start("127.0.0.1", first)
             await made[1].port.start("127.0.0.1", first + 1)
@@ -147,7 +147,7 @@ async def test_a_pod_has_one_of_its_shards_put_records_back(
 ) -> None:
     assert await asyncio.to_thread(pod.recover_store, apply=True) == {"containers": [], "warnings": [], "done": True}
     monkeypatch.setattr(pod, "ADMIN_PORT", pod.SHARD_ADMIN_PORT)  # a pod with a single one
-    monkeypatch.setattr(pod, "SHARD_ADMIN_PORT", free_port("127.0.0.1"))
+    monkeypatch.setattr(pod, "SHARD_ADMIN_PORT", own_port())
     assert not (await asyncio.to_thread(pod.recover_store, apply=False))["done"]
     shards[0].why_not = "node 3 does not answer"
     with pytest.raises(HeadraceError, match="node 3 does not answer"):

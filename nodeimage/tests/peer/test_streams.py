@@ -46,7 +46,7 @@ class End:
         self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -123,7 +123,7 @@ async def test_both_ends_may_talk_at_a_time(pair: Pair) -> None:
             end.session.send(Acked(Position(i), Epoch(1)), [payload])
             await end.session.drained()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         await asyncio.gather(talk(pair.near), talk(pair.far))
     await pair.near.until_heard(101)
     await pair.far.until_heard(100)

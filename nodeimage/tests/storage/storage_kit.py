@@ -245,7 +245,7 @@ class Running:
         raise AssertionError("the folder never keeps still")
 
 
-async def until(met: Callable[[], Any], *, seconds: float = 30, what: str = "") -> None:
+async def until(met: Callable[[], Any], *, seconds: float = 100, what: str = "") -> None:
     """Return when `met()` is true; looks again every few milliseconds."""
     end = time.monotonic() + seconds
     while not met():
@@ -253,7 +253,7 @@ async def until(met: Callable[[], Any], *, seconds: float = 30, what: str = "") 
         await asyncio.sleep(0.01)
 
 
-def wait_until(met: Callable[[], Any], *, seconds: float = 30, what: str = "") -> None:
+def wait_until(met: Callable[[], Any], *, seconds: float = 100, what: str = "") -> None:
     """`until`, for tests without a loop."""
     end = time.monotonic() + seconds
     while not met():

@@ -29,7 +29,7 @@ async def view(store: ClusterStore) -> AsyncIterator[ClusterView]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110  # the conditions are of other threads
             await asyncio.sleep(0.005)
 

@@ -26,7 +26,7 @@ from headrace.wire.batch import RecordIn, build_batch, iter_records, read_batch
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not holds():  # noqa: ASYNC110  # the conditions are of several nodes
             await asyncio.sleep(0.005)
 
@@ -62,7 +62,7 @@ class Pair:
         return self
 
     async def topic(self, broker: Broker, name: str) -> Topic:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while True:
                 (topic,) = await broker.topics.resolve([name])
                 if isinstance(topic, Topic):
@@ -72,7 +72,7 @@ class Pair:
     async def partition(self, broker: Broker, name: str) -> Partition:
         """The partition where it leads, once that node knows."""
         topic = await self.topic(broker, name)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while True:
                 with contextlib.suppress(KafkaError):
                     partition = await broker.partitions.leader(topic, 0)

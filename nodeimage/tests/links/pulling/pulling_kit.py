@@ -19,7 +19,7 @@ from headrace.node import Options
 from headrace.wire.batch import Record, iter_records
 
 STREAM = "/copies"
-WAIT_S = 15.0
+WAIT_S = 100.0
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:

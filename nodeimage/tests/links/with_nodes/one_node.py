@@ -27,7 +27,7 @@ from headrace.wire.client import encode_admin_request
 from headrace.wire.produce import PartitionRecords
 
 
-async def until(holds: Callable[[], bool] | Callable[[], Awaitable[bool]], timeout_s: float = 30) -> None:
+async def until(holds: Callable[[], bool] | Callable[[], Awaitable[bool]], timeout_s: float = 100) -> None:
     """Return when it holds."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -26,6 +26,8 @@ ELSEWHERE = {
     "docs": ("nodeimage/tests/test_docs.py",),
     "README.md": ("nodeimage/tests/test_docs.py",),
     "CONTRIBUTING.md": ("nodeimage/tests/test_docs.py",),
+    ".ci": ("nodeimage/tests/test_marks.py",),
+    "pyproject.toml": ("nodeimage/tests/test_marks.py",),
 }
 QUICK = "not (slow or alone or spark or java or simulator)"
 
@@ -49,6 +51,8 @@ def tests_of(path: str) -> list[str]:
     top, *rest = PurePosixPath(path).parts
     if top in ELSEWHERE:
         return list(ELSEWHERE[top])
+    if path.endswith("Dockerfile"):
+        return ["operator/tests/test_images.py"]
     if top not in PACKAGES or not path.endswith(".py"):
         return []
     code, tests = PACKAGES[top]

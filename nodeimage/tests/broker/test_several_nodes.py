@@ -139,7 +139,7 @@ async def topic(brokers: list[Broker]) -> str:
         ApiKey.CREATE_TOPICS,
         7,
         topics=[{"name": "t", "num_partitions": PARTITIONS, "replication_factor": -1}],
-        timeout=10_000,
+        timeout=100_000,
     )
     assert made.topics[0].error_code == 0
     assert made.topics[0].replication_factor == 3

@@ -29,7 +29,6 @@ ELSEWHERE = {
     ".ci": ("nodeimage/tests/test_marks.py",),
     "pyproject.toml": ("nodeimage/tests/test_marks.py",),
 }
-QUICK = "not (slow or alone or spark or java or simulator)"
 
 
 def git(*arguments: str) -> list[str]:
@@ -78,7 +77,7 @@ def main() -> int:
     print("tests of what has changed:", *(tests or ["none"]))
     lanes = [[*stages.LINT, stages.MYPY]]
     if tests:
-        lanes.insert(0, [stages.pytest("tests", QUICK, *tests, workers=2 * stages.CORES)])
+        lanes.insert(0, [stages.pytest("tests", stages.QUICK, *tests, workers=2 * stages.CORES)])
     return stages.run_steps([lanes])
 
 

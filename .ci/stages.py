@@ -87,7 +87,8 @@ MYPY = tool("mypy", "mypy")
 WHEEL = tool("wheel", "python", ".ci/wheel.py")
 COLLECTION = tool("collection", "pytest", "--collect-only", "-qqq")
 """What cannot be imported is told at once; and each module is compiled once, not by each worker of the next stage."""
-FAST = pytest("fast tests", "not (slow or alone or spark or java or simulator)", workers=2 * CORES)
+QUICK = "not (slow or alone or spark or java or simulator)"
+FAST = pytest("fast tests", QUICK, workers=2 * CORES)
 SIMULATOR = simulator("simulator", "--gate")
 LINKS = simulator("linked clusters", "--gate", "--links")
 SIMULATED = pytest("simulator's tests", "simulator", "nodeimage/tests/simulation", workers=CORES, is_idle=True)

@@ -136,8 +136,8 @@ def resource(kind: str, name: str, namespace: str, spec: Body, **metadata: Any) 
     }
 
 
-def build(images: Sequence[str]) -> None:
-    """Build images from the checkout, and load them into every worker."""
+def build(images: Sequence[str], *, on: Sequence[str] = ()) -> None:
+    """Build images from the checkout, and load them into these workers, or into all."""
     for image in images:
         arguments = ["--build-arg", f"BASE_IMAGE={KIT_BASE}", "--network", "host"] if uses_kit() else []
         run(
@@ -145,10 +145,7 @@ def build(images: Sequence[str]) -> None:
             timeout_s=1800,
         )
     names = [IMAGES[image] for image in images]
-    if uses_kit():
-        run(str(KIT), "load", NAME, *names, timeout_s=900)
-    else:
-        run("kind", "load", "docker-image", "--name", NAME, *names, timeout_s=900)
+    run("kind", "load", "docker-image", "--name", NAME, "--nodes", ",".join(on or workers()), *names, timeout_s=900)
 
 
 def set_up() -> None:

@@ -12,7 +12,6 @@ from cluster_clients import make_topics
 from confluent_kafka import Producer
 from streamjobs import WINDOWED, Feed, Figures, Job, Window, values_in, windows_of
 
-pytestmark = pytest.mark.usefixtures("spark_image")
 SHARED = "/shared"
 """Every worker mounts it: a folder of the machine."""
 COMPLETE_S = 120.0
@@ -137,11 +136,17 @@ def await_windows(three: kube.Cluster, streams: str) -> None:
 
 @pytest.mark.ci_part
 def test_a_killed_driver_goes_on_from_its_checkpoint(
-    three: kube.Cluster, streams: str, application: kube.Body, feed: Feed, new_job: Callable[..., Job]
+    three: kube.Cluster,
+    streams: str,
+    application: kube.Body,
+    feed: Feed,
+    new_job: Callable[..., Job],
+    spark_worker: str,
 ) -> None:
+    here = {"nodeSelector": {"kubernetes.io/hostname": spark_worker}}
     with kube.reported("9 StreamJob without executors: the driver is killed, then its pod deleted") as figures:
         began = time.monotonic()
-        job = new_job("windowed", **windowed(streams, application))
+        job = new_job("windowed", **windowed(streams, application, pod=here))
         job.await_state("Running")
         figures["running_s"] = round(time.monotonic() - began, 1)
         await_windows(three, streams)
@@ -184,6 +189,7 @@ def test_a_killed_driver_goes_on_from_its_checkpoint(
         assert claim is not None, "reclaimPolicy Retain"
 
 
+@pytest.mark.usefixtures("spark_image")
 def test_killed_executors_and_drivers_leave_no_gap(
     three: kube.Cluster, streams: str, application: kube.Body, shared: str, feed: Feed, new_job: Callable[..., Job]
 ) -> None:
@@ -242,6 +248,7 @@ def _await_executors_without(job: Job, former: list[kube.Body]) -> None:
     kube.until("two executors run again", two, timeout_s=COMPLETE_S)
 
 
+@pytest.mark.usefixtures("spark_image")
 def test_a_schedule_reads_what_has_come_since_the_last_run(
     three: kube.Cluster, streams: str, new_job: Callable[..., Job]
 ) -> None:
@@ -271,6 +278,7 @@ def test_a_schedule_reads_what_has_come_since_the_last_run(
         assert [each["spec"]["suspend"] for each in kube.listed("cronjobs", three.namespace)] == [True]
 
 
+@pytest.mark.usefixtures("spark_image")
 def test_executors_come_with_a_backlog_and_go_with_it(
     three: kube.Cluster, streams: str, shared: str, new_job: Callable[..., Job]
 ) -> None:

@@ -105,8 +105,11 @@ class Container:
         self._loop = asyncio.get_running_loop()
         self._member = member
         self._waiting = CommitQueue(container_id)
-        self._later = 0
-        """Control frames that wait for a new chunk: those after them wait too, so that none overtakes another."""
+        self.cramped = False
+        """The last control frame that may use the reserve found no room: no partition gets out of here."""
+        self._later: list[PartitionletId] = []
+        """The partitionlets of control frames that wait for a new chunk: those after them wait too, so that none
+        overtakes another; but for what has a place in the open one, of another partitionlet."""
         self.on_chunk_full: Callable[[Container], None] = lambda _container: None
         self.on_commit: Callable[[], None] | None = None
         self.on_follower_gone: Callable[[NodeId], None] = lambda _node: None
@@ -194,13 +197,15 @@ class Container:
         """Add a control frame; the future has the position after it, once committed, or `StorageFull`.
 
         NOT_LEADER_OR_FOLLOWER where this node leads no more. `from_reserve`: it may use the room that records leave
-        free, on the disk and in the open chunk: a disk may be full of what is not ours.
+        free, on the disk and in the open chunk: a disk may be full of what is not ours. There it goes before frames of
+        other partitionlets that wait for a chunk.
         """
         future: asyncio.Future[Position] = self._loop.create_future()
         if self.lost:
             future.set_exception(not_leader(self.id))
             return future
-        if self._later or not self.has_room(len(payload), from_reserve=from_reserve):
+        waits = partitionlet in self._later if from_reserve else bool(self._later)
+        if waits or not self.has_room(len(payload), from_reserve=from_reserve):
             self._append_later(frame_type, payload, partitionlet, first, last, future, from_reserve)
             return future
         position = self.log.append_control(
@@ -211,6 +216,7 @@ class Container:
             first=first,
             last=last,
         )
+        self.cramped &= not from_reserve
         if frame_type is FrameType.COMMAND:
             self.commands_tail.add(position, payload)
         self.when_committed(position, WaitingFuture(future, position, self.id))
@@ -227,7 +233,7 @@ class Container:
         from_reserve: bool,
     ) -> None:
         """Append as soon as a new chunk is there, in the order of the calls."""
-        self._later += 1
+        self._later.append(partitionlet)
         reserve_tried = False
 
         def resume(done: asyncio.Future[None]) -> None:
@@ -237,13 +243,14 @@ class Container:
                 reserve_tried = True
                 self.cycle.spare(from_reserve=True).add_done_callback(resume)
                 return
-            self._later -= 1
+            self._later.remove(partitionlet)
             if future.done():
                 return
             if error is not None:
+                self.cramped |= from_reserve and isinstance(error, StorageFull)
                 future.set_exception(error)
                 return
-            later, self._later = self._later, 0
+            later, self._later = self._later, []
             again = self.append_control(
                 frame_type, payload, partitionlet=partitionlet, first=first, last=last, from_reserve=from_reserve
             )

@@ -490,4 +490,5 @@ def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
         format=replica.format,
         damaged=damaged,
         stuck=replica.cycle.is_stuck,
+        cramped=container is not None and container.cramped,
     )

@@ -143,9 +143,11 @@ class _Plan:
             return None
         if willing and observed.is_stuck(primary):
             return self._hand_over(record, willing[0], f"the disk of node {primary} hangs")
-        if record.kind == CATALOG and (relieved := self._relieve_full(record, willing)):
-            return relieved
         replica = observed.replica(primary, record.container_id)
+        # Of a container of records the partitions leave by themselves, unless not even their seals have room.
+        is_shut_in = record.kind == CATALOG or (replica is not None and replica.cramped)
+        if is_shut_in and (relieved := self._relieve_full(record, willing)):
+            return relieved
         if replica is not None and replica.stalled:
             return self._relieve(record, willing)
         began = observed.since.get(_idle(record))

@@ -31,6 +31,8 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it holds cannot all be read: another is to lead."""
     stuck: bool = False
     """Its disk hangs: what is to be written has not got on for some seconds. It concerns the whole node."""
+    cramped: bool = False
+    """A primary whose disk is full so that not even seals have room: its partitions cannot go on elsewhere."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):

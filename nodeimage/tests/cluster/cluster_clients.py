@@ -92,6 +92,18 @@ IN_DOUBT = {
 }
 """Answers to an admin call that say nothing: it is asked again, as an operator would."""
 
+NOT_NOW = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._WAIT_COORD,
+    KafkaError._TIMED_OUT,
+}
+"""Answers to a commit that librdkafka gives up after a few attempts."""
+NOT_NOW_S = 10.0 * (PATIENCE - 1)
+"""So long they are no fault, on a machine that has much else to do."""
+
 _serial = itertools.count(1)
 
 
@@ -227,6 +239,7 @@ class Member(Client):
         )
         self._next: dict[tuple[str, int], int] = {}
         self._due = time.monotonic()
+        self._refused_since: float | None = None
         self._consumer.subscribe(topics, on_revoke=self._revoked, on_lost=self._revoked)
 
     def step(self) -> None:
@@ -261,16 +274,24 @@ class Member(Client):
             code = error.args[0].code()
             for each in commits:
                 each.outcome = Outcome.FAILED if code in REBALANCED else Outcome.UNKNOWN
-            if code not in REBALANCED and not self.forgives(error.args[0]):
+            if self._is_fault(error.args[0]):
                 self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: commit: {error}")
             return
         for answer in answers:
             each = by_place[answer.topic, answer.partition]
             each.outcome = Outcome.OK if answer.error is None else Outcome.FAILED
             each.returned = time.monotonic()
-            if answer.error is None or answer.error.code() in REBALANCED or self.forgives(answer.error):
-                continue
-            self.history.errors.append(f"{self.name}: commit of {answer}: {answer.error}")
+            if answer.error is None:
+                self._refused_since = None
+            elif self._is_fault(answer.error):
+                self.history.errors.append(f"{self.name}: commit of {answer}: {answer.error}")
+
+    def _is_fault(self, error: KafkaError) -> bool:
+        if error.code() in REBALANCED or self.forgives(error):
+            return False
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        return error.code() not in NOT_NOW or now - self._refused_since >= NOT_NOW_S
 
     def _revoked(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._next.clear()

@@ -15,7 +15,7 @@ from headrace.container.container import Container
 from headrace.container.cycle import HANGS_S
 from headrace.container.replica import Member
 from headrace.errors import StorageFull, TrimmedLog
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.ids import ContainerId, Epoch, NodeId, PartitionletId, Position
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.frames import FrameType
 
@@ -112,8 +112,28 @@ async def test_on_a_full_disk_records_leave_a_place_for_what_lets_partitions_lea
         await container.append_command(b"." * 5_000)
     with pytest.raises(StorageFull):
         await container.append_command(b"." * 5_000)
-    end = await container.append_control(FrameType.SEAL, b"." * 5_000, from_reserve=True)
+    waiting = [container.append_command(b"." * 5_000), container.append_command(b"fits, but comes behind it")]
+    # Others that wait all the time would keep it out for as long as the disk is full.
+    end = await container.append_control(
+        FrameType.SEAL, b"." * 5_000, partitionlet=PartitionletId(7), from_reserve=True
+    )
     assert container.committed == end
+    for each in waiting:
+        with pytest.raises(StorageFull):
+            await each
+    assert not container.cramped
+
+    async def fill() -> None:
+        for _ in range(10):
+            await container.append_control(
+                FrameType.SEAL, b"." * 50_000, partitionlet=PartitionletId(8), from_reserve=True
+            )
+
+    with pytest.raises(StorageFull):
+        await fill()
+    assert container.cramped, "partitions do not get out"
+    await container.append_control(FrameType.SEAL, b".", partitionlet=PartitionletId(9), from_reserve=True)
+    assert not container.cramped
     await container.close()
 
 

@@ -60,6 +60,7 @@ def clusters(draw: st.DrawFn) -> World:
                 last_epoch=draw(st.integers(1, 6)),
                 epoch=draw(st.integers(1, 9)),
                 stalled=draw(st.booleans()),
+                cramped=draw(st.booleans()),
                 stuck=draw(st.integers(0, 4)) == 0,
                 role=draw(st.sampled_from(["primary", "follower", "none"])),
                 **({"format": str(uuid.UUID(int=7))} if draw(st.integers(0, 3)) == 0 else {}),

@@ -326,6 +326,18 @@ def test_where_all_disks_are_full_everything_stays(three: World) -> None:
     assert not three.plan()
 
 
+def test_a_full_node_hands_over_a_container_that_partitions_cannot_leave(three: World) -> None:
+    three.mark(2, full=True)
+    assert three.plan() == [], "they go on in the containers of others"
+    three.replica(2, 3, cramped=True)
+    assert {container: record.primary for container, record in three.put().items()} == {3: 3}
+    three.mark(2, full=False)
+    assert three.plan() == []
+    for number in (1, 2, 3):
+        three.mark(number, full=True)
+    assert three.plan() == [], "nobody has room"
+
+
 def test_a_full_node_hands_the_catalog_over_to_one_that_is_settled(three: World) -> None:
     three.mark(1, full=True)
     assert not three.put(), "node 2 may just have come back"

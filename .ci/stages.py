@@ -100,7 +100,7 @@ CRASH = pytest(
     workers=3 * CORES // 2,
     spread="loadgroup",  # tests with one broker of Apache Kafka, or one JVM, stay together
 )
-SPARK = pytest("spark tests", "spark and not alone", "spark/tests", workers=CORES)
+SPARK = pytest("spark tests", "spark and not alone", "spark/tests", workers=3 * CORES // 2)
 TIMING = pytest("timing tests", "alone", workers=1)
 
 PLAN = (

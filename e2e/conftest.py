@@ -85,5 +85,6 @@ def spark_worker(kind: None) -> str:
 @pytest.fixture(scope="session")
 def spark_image(spark_worker: str) -> None:
     """The image of StreamJobs, in every worker."""
-    if kube.BUILDS:
-        kube.build(["spark"], on=[each for each in kube.workers() if each != spark_worker])
+    others = [each for each in kube.workers() if each != spark_worker]
+    if kube.BUILDS and others:
+        kube.load(["spark"], on=others)

@@ -137,13 +137,18 @@ def resource(kind: str, name: str, namespace: str, spec: Body, **metadata: Any) 
 
 
 def build(images: Sequence[str], *, on: Sequence[str] = ()) -> None:
-    """Build images from the checkout, and load them into these workers, or into all."""
+    """Build images from the checkout, and load them (see `load`)."""
     for image in images:
         arguments = ["--build-arg", f"BASE_IMAGE={KIT_BASE}", "--network", "host"] if uses_kit() else []
         run(
             *("docker", "build", "-q", "-f", DOCKERFILES[image], "-t", IMAGES[image], *arguments, "."),
             timeout_s=1800,
         )
+    load(images, on=on)
+
+
+def load(images: Sequence[str], *, on: Sequence[str] = ()) -> None:
+    """Load images that were built into these workers, or into all."""
     names = [IMAGES[image] for image in images]
     run("kind", "load", "docker-image", "--name", NAME, "--nodes", ",".join(on or workers()), *names, timeout_s=900)
 

@@ -216,7 +216,8 @@ class Container:
             first=first,
             last=last,
         )
-        self.cramped &= not from_reserve
+        if from_reserve:
+            self.cramped = False
         if frame_type is FrameType.COMMAND:
             self.commands_tail.add(position, payload)
         self.when_committed(position, WaitingFuture(future, position, self.id))
@@ -247,7 +248,8 @@ class Container:
             if future.done():
                 return
             if error is not None:
-                self.cramped |= from_reserve and isinstance(error, StorageFull)
+                if from_reserve and isinstance(error, StorageFull):
+                    self.cramped = True
                 future.set_exception(error)
                 return
             later, self._later = self._later, []

@@ -1,6 +1,5 @@
 """librdkafka, by confluent-kafka, against a running node."""
 
-import os
 import threading
 import time
 import uuid
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from clients_kit import until
 from confluent_kafka import (
     OFFSET_BEGINNING,
     TIMESTAMP_CREATE_TIME,
@@ -81,8 +81,8 @@ def done(futures: Any) -> Any:
 def take(consumer: Consumer, count: int, *, within: float = 20.0) -> list[Any]:
     """The next `count` messages; fails on errors and when they do not come."""
     found: list[Any] = []
-    until = time.monotonic() + within
-    while len(found) < count and time.monotonic() < until:
+    deadline = time.monotonic() + within
+    while len(found) < count and time.monotonic() < deadline:
         for message in consumer.consume(count - len(found), 0.2):
             assert message.error() is None, message.error()
             found.append(message)
@@ -159,7 +159,7 @@ def test_a_group_shares_the_partitions_and_goes_on_after_a_member(cluster: Any, 
     one, two = consumer(group, session_timeout_ms=6000), consumer(group, session_timeout_ms=6000)
     for each in (one, two):
         each.subscribe([topic])
-    _until(lambda: (one.poll(0.05), two.poll(0.05)) and len(one.assignment()) == len(two.assignment()) == 2)
+    until(lambda: (one.poll(0.05), two.poll(0.05)) and len(one.assignment()) == len(two.assignment()) == 2)
     sender = producer(cluster)
     for partition in range(4):
         send(sender, topic, *(b"%d" % number for number in range(10)), partition=partition)
@@ -167,7 +167,7 @@ def test_a_group_shares_the_partitions_and_goes_on_after_a_member(cluster: Any, 
         take(each, 20)
         each.commit(asynchronous=False)
     two.close()
-    _until(lambda: one.poll(0.05) is None and len(one.assignment()) == 4)
+    until(lambda: one.poll(0.05) is None and len(one.assignment()) == 4)
     for partition in range(4):
         send(sender, topic, b"later", partition=partition)
     found = take(one, 4)
@@ -191,9 +191,9 @@ def test_cooperative_members_keep_what_they_have(cluster: Any, consumer: Any, ad
     one = consumer(group, partition_assignment_strategy="cooperative-sticky")
     two = consumer(group, partition_assignment_strategy="cooperative-sticky")
     one.subscribe([topic], on_assign=assigned, on_revoke=revoked)
-    _until(lambda: one.poll(0.05) is None and len(one.assignment()) == 4)
+    until(lambda: one.poll(0.05) is None and len(one.assignment()) == 4)
     two.subscribe([topic])
-    _until(lambda: (one.poll(0.05), two.poll(0.05)) and len(one.assignment()) == len(two.assignment()) == 2)
+    until(lambda: (one.poll(0.05), two.poll(0.05)) and len(one.assignment()) == len(two.assignment()) == 2)
     assert len(lost) == 2, "only what goes to the new member is given up"
 
 
@@ -207,13 +207,13 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     revoked: list[Any] = []
     one.subscribe([topic], on_revoke=lambda _, partitions: revoked.append(partitions))
     two.subscribe([topic])
-    _until(lambda: (one.poll(0.05), two.poll(0.05)) and len(one.assignment()) == len(two.assignment()) == 2)
+    until(lambda: (one.poll(0.05), two.poll(0.05)) and len(one.assignment()) == len(two.assignment()) == 2)
     had = {each.partition for each in two.assignment()}
     revoked.clear()
     two.close()
     back = consumer(group, group_instance_id="two", session_timeout_ms=20_000)
     back.subscribe([topic])
-    _until(lambda: (one.poll(0.05), back.poll(0.05)) and len(back.assignment()) == 2)
+    until(lambda: (one.poll(0.05), back.poll(0.05)) and len(back.assignment()) == 2)
     assert {each.partition for each in back.assignment()} == had
     assert not revoked, "the other member noticed"
 
@@ -257,7 +257,7 @@ def test_topics_are_made_described_widened_and_deleted(cluster: Any, admin: Admi
         done(admin.create_topics([NewTopic(topic, 2)]))
     assert len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 2
     done(admin.create_partitions([NewPartitions(topic, 5)]))
-    _until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 5)
+    until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 5)
     with pytest.raises(KafkaException, match="INVALID_PARTITIONS"):
         done(admin.create_partitions([NewPartitions(topic, 3)]))
     (described,) = done(admin.describe_topics(TopicCollection([topic]))).values()
@@ -406,7 +406,7 @@ def test_members_of_one_group_may_name_a_topic_differently(cluster: Any, consume
                 count += 1
         return len(seen) == 4
 
-    _until(all_read)
+    until(all_read)
     assert seen == {(partition, b"%d" % partition) for partition in range(4)}
 
 
@@ -455,9 +455,3 @@ def test_many_threads_of_producers_lose_nothing(cluster: Any, consumer: Any) -> 
     found = [message.value().split(b"-") for message in take(reader, 3_000)]
     for name in range(6):
         assert [int(number) for who, number in found if int(who) == name] == list(range(500))
-
-
-def _until(condition: Callable[[], Any], *, within: float = 20.0) -> None:
-    until = time.monotonic() + within * float(os.environ.get("HEADRACE_PATIENCE", "1"))
-    while not condition():
-        assert time.monotonic() < until, "it did not come about"

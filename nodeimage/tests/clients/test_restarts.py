@@ -1,22 +1,21 @@
 """Clients that go on while their node restarts, is killed, and rolls."""
 
 import json
-import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from clients_kit import PATIENCE, until
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from headrace.wire.api_keys import ApiKey
 
 SMALL = ("--partitionlet-bytes=1048576", "--chunk-bytes=4194304", "--rebalance-delay-ms=0")
 RECORDS = 3_000
-PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
-"""Times as long as usual is waited, where the machine has much else to do."""
+GO_ON_S = 60.0
+"""A group whose member was lost may wait for its session to time out (45 s) before it goes on."""
 
 
 class Feed:
@@ -94,14 +93,6 @@ class Reader:
         self._consumer.close()
 
 
-def until(condition: Callable[[], bool], within: float = 60.0) -> None:
-    """A group whose coordinator was killed may wait for a session to time out (45 s) before it goes on."""
-    deadline = time.monotonic() + within * PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("crash", [False, True], ids=["restart", "kill -9"])
 def test_clients_go_on_when_their_node_comes_back(new_cluster: Any, crash: bool) -> None:
@@ -110,14 +101,14 @@ def test_clients_go_on_when_their_node_comes_back(new_cluster: Any, crash: bool)
     feed = Feed(cluster, topic, value_bytes=2_000)
     reader = Reader(cluster, topic, group)
     for share in (1, 2, 3):
-        until(lambda share=share: len(feed.acknowledged) > RECORDS * share // 4)
+        until(lambda share=share: len(feed.acknowledged) > RECORDS * share // 4, within=GO_ON_S)
         if crash:
             cluster.kill()
             cluster.start()
         else:
             cluster.restart()
     feed.finish()
-    until(lambda: len({offset for offset, _ in reader.got}) >= RECORDS)
+    until(lambda: len({offset for offset, _ in reader.got}) >= RECORDS, within=GO_ON_S)
     reader.close()
     expected = [(number, number) for number in range(RECORDS)]
     assert sorted(feed.acknowledged.items()) == expected, "each record is there once, in order"
@@ -184,16 +175,16 @@ def test_a_consumer_at_the_start_of_an_emptied_partition_gets_what_comes_after_a
         }
     )
     consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
-    until = time.monotonic() + 30 * PATIENCE
+    deadline = time.monotonic() + 30 * PATIENCE
     while positions[-1:] != [4]:
         assert consumer.poll(0.1) is None
-        assert time.monotonic() < until, positions
+        assert time.monotonic() < deadline, positions
     cluster.stop()
     cluster.start()
     raw(cluster).produce("/default:t", batch_of(b"e", b"f", b"g"))
     got: list[bytes | None] = []
     while len(got) < 3:
-        assert time.monotonic() < until + 30 * PATIENCE, got
+        assert time.monotonic() < deadline + 30 * PATIENCE, got
         message = consumer.poll(0.1)
         if message is not None and message.error() is None:
             got.append(message.value())

@@ -110,7 +110,9 @@ def test_where_all_followers_disks_are_full_at_once_a_node_with_room_has_what_th
     with four.nodes[one].fault("full"), four.nodes[other].fault("full"):
         writes.send(leading[leader], count=20_000, filling=1000)
         until("both say that they are full", lambda: four.is_full(one) and four.is_full(other), timeout_s=FULL_S)
-        if PATIENCE == 1:  # records that come slowly, on a busy machine, go on elsewhere before too many are under way
+        # All are acknowledged by now. Without another replica nothing would be, unless records came so slowly, on a
+        # busy machine, that their partitions had gone on elsewhere before too many were under way.
+        if PATIENCE == 1:
             until(
                 "a replica is made where there is room",
                 lambda: any("too few of those in sync have room" in node.log() for node in four.nodes.values()),

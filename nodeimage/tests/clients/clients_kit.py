@@ -1,0 +1,18 @@
+"""Waiting for what clients do."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
+"""Times as long as usual is waited, where the machine has much else to do."""
+LOOK_S = 0.02
+
+
+def until(condition: Callable[[], Any], *, within: float = 20.0) -> None:
+    """Return once a condition holds. Fails after `within` seconds, times PATIENCE."""
+    deadline = time.monotonic() + within * PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(LOOK_S)

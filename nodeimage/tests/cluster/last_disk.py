@@ -1,5 +1,8 @@
 """All disks of a cluster but one are lost, and that one was behind: an operator lets it go on from there."""
 
+import contextlib
+from collections.abc import Iterator
+
 from cluster_nodes import Cluster, until
 
 from headrace.store.records import ContainerRecord
@@ -8,6 +11,19 @@ from headrace.store.records import ContainerRecord
 def in_sync(record: ContainerRecord) -> set[int]:
     """The nodes whose replicas are."""
     return {node for node, _ in record.in_sync}
+
+
+@contextlib.contextmanager
+def left_behind(cluster: Cluster, left: int) -> Iterator[None]:
+    """A node stands still and is in sync no more. What is written while inside never comes to it: else it would find
+    some of that in its sockets, of connections that its primaries have not given up yet.
+    """
+    node = cluster.nodes[left].node_id
+    with cluster.paused(left):
+        for other in cluster.nodes.keys() - {left}:
+            cluster.ways.silence(left, other)
+        until("it is let go", lambda: all(node not in in_sync(each) for each in cluster.containers()))
+        yield
 
 
 def lose_others(cluster: Cluster, left: int) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 sys.path.insert(0, str(Path(__file__).parent))
 from cluster_clients import at, make_topics
 from cluster_nodes import Cluster, until
-from last_disk import go_on_from, in_sync, lose_others, recover
+from last_disk import go_on_from, left_behind, lose_others, recover
 
 from headrace.store.records import ContainerRecord
 
@@ -25,9 +25,7 @@ def test_clients_go_on_from_the_one_disk_that_is_left(three: Cluster) -> None:
     producer = Producer({**at(three.bootstrap), "enable.idempotence": True, "linger.ms": 0, "socket.timeout.ms": 3000})
     _send(producer, "kept", "early")
     three.await_whole()
-    with three.paused(LEFT):
-        behind = three.nodes[LEFT].node_id
-        until("it is let go", lambda: all(behind not in in_sync(each) for each in three.containers()))
+    with left_behind(three, LEFT):
         for _ in range(2):  # as long as it stands still, what it led goes on elsewhere
             _send(producer, "kept", "lost")
             for partition in range(PARTITIONS):

@@ -4,7 +4,7 @@ import pytest
 from cluster_clients import at
 from cluster_nodes import Cluster, until
 from confluent_kafka import Producer
-from last_disk import go_on_from, in_sync, lose_others
+from last_disk import go_on_from, left_behind, lose_others
 from linked import Linked, await_same, ends, link, make, records, shown
 from moving_clients import set_aside
 
@@ -24,9 +24,7 @@ def test_what_a_home_has_lost_is_set_aside_where_it_was_copied(linked: Linked) -
     _send(north, "early")
     await_same(south, north, TOPIC)
     north.await_whole()
-    behind = north.nodes[LEFT].node_id
-    with north.paused(LEFT):
-        until("it is let go", lambda: all(behind not in in_sync(each) for each in north.containers()))
+    with left_behind(north, LEFT):
         _send(north, "lost", "lost, too")
         until("all of it is in the south", lambda: ends(south, TOPIC) == [3] * PARTITIONS)
         lose_others(north, LEFT)

@@ -252,6 +252,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help=f"stages, with commas between: of {', '.join(known)}")
     parser.add_argument("--without", default="", help="stages that are left out")
     asked = parser.parse_args()
+    # Broken off by either signal it ends its stages; and they hear SIGINT, which a script's background jobs ignore.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     only, without = (
         {name.strip() for name in names.split(",") if name.strip()} for names in (asked.only, asked.without)
     )

@@ -148,3 +148,7 @@ class TrimmedLog(CorruptLog):
 
 class FolderRefused(HeadraceError):
     """A data folder that this process must not use: another cluster's, a newer format's, or in use."""
+
+
+class NewerFormat(FolderRefused):
+    """Something sound that this version does not know: it is never skipped and never cut, and the process ends."""

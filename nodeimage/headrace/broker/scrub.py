@@ -20,6 +20,7 @@ import structlog
 
 from headrace.container.local_replica import LocalReplica
 from headrace.ids import ContainerId, Position
+from headrace.log.scrub import EXIT_NEWER
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -126,6 +127,8 @@ class Scrub:
             self._found(replica.id, "the disk cannot read all of it")
         if status in (1, -signal.SIGBUS):  # 1: it has findings
             self._broker.cluster.replicas.damaged(replica.id)
+        elif status == EXIT_NEWER:
+            self._found(replica.id, "it holds what a newer version wrote: start that one")
         elif status != 0:
             self._found(replica.id, f"the scrub itself failed with status {status}")
 

@@ -167,6 +167,7 @@ class Applier:
         if not self._closing.is_set():
             log.error("catalog_failed", folder=str(self._folder), error=repr(error))
         failure = CatalogFailed(f"the catalog cannot go on: {error}; what is committed is applied at the next start")
+        failure.__cause__ = error
         if not self.failed.done():
             self.failed.set_exception(failure)
             self.failed.exception()  # whoever awaits it gets it; nobody has to

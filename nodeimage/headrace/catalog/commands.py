@@ -22,7 +22,7 @@ from headrace.catalog.link_commands import (
     SetLinkState,
     Start,
 )
-from headrace.errors import FolderRefused
+from headrace.errors import NewerFormat
 from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
 
 __all__ = [
@@ -386,10 +386,10 @@ def encode(command: Command) -> bytes:
 
 
 def decode(payload: bytes | memoryview) -> Command:
-    """The command in a frame. Raises FolderRefused if this version does not know it."""
+    """The command in a frame. Raises NewerFormat if this version does not know it."""
     try:
         return _decoder.decode(payload)
     except msgspec.DecodeError as error:
-        raise FolderRefused(
+        raise NewerFormat(
             f"a catalog command is unknown to this version ({error}); use the version that wrote this folder"
         ) from error

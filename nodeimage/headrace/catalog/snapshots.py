@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 
 from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, bring_up, open_tables
-from headrace.errors import FolderRefused, HeadraceError
+from headrace.errors import HeadraceError, NewerFormat
 from headrace.ids import Position
 from headrace.log.files import is_lost
 
@@ -76,7 +76,12 @@ def applied_in(folder: Path) -> Position:
 
 
 def restore(folder: Path) -> sqlite3.Connection:
-    """Set the live file aside and start from the newest snapshot that is whole, or from nothing."""
+    """Set the live file aside and start from the newest snapshot that is whole, or from nothing.
+
+    Raises NewerFormat, with all as it was, where a newer version wrote that.
+    """
+    for snapshot in snapshots(folder):
+        _refuse_newer(snapshot)
     _set_aside(folder)
     for snapshot in reversed(snapshots(folder)):
         fresh = folder / "restored.tmp"
@@ -166,10 +171,15 @@ def install(folder: Path, connection: sqlite3.Connection, snapshot: Path, positi
 
 
 def newest_whole(folder: Path) -> Path | None:
-    """The newest snapshot that another replica can install, if there is one. Those that are damaged are removed."""
+    """The newest snapshot that another replica can install, if there is one. Those that are damaged are removed.
+
+    Raises NewerFormat where a newer version wrote one.
+    """
     for snapshot in reversed(snapshots(folder)):
         try:
             _check(snapshot, position_of(snapshot))
+        except NewerFormat:
+            raise
         except HeadraceError as error:
             log.error("catalog_snapshot_damaged", snapshot=snapshot.name, error=str(error))
             snapshot.unlink()
@@ -232,7 +242,7 @@ def _check(snapshot: Path, position: Position) -> None:
     try:
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
-            raise FolderRefused(
+            raise NewerFormat(
                 f"the snapshot of the catalog has format {found}; this version reads {FORMAT}: use a newer headrace"
             )
         if (at := applied(connection)) != position:
@@ -241,6 +251,16 @@ def _check(snapshot: Path, position: Position) -> None:
         raise HeadraceError(f"the snapshot of the catalog at {position} cannot be read: {error}") from error
     finally:
         connection.close()
+
+
+def _refuse_newer(snapshot: Path) -> None:
+    """Raises NewerFormat for a snapshot that a newer version wrote; nothing for one that is damaged."""
+    try:
+        _check(snapshot, position_of(snapshot))
+    except NewerFormat:
+        raise
+    except HeadraceError:
+        pass  # restore meets it again
 
 
 def _is_whole(path: Path) -> bool:

@@ -17,7 +17,7 @@ from headrace.container.command_tail import CommandTail
 from headrace.container.cycle import Room, SyncCycle
 from headrace.container.replica import Member, Primary
 from headrace.container.waiting import CommitQueue, Waiting, WaitingFuture, not_leader
-from headrace.errors import StorageFull
+from headrace.errors import NewerFormat, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import FrameType
@@ -114,6 +114,7 @@ class Container:
         self.on_commit: Callable[[], None] | None = None
         self.on_follower_gone: Callable[[NodeId], None] = lambda _node: None
         self.on_unreadable: Callable[[], None] = lambda: None
+        self.on_newer: Callable[[NewerFormat], None] = lambda _error: None
         """Told when a follower cannot be fed, since the log does not check here."""
         now = self._loop.time()
         self.primary = Primary(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.container.cycle import Room
+from headrace.errors import NewerFormat
 from headrace.ids import ContainerId, NodeId
 from headrace.log.container_log import LogOptions
 from headrace.store.protocol import ClusterStore
@@ -61,7 +62,11 @@ class Environment(Protocol):
 
     def room(self, kind: str) -> Room: ...
 
-    def fatal(self, reason: str) -> None: ...
+    def fatal(self, reason: str) -> None:
+        """End the process: the disk failed (invariant 13)."""
+
+    def too_new(self, error: NewerFormat) -> None:
+        """End the process: what it met is for a newer version."""
 
     def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]:
         """Run a blocking call on the cluster store in a thread."""

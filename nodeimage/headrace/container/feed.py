@@ -22,7 +22,7 @@ import structlog
 from headrace.container.container import Container
 from headrace.container.history import History, match_point
 from headrace.container.replica import Member
-from headrace.errors import Code, CorruptLog, HeadraceError
+from headrace.errors import Code, CorruptLog, HeadraceError, NewerFormat
 from headrace.ids import Epoch, NodeId, Position
 from headrace.log.container_log import Layouts, WriteJob
 from headrace.peer.framing import Buffer
@@ -222,6 +222,8 @@ class FollowerFeed:
             self.close()
             if isinstance(error, CorruptLog):
                 self._container.on_unreadable()
+            elif isinstance(error, NewerFormat):
+                self._container.on_newer(error)
 
     # --- receiving
 

@@ -6,7 +6,8 @@ that it has seen it, and it follows nobody of a lower one (invariant 4). It keep
 
 What happens when: the connection ends or the primary falls silent: it asks again, from what it has on disk. The disk is
 full: it stops reading, the primary lets it go, it goes on when there is room. A frame does not check: the connection is
-closed and the piece comes again. The process dies: what was not acknowledged is cut or completed at the next start.
+closed and the piece comes again. A frame is of a type that this version does not know: the process ends, with nothing
+appended. The process dies: what was not acknowledged is cut or completed at the next start.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.container.history import History, clip, match_point
-from headrace.errors import CorruptLog, HeadraceError, StorageFull
+from headrace.errors import CorruptLog, HeadraceError, NewerFormat, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import HEADER_BYTES, FrameType
@@ -129,6 +130,9 @@ class Follower:
             followed = False
             try:
                 followed = await self._follow()
+            except NewerFormat as error:
+                self.replica.on_newer(error)
+                return
             except (HeadraceError, OSError, TimeoutError) as error:
                 log.debug("not following", container=self.id, reason=str(error))
                 self._lost()

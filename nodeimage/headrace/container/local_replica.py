@@ -27,7 +27,7 @@ from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replica_opening import Opened, open_empty, open_folder
-from headrace.errors import CorruptLog, HeadraceError, SyncFailed
+from headrace.errors import CorruptLog, HeadraceError, NewerFormat, SyncFailed
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store.records import ContainerRecord
@@ -68,6 +68,8 @@ class LocalReplica:
         self.on_chunk_full: Callable[[], None] = lambda: None
         self.on_damaged: Callable[[], None] = lambda: None
         """Its files cannot be cut or opened again for what they hold (invariant 14)."""
+        self.on_newer: Callable[[NewerFormat], None] = lambda _error: None
+        """A newer version wrote what came from the primary."""
         self.applied: Callable[[], Position] | None = None
         """Of the catalog: how far its tables are, or are about to be; None before these are open."""
         self.tables_open = asyncio.Event()

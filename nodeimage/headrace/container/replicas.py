@@ -23,7 +23,7 @@ from headrace.container.follower import Install
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica
-from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
@@ -201,6 +201,9 @@ class Replicas:
                     self._loop.call_later(DAMAGED_RETRY_S, kept.changed.set)
             except asyncio.CancelledError:
                 raise
+            except NewerFormat as error:
+                self._env.too_new(error)
+                return
             except (HeadraceError, OSError) as error:
                 if kept.problem != str(error):
                     log.warning("a replica is not as it should be", container=container_id, reason=str(error))
@@ -261,6 +264,7 @@ class Replicas:
         async with self._making_of(record.container_id):
             replica = await roles.open_replica(self._env, record)
         replica.on_damaged = lambda: self.damaged(record.container_id)
+        replica.on_newer = self._env.too_new
         for callback in self.on_opened:
             callback(replica)
         return replica
@@ -271,6 +275,7 @@ class Replicas:
             return
         container.on_follower_gone = self._trouble
         container.on_unreadable = lambda: self._unreadable(record.container_id)
+        container.on_newer = self._env.too_new
         self.led[container.id] = container
         log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)
         for callback in self.on_led:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, FolderRefused, StorageFull, SyncFailed
+from headrace.errors import CorruptLog, NewerFormat, StorageFull, SyncFailed
 
 FILE_HEAD_BYTES: Final = 64
 _HEAD: Final = struct.Struct("<8s4sIQI32x")
@@ -87,7 +87,7 @@ class FileHead(NamedTuple):
 
 
 def read_head(fd: int, path: Path, kind: bytes) -> FileHead:
-    """The head of an open file. Raises `FolderRefused` for a newer format, `CorruptLog` for anything but ours."""
+    """The head of an open file. Raises `NewerFormat` for one that this version does not know, `CorruptLog` for anything but ours."""
     raw = _pread(fd, FILE_HEAD_BYTES, 0)
     if len(raw) < FILE_HEAD_BYTES:
         raise CorruptLog(f"{path}: {len(raw)} bytes are too few for a file of the log. Restore it from a replica.")
@@ -97,7 +97,7 @@ def read_head(fd: int, path: Path, kind: bytes) -> FileHead:
     if crc32c(raw[: FILE_HEAD_BYTES - 4]) != _CRC.unpack_from(raw, FILE_HEAD_BYTES - 4)[0]:
         raise CorruptLog(f"{path}, byte 0: the file's head is damaged. Restore it from a replica.")
     if version > VERSION:
-        raise FolderRefused(
+        raise NewerFormat(
             f"{path} has format {version}, this Headrace knows up to {VERSION}. Start the newer version that wrote it."
         )
     if found != kind:

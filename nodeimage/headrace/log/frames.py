@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, NewerFormat
 
 HEADER: Final = struct.Struct("<IIB3xIQqqqq")
 _REST: Final = struct.Struct("<IB3xIQqqqq")
@@ -138,11 +138,14 @@ def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
     """What is wrong with the frame that starts at `at` in `view`, or None.
 
     The caller has seen to it that `view` holds the whole frame (of a gap, its header). `whole`: also the batch's own
-    CRC (recovery, regroup, scrub).
+    CRC (recovery, regroup, scrub). Raises `NewerFormat` for a frame of a type that this version does not know, and that
+    is sound as a control frame is: every later type has to be.
     """
     crc, length, type = _START.unpack_from(view, at)
     if type != _DATA:
         if type not in _TYPES:
+            if length >= HEADER_BYTES and crc32c(view[at + 4 : at + length]) == crc:
+                raise newer_frame(type)
             return f"unknown frame type {type}"
         if type == _GAP:
             length = HEADER_BYTES
@@ -156,6 +159,13 @@ def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
         if crc32c(view[at + _SUMMED_END : at + length]) != batch_crc:
             return "the batch's checksum does not match"
     return None
+
+
+def newer_frame(type: int) -> NewerFormat:
+    """The error for a sound frame of a type that this version does not know."""
+    return NewerFormat(
+        f"a frame of type {type} is of a newer version than this one: start a headrace that knows it, nothing was changed"
+    )
 
 
 def summed_bytes(type: int, length: int) -> int:
@@ -183,8 +193,9 @@ def frame_at(view: memoryview, at: int) -> Frame:
 def check_frames(frames: memoryview, position: int) -> int:
     """Checks the raw frames that fill `frames`, which follow each other from `position` on; the position behind them.
 
-    Raises `CorruptLog` if one does not. The batches' own CRCs are not checked. A hot call: it keeps nothing of what it
-    unpacks, since a list of some thousand headers costs as much as to unpack them again.
+    Raises `CorruptLog` if one does not, `NewerFormat` as `frame_fault`. The batches' own CRCs are not checked. A hot
+    call: it keeps nothing of what it unpacks, since a list of some thousand headers costs as much as to unpack them
+    again.
     """
     at, size = 0, len(frames)
     unpack = _RAW_FRAME.unpack_from
@@ -202,10 +213,11 @@ def check_frames(frames: memoryview, position: int) -> int:
             or stop > size
             or where != position
             or crc32c(frames[at + 4 : summed]) != crc
-            or type not in _TYPES
         ):
             fault = f"a frame of type {type}, {length} bytes, position {where}, that is damaged or out of place"
             raise CorruptLog(f"raw frames for position {position}, {at} bytes on: {fault}. Fetch them again.")
+        if type not in _TYPES:
+            raise newer_frame(type)
         position += length
         at = stop
     if at < size:

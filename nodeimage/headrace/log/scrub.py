@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import CorruptLog, HeadraceError
+from headrace.errors import CorruptLog, HeadraceError, NewerFormat
 from headrace.log.checkpoints import load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_body, read_trailer
 from headrace.log.files import FILE_HEAD_BYTES, OpenFile, lost_as_corrupt_log, read_exactly, read_head
@@ -31,6 +31,8 @@ from headrace.log.gaps import gaps_of
 from headrace.log.index import Part, Place
 from headrace.log.parent import end_with_parent
 
+EXIT_NEWER: Final = 3
+"""Of the helper process: a newer version wrote what it met."""
 _NICENESS: Final = 10
 _READ_BYTES: Final = 1 << 20
 
@@ -108,6 +110,8 @@ def _scrub_chunk(path: Path, scrubbed: Scrubbed, synced: int) -> Iterator[Findin
             yield from _scrub_closed(path, head.start, scrubbed)
         else:
             yield from _scrub_open(path, file, head.start, scrubbed, synced)
+    except NewerFormat:
+        raise
     except HeadraceError as error:
         yield Finding(path, -1, str(error))
 
@@ -238,6 +242,9 @@ def main(arguments: list[str]) -> int:
         for finding in scrub(chosen.folder, scrubbed, synced=chosen.synced):
             findings += 1
             print(json.dumps({"finding": str(finding)}) if chosen.json else finding, flush=True)
+    except NewerFormat as error:
+        print(f"scrub: {error}", file=sys.stderr)
+        return EXIT_NEWER
     except OSError as error:
         print(f"scrub: {error}", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ from headrace.broker.broker import NodeSettings
 from headrace.broker.disk_room import DiskRoom, ReservedRoom
 from headrace.container.cycle import Room
 from headrace.container.local_replica import CATALOG
+from headrace.errors import NewerFormat
 from headrace.ids import NodeId
 from headrace.log.container_log import LogOptions
 from headrace.peer.client import PeerClient
@@ -26,6 +27,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 CATALOG_CHUNK_BYTES = 16 * 1024 * 1024
+EXIT_REFUSED = 2
 EXIT_DISK_FAILED = 70
 CONNECT_S = 2.0
 
@@ -79,6 +81,12 @@ class NodeEnvironment:
         log.critical("the disk failed, this process ends", reason=reason)
         sys.stderr.flush()
         os._exit(EXIT_DISK_FAILED)
+
+    def too_new(self, error: NewerFormat) -> NoReturn:
+        """What was met is for a newer version: this one neither skips nor cuts it."""
+        log.critical("made by a newer version, this process ends", reason=str(error))
+        print(f"headrace: {error}", file=sys.stderr, flush=True)
+        os._exit(EXIT_REFUSED)
 
     async def connect(self, node: NodeRecord) -> Session:
         """A session for a stream."""

@@ -20,8 +20,8 @@ import structlog
 import uvloop
 
 from headrace.broker.broker import NodeIdentity
-from headrace.errors import HeadraceError
-from headrace.node.environment import EXIT_DISK_FAILED
+from headrace.errors import FolderRefused, HeadraceError
+from headrace.node.environment import EXIT_DISK_FAILED, EXIT_REFUSED
 from headrace.node.node import Node
 from headrace.node.options import Options, parse
 
@@ -31,7 +31,6 @@ GC_THRESHOLDS = (50_000, 20, 1_000)
 """A request makes some tens of objects that die by reference counts; to look at all others often stalls the loop."""
 SWITCH_S = 0.001
 """How long a thread may keep the interpreter while the loop waits for it; Python's default is 5 ms."""
-EXIT_REFUSED = 2
 
 
 async def serve(options: Options) -> int:
@@ -64,13 +63,15 @@ async def serve(options: Options) -> int:
         _write_ready(options.ready_file, identity, node.admin_port)
     waited: set[asyncio.Future[Any]] = {ended, node.catalog.failed}
     await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-    failed = node.catalog.failed.done()
-    if failed:
-        log.critical("the catalog failed, this process ends", error=repr(node.catalog.failed.exception()))
+    failure = node.catalog.failed.exception() if node.catalog.failed.done() else None
+    if failure is not None:
+        log.critical("the catalog failed, this process ends", error=repr(failure))
     log.info("stopping", node=identity.node_id)
     ended.cancel()
     await node.stop()
-    return EXIT_DISK_FAILED if failed else 0
+    if failure is not None and isinstance(failure.__cause__, FolderRefused):
+        raise failure.__cause__
+    return 0 if failure is None else EXIT_DISK_FAILED
 
 
 def _write_ready(path: Path, identity: NodeIdentity, admin_port: int | None) -> None:

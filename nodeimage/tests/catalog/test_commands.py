@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from headrace.catalog.commands import CreateStream, DeleteGroups, StreamPolicy, decode, encode
-from headrace.errors import FolderRefused
+from headrace.errors import NewerFormat
 from headrace.ids import Millis
 
 
@@ -13,7 +13,7 @@ def test_a_command_is_read_as_it_was_written() -> None:
 
 
 def test_a_command_of_a_later_version_is_refused_and_not_skipped() -> None:
-    with pytest.raises(FolderRefused, match="unknown to this version"):
+    with pytest.raises(NewerFormat, match="unknown to this version"):
         decode(msgspec.msgpack.encode({"type": "MoveStream", "path": "/s"}))
 
 

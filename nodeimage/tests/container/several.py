@@ -12,6 +12,7 @@ from headrace.container.catalog_log import commands_in
 from headrace.container.container import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
+from headrace.errors import NewerFormat
 from headrace.ids import ContainerId, NodeId, Position
 from headrace.log.container_log import LogOptions
 from headrace.peer.client import PeerClient
@@ -48,6 +49,8 @@ class OneNode:
         self.chunk_bytes = 1 << 20
         self.handlers: dict[type[Message], Handler] = {}
         """Of calls."""
+        self.refused: list[str] = []
+        """What made a node end, as a newer version wrote it."""
         self.on_made: Callable[[], None] = lambda: None
         """There are replicas, which are not started yet."""
 
@@ -116,6 +119,9 @@ class OneNode:
 
     def fatal(self, reason: str) -> NoReturn:
         raise AssertionError(reason)
+
+    def too_new(self, error: NewerFormat) -> None:
+        self.refused.append(str(error))
 
     async def store(self, change: Callable[[ClusterStore], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.executor, change, self._store)

@@ -825,3 +825,19 @@ async def test_a_folder_that_is_made_while_its_container_is_opened_is_made_once(
     await three.create(replicas=1, min_in_sync=1, kind="catalog", container_id=CATALOG_ID)
     replica = await until(lambda: node.replicas.replica(CATALOG_ID))
     assert await preparing == replica.format
+
+
+async def test_a_frame_of_an_unknown_type_ends_a_follower_and_is_not_taken_for_damage(three: Several) -> None:
+    """It asked for the same frames again and again, and said so to nobody."""
+    container_id = await three.create(replicas=3, min_in_sync=1)
+    container = await three.led(container_id)
+    position = await container.append_command(b"known to both")
+    unknown = container.append_control(99, b"of a later version")  # type: ignore[arg-type]
+    followers = three.nodes[1:]
+    await until(lambda: all(node.refused for node in followers) or None)
+    for node in followers:
+        assert "a frame of type 99 is of a newer version" in node.refused[0]
+        replica = node.replicas.replica(container_id)
+        assert replica is not None
+        assert replica.log.end == position
+    unknown.cancel()

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, FolderRefused, LostTail
+from headrace.errors import CorruptLog, FolderRefused, LostTail, NewerFormat
 from headrace.log.chunk import read_trailer
 from headrace.log.container_log import ContainerLog
 from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.frames import control_frame
 from headrace.log.regroup import regrouped_path, rewrite
 from headrace.log.segment import SEGMENT_HEAD_BYTES
 from headrace.log.synced_mark import read_mark
@@ -322,6 +323,40 @@ def test_a_newer_format_is_refused_with_a_clear_line(writing: Writing) -> None:
     poke(paths[0], 0, head + crc32c(head).to_bytes(4, "little"))
     with pytest.raises(FolderRefused, match=r"has format 2, this Headrace knows up to 1\. Start the newer version"):
         writing.reopen(cleanly=False)
+
+
+@pytest.mark.parametrize("payload", [b"", b"of a later version" * 100])
+@pytest.mark.parametrize("below_the_mark", [False, True])
+def test_a_sound_frame_of_an_unknown_type_is_refused_and_nothing_is_cut(
+    writing: Writing, payload: bytes, below_the_mark: bool
+) -> None:
+    """It was taken for a torn tail, and all behind it was zeroed."""
+    writing.append(1)
+    writing.sync()
+    path = open_chunk(writing)
+    writing.log.append_control(type=99, epoch=1, partitionlet=0, payload=payload)
+    writing.append(1)
+    writing.sync()
+    if below_the_mark:
+        writing.log.mark_synced()
+    before = path.read_bytes()
+    with pytest.raises(NewerFormat, match="a frame of type 99 is of a newer version"):
+        writing.reopen(cleanly=False)
+    assert path.read_bytes() == before
+
+
+def test_a_torn_frame_of_an_unknown_type_is_cut(writing: Writing) -> None:
+    writing.append(1)
+    writing.sync()
+    end = writing.log.end
+    frame = bytearray(
+        control_frame(type=99, epoch=1, position=end, partitionlet=0, first=-1, last=-1, payload=b"of a later version")
+    )
+    frame[-1] ^= 1
+    poke(open_chunk(writing), FILE_HEAD_BYTES + end, frame)
+    writing.reopen(cleanly=False)
+    assert writing.log.end == end
+    writing.check()
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"#!/bin/sh\n" * 100, bytes(1000)])

@@ -18,7 +18,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.scrub import Scrubbed, scrub
@@ -307,6 +307,9 @@ class Node:
         self.cluster.loop.call_soon(self.kill, context=self.cluster.world)
         assert self.process is not None
         self.process.frozen = True
+
+    def too_new(self, error: NewerFormat) -> None:
+        self.fatal(str(error))
 
     async def store(self, change: Callable[[ClusterStore], T]) -> T:
         return await self.link.call(change)

@@ -242,7 +242,11 @@ def lacking() -> dict[str, str]:
         "tests with Kafka's Java clients": ("mvn", "Debian, Ubuntu: apt-get install maven openjdk-17-jdk-headless"),
         "Spark and its tests": ("java", "Debian, Ubuntu: apt-get install openjdk-17-jdk-headless"),
     }
-    return {what: f"no `{name}` here. {how}" for what, (name, how) in asked.items() if shutil.which(name) is None}
+    lacks = {what: f"no `{name}` here. {how}" for what, (name, how) in asked.items() if shutil.which(name) is None}
+    shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
+    if shallow.stdout.strip() != "false":
+        lacks["tests of upgrades from older versions"] = "no commits of these here. git fetch --unshallow"
+    return lacks
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """A node's data folder: whose it is, which format it has, and that only one process uses it.
 
     node-1/
-      node.json     {"format": 1, "cluster": …, "node": 1, "id": uuid}
+      node.json     {"format": 2, "cluster": …, "node": 1, "id": uuid, "level": 1}; of level 0 the format is 1
       node.json.new the same, until the node has registered
       lock          held by flock while a process runs
       containers/N/ one folder per container (see headrace.log)
@@ -16,13 +16,12 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import FolderRefused
-
-FORMAT = 1
+from headrace.errors import FolderRefused, NewerFormat
+from headrace.levels import FORMAT, NEWEST, format_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +32,8 @@ class Identity:
     node_id: int
     folder_id: str
     """The uuid written when the folder was made (invariant 5, `format`)."""
+    level: int = 0
+    """The highest feature level that this folder has seen (store.features): what is in it may be of that."""
 
 
 FORMER_S: Final = 5.0
@@ -109,6 +110,18 @@ class DataFolder:
         self._write("node.json", identity)
         self.drop_reserved()
 
+    def fence(self, level: int) -> int:
+        """[blocking] From now on versions that do not support a feature level refuse the folder; the highest that it
+        has seen. Raises FolderRefused, OSError (a full disk); then it is as it was.
+        """
+        found = self._read("node.json")
+        if found is None:
+            raise FolderRefused(f"{self.path}/node.json is gone; restore it from a copy")
+        if level > found.level:
+            found = replace(found, level=level)
+            self._write("node.json", found)
+        return found.level
+
     def drop_reserved(self) -> None:
         """Have `reserved` say something new."""
         (self.path / "node.json.new").unlink(missing_ok=True)
@@ -125,17 +138,25 @@ class DataFolder:
                 raise FolderRefused(
                     f"{self.path} has format {written}; this version reads {FORMAT} at most: use a newer headrace"
                 )
-            return Identity(str(fields["cluster"]), int(fields["node"]), str(fields["id"]))
+            level = int(fields.get("level", 0))
+            if level > NEWEST:
+                raise NewerFormat(
+                    f"{self.path} has seen feature level {level}; this version supports {NEWEST} at most: use a newer "
+                    "headrace"
+                )
+            return Identity(str(fields["cluster"]), int(fields["node"]), str(fields["id"]), level)
         except (ValueError, KeyError, TypeError) as error:
             raise FolderRefused(f"{self.path}/{name} is damaged ({error!r}); restore it from a copy") from error
 
     def _write(self, name: str, identity: Identity) -> None:
         fields = {
-            "format": FORMAT,
+            "format": format_of(identity.level),
             "cluster": identity.cluster_id,
             "node": identity.node_id,
             "id": identity.folder_id,
         }
+        if identity.level:
+            fields["level"] = identity.level
         temporary = self.path / "node.json.tmp"
         with temporary.open("w") as file:
             json.dump(fields, file)

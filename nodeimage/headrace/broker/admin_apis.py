@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.admin_steps import Handler, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.broker.cluster_apis import HANDLERS as CLUSTER_HANDLERS
 from headrace.broker.create_topics import create_partitions, create_topics
+from headrace.broker.feature_levels import HANDLERS as FEATURE_HANDLERS
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
 from headrace.catalog.commands import DeleteTopics, LogStart, SetLogStart
@@ -162,4 +163,5 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
     ApiKey.CREATE_PARTITIONS: create_partitions,
     ApiKey.DELETE_RECORDS: delete_records,
     **CLUSTER_HANDLERS,
+    **FEATURE_HANDLERS,
 }

@@ -50,10 +50,12 @@ from headrace.catalog.service import Catalog
 from headrace.container.container import Container
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.levels import FEATURE, NEWEST, OLDEST
 from headrace.peer.messages import CoordinationAsked
 from headrace.store.protocol import StoreCall
 from headrace.wire import cold
 from headrace.wire.api_keys import SUPPORTED, ApiKey
+from headrace.wire.api_versions import Finalized
 from headrace.wire.api_versions import encode_response as encode_api_versions
 from headrace.wire.header import RequestHeader
 
@@ -196,7 +198,9 @@ class Broker:
             asked = cold.decode_request(ApiKey.API_VERSIONS, version, request[header.body :])
             name = cold.field(asked, "client_software_name", "")
             session.software = f"{name} {cold.field(asked, 'client_software_version', '')}".strip()
-        slot.answer([encode_api_versions(version)])
+        told = self.cluster.view.features
+        feature = Finalized(FEATURE, told.level, OLDEST, NEWEST, told.epoch)
+        slot.answer([encode_api_versions(version, feature)])
 
     async def _api_versions_prepared(
         self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from headrace.broker import cluster_rules as rules
-from headrace.broker import volume_admin
+from headrace.broker import feature_levels, volume_admin
 from headrace.broker.admin_params import Methods, NoParams, Params
 from headrace.broker.cluster_rules import refused
 from headrace.broker.node_status import bytes_on_disk
@@ -329,6 +329,7 @@ METHODS: Final[Methods] = {
     "node.drain": (Drain, node_drain),
     "node.remove": (Removal, node_remove),
     **volume_admin.METHODS,
+    **feature_levels.METHODS,
     "container.list": (NoParams, container_list),
     "container.recover": (Recovery, container_recover),
     "balance": (Balance, balance),

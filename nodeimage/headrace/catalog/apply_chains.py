@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.catalog.commands import (
     LogStart,
+    RaiseLevel,
     RetireContainer,
     RollDone,
     Rolled,
@@ -240,6 +241,15 @@ def skip_numbers(connection: sqlite3.Connection, command: SkipNumbers) -> list[C
         connection.execute(f"UPDATE streams SET next_serial = ((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}")
         for name, skipped in (("next_stream", SKIPPED_STREAMS), ("next_topic", SKIPPED_TOPICS)):
             connection.execute("UPDATE counters SET value = value + ? WHERE name = ?", (skipped, name))
+    return [Code.NONE]
+
+
+def raise_level(connection: sqlite3.Connection, command: RaiseLevel) -> list[Code]:
+    """Note the highest feature level that the log has come to."""
+    connection.execute(
+        "INSERT INTO counters VALUES ('level', ?) ON CONFLICT DO UPDATE SET value = max(value, excluded.value)",
+        (command.level,),
+    )
     return [Code.NONE]
 
 

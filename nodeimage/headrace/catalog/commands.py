@@ -9,6 +9,10 @@ that the first has done: numbers, ids and rows stay. Where that needs more than 
 tells how a repeat is known.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 import msgspec
 
 from headrace.catalog.command_base import CatalogCommand, Item
@@ -24,6 +28,7 @@ from headrace.catalog.link_commands import (
 )
 from headrace.errors import NewerFormat
 from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
+from headrace.levels import Level
 
 __all__ = [
     "DeleteLink",
@@ -349,6 +354,15 @@ class SkipNumbers(CatalogCommand, frozen=True):
     recovered: int
 
 
+class RaiseLevel(CatalogCommand, frozen=True):
+    """Behind here the log may hold what belongs to a feature level (headrace.levels). Outcome: list[Code].
+
+    Since every replica meets it at the same position, commands may be applied otherwise from there on.
+    """
+
+    level: int
+
+
 Command = (
     CreateStream
     | AlterStream
@@ -374,7 +388,12 @@ Command = (
     | SetHome
     | CopyCursors
     | SetLinkSource
+    | RaiseLevel
 )
+
+LEVELS: Final[Mapping[type[CatalogCommand], Level]] = MappingProxyType({RaiseLevel: Level.FENCED})
+"""The feature levels of those that level 0 has not. A field that is added to an old one needs a level as well: whoever
+does not know a field leaves it out, and its tables become others."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

@@ -251,6 +251,11 @@ class Reader:
             if stream_of(id_) >= next_stream or serial_of(id_) >= counts.get(stream_of(id_), serial_of(id_) + 1)
         ]
 
+    def level(self) -> int:
+        """The feature level that the log has come to by what is applied."""
+        found = self._connection.execute("SELECT value FROM counters WHERE name = 'level'").fetchone()
+        return 0 if found is None else int(found[0])
+
     def retention(self, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
         """By stream number, how long and how much it keeps, and its topics that differ; those missing are deleted."""
         wanted = json_list(streams)

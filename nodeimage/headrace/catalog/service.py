@@ -28,6 +28,7 @@ from headrace.catalog import snapshots
 from headrace.catalog.applying import AppliedCommand, Applier, mark_suspect
 from headrace.catalog.command_log import CommandLog, open_and_replay
 from headrace.catalog.commands import (
+    LEVELS,
     AlterStream,
     AlterTopic,
     Command,
@@ -44,6 +45,7 @@ from headrace.catalog.commands import (
     ExpireCursors,
     PutGroup,
     PutLink,
+    RaiseLevel,
     RetireContainer,
     RollDone,
     RollIntent,
@@ -118,6 +120,7 @@ class Catalog:
         self._set_snapshot_at(Position(0))
         self._snapshot_lock = asyncio.Lock()
         self._snapshot_task: asyncio.Task[None] | None = None
+        self._may: Callable[[int], bool] = lambda _level: True
         self._outcomes = Outcomes(applied)
         self._applier = Applier(
             folder=folder,
@@ -133,15 +136,23 @@ class Catalog:
 
     @classmethod
     async def open(
-        cls, folder: Path, command_log: CommandLog, *, route: Route | None = None, snapshot_bytes: int = 64 << 20
+        cls,
+        folder: Path,
+        command_log: CommandLog,
+        *,
+        route: Route | None = None,
+        snapshot_bytes: int = 64 << 20,
+        may: Callable[[int], bool] = lambda _level: True,
     ) -> "Catalog":
         """Open the tables, or restore them from a snapshot, and apply the committed commands that they lack.
 
         `route` gets commands to the catalog's primary while this node does not lead. A snapshot is written after each
-        `snapshot_bytes` of log. Raises FolderRefused for a newer format, StorageFull.
+        `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. Raises FolderRefused for
+        a newer format, StorageFull.
         """
         connection, position = await asyncio.to_thread(open_and_replay, folder, command_log)
         catalog = cls(folder, command_log, connection, applied=position, route=route, snapshot_bytes=snapshot_bytes)
+        catalog._may = may
         held = await asyncio.to_thread(snapshots.positions, folder)
         if held:
             catalog._set_snapshot_at(held[-1])
@@ -195,7 +206,14 @@ class Catalog:
     @overload
     async def submit(
         self,
-        command: CommitCursors | CopyCursors | DeleteCursors | DeleteGroups | RetireContainer | SkipNumbers | SetHome,
+        command: CommitCursors
+        | CopyCursors
+        | DeleteCursors
+        | DeleteGroups
+        | RaiseLevel
+        | RetireContainer
+        | SkipNumbers
+        | SetHome,
         *,
         here: bool = ...,
     ) -> list[Code]: ...
@@ -223,6 +241,7 @@ class Catalog:
         place.
         """
         self._check_usable()
+        self._check_level(command)
         try:
             payload = encode(command)
         except ValueError as error:
@@ -241,12 +260,21 @@ class Catalog:
         if not self._log.leads:
             raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
         try:
-            decode(payload)
+            self._check_level(decode(payload))
         except FolderRefused as error:  # in the log it would stop every replica
             raise KafkaError(Code.UNSUPPORTED_VERSION, str(error)) from error
         _check_size(payload)
         appended = await self._submitter.append(payload, admit=admit)
         return await asyncio.shield(appended)
+
+    def _check_level(self, command: Command) -> None:
+        level = LEVELS.get(type(command), 0)
+        if not self._may(level):
+            raise KafkaError(
+                Code.UNSUPPORTED_VERSION,
+                f"{type(command).__name__} belongs to feature level {level:d}, which the cluster is not at yet: "
+                "`headrace features show`",
+            )
 
     async def catch_up(self) -> None:
         """Return once everything that is committed by now, wherever, is applied here. Raises as `submit`."""

@@ -42,6 +42,7 @@ from headrace.catalog.commands import (
     ExpireCursors,
     PutGroup,
     PutLink,
+    RaiseLevel,
     RetireContainer,
     RollDone,
     RollIntent,
@@ -242,6 +243,8 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_chains.shorten_chains(connection, command)
         case SkipNumbers():
             return apply_chains.skip_numbers(connection, command)
+        case RaiseLevel():
+            return apply_chains.raise_level(connection, command)
         case DeleteCursors():
             return apply_groups.delete_cursors(connection, command)
         case PutGroup():

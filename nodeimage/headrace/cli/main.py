@@ -19,6 +19,7 @@ from headrace.cli import (
     cluster_status,
     consume,
     containers,
+    features,
     groups,
     links,
     nodes,
@@ -67,6 +68,7 @@ app.command()(cluster_status.status)
 app.add_typer(nodes.app, name="node")
 app.command()(balancing.balance)
 app.add_typer(volumes.app, name="volume")
+app.add_typer(features.app, name="features")
 app.command()(containers.containers)
 streams.app.command(name="move-home")(links.move_stream_home)
 topics.app.command(name="move-home")(links.move_topic_home)

@@ -21,6 +21,7 @@ from headrace.control.changes import Change, CreateContainer, PutContainer, Roll
 from headrace.control.clocks import Clocks
 from headrace.control.creation import Begun, Creation, Peers, create
 from headrace.control.events import Events, Status
+from headrace.control.levels import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
 from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
 from headrace.control.office import Office
 from headrace.control.placement import choose_members
@@ -29,7 +30,7 @@ from headrace.control.prober import Prober
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import ProbeAnswer, RollAway
-from headrace.store import container_records
+from headrace.store import container_records, features
 from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
 from headrace.store.records import NOBODY, ContainerRecord, VolumeRecord
 from headrace.store.view import Changed, ClusterView
@@ -104,6 +105,7 @@ class Controller:
         """Containers that could not be made yet: the next attempt goes on with the folders that there are."""
         self._balance = BalanceState()
         self._forgetting = False
+        self._levelling = False
         self._yields = 0
         """How often the lease was left to others, who hear more, since all was well or one of them had it."""
         self._yields_at = float("-inf")
@@ -224,7 +226,8 @@ class Controller:
         lease = self._view.lease
         if lease is not None and lease.node not in (self._own, NOBODY) and lease.renewal >= HELD_RENEWALS:
             self._forget_yields()
-        if changed.nodes or changed.containers or changed.volumes or changed.balance or changed.cluster:
+        settings = changed.balance or changed.cluster or changed.features
+        if changed.nodes or changed.containers or changed.volumes or settings:
             self._wake.set()
         for each in self._changes_seen:
             each.set()
@@ -287,6 +290,11 @@ class Controller:
         if not any(not isinstance(each, Wait) for each in changes):
             changes, self._balance = balance(observed, self._balance, now, self._view.balance)
         await self._apply(changes)
+        if not self._levelling and (
+            step := level_step(observed, self._view.features, now=now, time=self.clocks.agreed())
+        ):
+            self._levelling = True
+            self._spawn(self._take_level_step(step), "feature level")
         if not self._forgetting and (old := forgettable(observed, now)):
             self._forgetting = True
             self._spawn(self._forget(old[:FORGOTTEN_AT_ONCE]), "forget containers")
@@ -300,6 +308,30 @@ class Controller:
             await asyncio.sleep(FORGET_AGAIN_S)
         finally:
             self._forgetting = False
+
+    async def _take_level_step(self, step: LevelStep) -> None:
+        try:
+            match step:
+                case NoteAble(since=since):
+                    await self._store_call(lambda store: features.note_able(store, since))
+                case BeginRaising(level=level, reason=reason):
+                    await self._store_call(lambda store: features.begin_raising(store, level))
+                    self.events.add("level", f"feature level {level} is about to be the cluster's, {reason}")
+                    await self._store_call(lambda store: features.refuse_older(store, level))
+                case FinishRaising(level=level):
+                    await self._store_call(lambda store: features.refuse_older(store, level))
+                    await self._store_call(lambda store: features.finish_raising(store, level))
+                    self.events.add("level", f"the cluster is at feature level {level}: older versions are refused")
+            self._view.refresh()
+        except HeadraceError as error:
+            log.warning("the cluster's feature level stays for now", reason=str(error))
+        finally:
+            # The view should have it by then; what it says is looked at anew by each step.
+            self._loop.call_later(FAILED_PAUSE_S, self._may_level_again)
+
+    def _may_level_again(self) -> None:
+        self._levelling = False
+        self._wake.set()
 
     def _forget_yields(self) -> None:
         self._yields, self._yields_at = 0, float("-inf")

@@ -21,7 +21,7 @@ class Event:
 
     at: Millis
     kind: str
-    """`office`, `node`, `clock`, `primary`, `replicas`, `container`, `roll` or `wait`."""
+    """`office`, `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level` or `wait`."""
     reason: str
     container: ContainerId | None = None
     node: NodeId | None = None

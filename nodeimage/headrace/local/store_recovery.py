@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from headrace.container.found import AS_IT_LIES, FoundReplica, ahead, found_replica, recovered_record, volumes_told
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.folder import DataFolder, Identity
 from headrace.ids import ContainerId, NodeId
+from headrace.levels import format_of
 from headrace.local.cluster import running_cluster
 from headrace.local.folder import node_folders, room_file, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
@@ -35,8 +37,9 @@ from headrace.log.container_log import ContainerLog
 from headrace.log.synced_mark import read_mark
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import skip_ids
+from headrace.store.features import get_features
 from headrace.store.protocol import StoreUnavailable
-from headrace.store.records import ClusterRecord, ContainerRecord, NodeRecord, VolumeRecord
+from headrace.store.records import ClusterRecord, ContainerRecord, FeaturesRecord, NodeRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
 
 
@@ -146,9 +149,11 @@ def _write(
     room_file(folder).unlink(missing_ok=True)
     old = _old_store(folder, clusters[0], warnings)
     volumes = _volumes(containers, old, len(identities))
+    level = max(identity.level for identity in identities)  # what is in the folders may be of that
     cluster = ClusterRecord(
         cluster_id=clusters[0],
         random_bits=1 + secrets.randbelow(2**23 - 1),
+        format_version=format_of(level),
         secret=old.secret or secrets.token_hex(records.SECRET_BYTES),
         first_nodes=len(identities),
     )
@@ -156,6 +161,9 @@ def _write(
     _remove(draft)
     with closing(SqliteStore(draft)) as store:
         _put(store, records.CLUSTER_KEY, cluster)
+        if level or old.features.epoch:
+            features = structs.replace(old.features, level=level, raising=0, epoch=old.features.epoch + 1)
+            _put(store, records.FEATURES_KEY, features)
         for volume in volumes:
             records.ensure_volume(store, volume)
         for identity in identities:
@@ -198,6 +206,7 @@ class _Old:
 
     secret: str = ""
     volumes: tuple[VolumeRecord, ...] = ()
+    features: FeaturesRecord = field(default_factory=FeaturesRecord)
     draining: frozenset[NodeId] = frozenset()
 
 
@@ -214,6 +223,7 @@ def _old_store(folder: Path, cluster_id: str, warnings: list[str]) -> _Old:
             return _Old(
                 secret=cluster.secret,
                 volumes=tuple(records.volumes(store)),
+                features=get_features(store),
                 draining=frozenset(node.node_id for node in records.nodes(store) if node.draining),
             )
     except (FolderRefused, StoreUnavailable, CorruptLog) as error:

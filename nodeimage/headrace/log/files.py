@@ -87,7 +87,9 @@ class FileHead(NamedTuple):
 
 
 def read_head(fd: int, path: Path, kind: bytes) -> FileHead:
-    """The head of an open file. Raises `NewerFormat` for one that this version does not know, `CorruptLog` for anything but ours."""
+    """The head of an open file. Raises `NewerFormat` for a version that this one does not know, `CorruptLog` for
+    anything but ours.
+    """
     raw = _pread(fd, FILE_HEAD_BYTES, 0)
     if len(raw) < FILE_HEAD_BYTES:
         raise CorruptLog(f"{path}: {len(raw)} bytes are too few for a file of the log. Restore it from a replica.")

@@ -164,7 +164,7 @@ def frame_fault(view: memoryview, at: int, *, whole: bool) -> str | None:
 def newer_frame(type: int) -> NewerFormat:
     """The error for a sound frame of a type that this version does not know."""
     return NewerFormat(
-        f"a frame of type {type} is of a newer version than this one: start a headrace that knows it, nothing was changed"
+        f"a frame of type {type} is of a newer version than this one; use a newer headrace: nothing has been changed"
     )
 
 
@@ -208,12 +208,7 @@ def check_frames(frames: memoryview, position: int) -> int:
             stop = summed = at + HEADER_BYTES
         else:
             stop = summed = at + length
-        if (
-            length < least
-            or stop > size
-            or where != position
-            or crc32c(frames[at + 4 : summed]) != crc
-        ):
+        if length < least or stop > size or where != position or crc32c(frames[at + 4 : summed]) != crc:
             fault = f"a frame of type {type}, {length} bytes, position {where}, that is damaged or out of place"
             raise CorruptLog(f"raw frames for position {position}, {at} bytes on: {fault}. Fetch them again.")
         if type not in _TYPES:

@@ -23,7 +23,7 @@ import structlog
 
 from headrace.broker.broker import Broker
 from headrace.catalog import snapshots
-from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
 from headrace.catalog.service import Catalog
 from headrace.container.catalog_log import CatalogLog
 from headrace.container.local_replica import LocalReplica
@@ -104,7 +104,9 @@ class NodeCatalog:
         for left in self._data.glob(f"{_RECEIVED}*"):  # by a process that was killed
             left.unlink()
         catalog_log = CatalogLog(replica, self._executor, tables_lost=lambda: self._tables_lost(replica))
-        tables = self.tables = await Catalog.open(self._data / "catalog", catalog_log, route=self._route)
+        tables = self.tables = await Catalog.open(
+            self._data / "catalog", catalog_log, route=self._route, may=self._view.may
+        )
         # What is applied was committed; a follower learns the rest from its primary.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
         replica.has_tables(lambda: tables.reach)
@@ -129,6 +131,11 @@ class NodeCatalog:
         if await self.tables.query(lambda reader: reader.stream(Broker.default_stream)) is None:
             policy = StreamPolicy(auto_create=True)
             await self.tables.submit(CreateStream(path=Broker.default_stream, policy=policy, now=now))
+
+    async def raise_level(self, level: int) -> None:
+        """Have the catalog's log come to a feature level, if it has not. Raises HeadraceError."""
+        if self.is_open and await self.tables.query(lambda reader: reader.level()) < level:
+            await self.tables.submit(RaiseLevel(level))
 
     async def submitted(self, asked: Submit, payload: memoryview, _session: Session) -> Submitted:
         """Another node has a command for the catalog, which this one leads."""

@@ -11,6 +11,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -28,7 +29,7 @@ from headrace.catalog.service import Catalog
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import Code, FolderRefused, KafkaError
+from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat
 from headrace.folder import FORMER_S, DataFolder, Identity
 from headrace.ids import ContainerId, Millis, NodeId
 from headrace.links.link_admin import LinkAdmin
@@ -48,7 +49,7 @@ from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
 from headrace.sockets import keep_alive
-from headrace.store import records
+from headrace.store import features, records
 from headrace.store.protocol import ClusterStore, StoreCall, StoreUnavailable
 from headrace.store.records import CATALOG_ID, ClusterRecord, NodeRecord
 from headrace.store.sqlite import SqliteStore
@@ -95,6 +96,11 @@ class Node:
         """Until it is ready: what it is at."""
         self.admin_port: int | None = None
         self._changes = Changes()
+        self._fenced = 0
+        """The highest feature level that the folder has seen."""
+        self._noted = 0
+        """The feature level that the catalog's log is known to have come to."""
+        self._heeding: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
 
     async def start(self) -> NodeIdentity:
@@ -154,6 +160,8 @@ class Node:
         await self._catalog.caught_up(replica)
         await self._catalog.ensure_default_stream(Millis(self.broker.now()))
         await self.broker.start()
+        self.replicas.on_led.append(lambda _: self._heed_level())
+        self._heed_level()
         await self._start_links(cluster.secret)
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.broker.cluster.open_data)
@@ -169,19 +177,18 @@ class Node:
         secret = {"cluster_id": cluster.cluster_id, "secret": cluster.secret}
         self.peers = PeerClient(**secret, node=record.node_id, run=record.run)
         self._closing.push_async_callback(self.peers.close)
-        self.replicas = Replicas(
-            NodeEnvironment(
-                node_id=record.node_id,
-                node_format=str(record.format),
-                executor=self._executor,
-                view=self.view,
-                folder=self._options.data / "containers",
-                settings=self._settings,
-                disk_room=self._room,
-                store=self.store,
-                peers=self.peers,
-            )
+        self._environment = NodeEnvironment(
+            node_id=record.node_id,
+            node_format=str(record.format),
+            executor=self._executor,
+            view=self.view,
+            folder=self._options.data / "containers",
+            settings=self._settings,
+            disk_room=self._room,
+            store=self.store,
+            peers=self.peers,
         )
+        self.replicas = Replicas(self._environment)
         self._catalog = NodeCatalog(
             node_id=record.node_id,
             run=record.run,
@@ -335,19 +342,24 @@ class Node:
         """[blocking]"""
         options = self._options
         cluster = records.ensure_cluster(store, first_nodes=options.first_nodes)
+        told = features.get_features(store)
+        features.check_level(told)
+        level = max(told.level, told.raising)
         replicas = cluster.replicas or min(3, cluster.first_nodes)
         minimum = cluster.min_in_sync or (2 if replicas == 3 else 1)
         records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
         present = self._folder.identity()
         if present is not None:
             self._folder.check_cluster(present, cluster.cluster_id)
+            self._fenced = self._folder.fence(level)
         identity = present or self._reserved(store, cluster.cluster_id)
+        run = uuid.uuid4()
         record = records.register_node(
             store,
             node_id=NodeId(identity.node_id),
             new=present is None,
             format=uuid.UUID(identity.folder_id),
-            run=uuid.uuid4(),
+            run=run,
             host=options.host,
             port=port,
             peer_host=options.peer_host,
@@ -356,9 +368,11 @@ class Node:
             failure_host=options.failure_host or socket.gethostname(),
             zone=options.zone,
             labels=options.labels,
+            supports=features.own_range(run),
         )
         if present is None:
-            self._folder.claim(identity)
+            self._fenced = level
+            self._folder.claim(replace(identity, level=level))
         return cluster, record
 
     def _reserved(self, store: ClusterStore, cluster_id: str) -> Identity:
@@ -376,9 +390,57 @@ class Node:
         self.replicas.volumes_changed(changed.volumes)
         if hasattr(self, "broker") and (changed.containers or changed.nodes):
             self.broker.records_changed(changed.containers)
+        if changed.features or changed.nodes:
+            self._heed_level()
         if changed.nodes and self.view.nodes.get(self._record.node_id) is None:
             log.critical("this node was removed from the cluster; it stops", node=self._record.node_id)
             self.ended.set()
+
+    def _heed_level(self) -> None:
+        """Have older versions refuse this node's folder as soon as the cluster's level is about to be raised, and see
+        to it that the cluster knows which levels this run supports."""
+        told = self.view.features
+        try:
+            features.check_level(told)
+        except NewerFormat as error:
+            self._environment.too_new(error)
+        own = self.view.nodes.get(self._record.node_id)
+        outdated = own is not None and own.run == self._record.run and own.supports != self._record.supports
+        behind = told.level > self._noted and CATALOG_ID in self.replicas.led
+        if (max(told.level, told.raising) > self._fenced or outdated or behind) and self._heeding is None:
+            self._heeding = asyncio.get_running_loop().create_task(self._heed(), name="feature level")
+            self._closing.callback(self._heeding.cancel)
+
+    async def _heed(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                level = max(self.view.features.level, self.view.features.raising)
+                own = self.view.nodes.get(self._record.node_id)
+                try:
+                    if level > self._fenced:
+                        self._fenced = await loop.run_in_executor(self._executor, self._folder.fence, level)
+                        log.info("older versions refuse this folder from now on", level=level)
+                    elif own is not None and own.run == self._record.run and own.supports != self._record.supports:
+                        await self.store(self._publish_range)
+                        self.view.refresh()
+                        await asyncio.sleep(STORE_AGAIN_S)
+                    elif self.view.features.level > self._noted and CATALOG_ID in self.replicas.led:
+                        told = self.view.features.level
+                        await self._catalog.raise_level(told)
+                        self._noted = told
+                    else:
+                        return
+                except (HeadraceError, OSError) as error:
+                    log.warning("the cluster's feature level is not followed yet", level=level, reason=str(error))
+                    await asyncio.sleep(STORE_AGAIN_S)
+        finally:
+            self._heeding = None
+
+    def _publish_range(self, store: ClusterStore) -> None:
+        """[blocking]"""
+        assert self._record.supports is not None
+        features.publish_range(store, self._record.node_id, self._record.supports)
 
     # --- the other nodes
 
@@ -404,6 +466,7 @@ class Node:
             ready=self._ready,
             heard=sorted(self.controller.heard()),
             clock=self.controller.clocks.own(),
+            fenced=self._fenced,
         )
 
     async def _tell_full(self, full: bool) -> None:

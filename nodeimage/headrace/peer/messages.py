@@ -118,6 +118,8 @@ class ProbeAnswer(Message, frozen=True):
     the two: a follower goes on hearing a primary to which nothing gets through.)"""
     clock: Millis = Millis(0)
     """What its wall clock shows. 0: it does not tell."""
+    fenced: int = 0
+    """Versions that do not support this feature level refuse its folder (store.features)."""
 
 
 class Probe(Request[ProbeAnswer], frozen=True):

@@ -26,6 +26,10 @@ class VersionConflict(HeadraceError):
         self.found = found
 
 
+class NotOurs(HeadraceError):
+    """A record that somebody else writes: on Kubernetes the cluster's own is the operator's."""
+
+
 class StoreUnavailable(HeadraceError):
     """The store did not answer, or could not write. Reads and writes of data go on; changes of role wait."""
 

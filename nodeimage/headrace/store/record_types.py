@@ -7,6 +7,7 @@
     volume/<name>            VolumeRecord
     controller               LeaseRecord
     balance                  BalanceRecord
+    features                 FeaturesRecord
     next/{node,container}    NextId: ids are handed out once and never again
     producer-ids             ProducerIdBlock
 
@@ -23,7 +24,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from headrace.errors import CorruptLog, HeadraceError
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.ids import ContainerId, Epoch, Millis, NodeId
+from headrace.levels import FORMAT
 from headrace.store.protocol import Versioned
 
 CLUSTER_KEY = "cluster"
@@ -33,6 +35,7 @@ VOLUME_PREFIX = "volume/"
 PRODUCER_IDS_KEY = "producer-ids"
 LEASE_KEY = "controller"
 BALANCE_KEY = "balance"
+FEATURES_KEY = "features"
 DELETED_KEY = "deleted"
 
 CATALOG_ID = ContainerId(1)
@@ -42,7 +45,7 @@ NOBODY = NodeId(0)
 SECRET_BYTES = 16
 MOST_REPLICAS = 9
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = FORMAT
 """Of a cluster's records and folders. A newer one is refused."""
 PRODUCER_ID_BITS = 40
 """Of a producer id: the number within the cluster. Above it stand the cluster's 23 random bits, below the sign."""
@@ -63,7 +66,7 @@ class ClusterRecord(Record, frozen=True):
     """22 characters, as Kafka's."""
     random_bits: int
     """23 bits, never 0, in the high bits of producer ids: those of linked clusters never meet."""
-    format_version: int = FORMAT_VERSION
+    format_version: int = 1
     secret: str = ""
     """32 hexadecimal characters that the nodes know each other by."""
     first_nodes: int = 1
@@ -72,6 +75,15 @@ class ClusterRecord(Record, frozen=True):
     """Of the volume `default`, as it is made; 0: three, or one for each of the first nodes if those are fewer."""
     min_in_sync: int = 0
     """Likewise; 0: two with three replicas, else one."""
+
+
+class SupportedLevels(Record, frozen=True):
+    """The feature levels that a run of a node supports (store.features)."""
+
+    run: uuid.UUID
+    """Of another run it says nothing: that may be of an older version, which leaves it as it stands."""
+    oldest: int
+    newest: int
 
 
 class NodeRecord(Record, frozen=True):
@@ -100,6 +112,8 @@ class NodeRecord(Record, frozen=True):
     """Where its process runs, for ever: of two nodes with the same one, the older has lost its disk."""
     full: bool = False
     """This run has hardly any room left: partitions go on elsewhere, replicas are made elsewhere, where that can be."""
+    supports: SupportedLevels | None = None
+    """None: level 0 alone."""
 
     @property
     def peer_address(self) -> tuple[str, int]:
@@ -246,6 +260,25 @@ class BalanceRecord(Record, frozen=True):
     """Of hot nodes; and so many nodes that carry little may get something from all others."""
 
 
+class FeaturesRecord(Record, frozen=True):
+    """Which feature level the cluster is at (store.features)."""
+
+    level: int = 0
+    """What may be written. It never falls."""
+    raising: int = 0
+    """The level that is about to be, if that is higher: versions that do not support it are refused already."""
+    wanted: int = 0
+    """The level that somebody asked for: it is not waited for."""
+    most: int | None = None
+    """It is held there: not raised any higher, by itself or on request."""
+    wait_s: float = 86_400.0
+    """So long all nodes have to support the next level, and to be well, before it is raised by itself."""
+    able_since: Millis = Millis(0)
+    """Since when that is so, by the cluster's time; 0: it is not."""
+    epoch: int = 0
+    """Rises with each change that somebody may want to know of: Kafka's epoch of the finalized features."""
+
+
 class ProducerIdBlock(Record, frozen=True):
     """`next`: the first number, without the cluster's bits, that was not handed out."""
 
@@ -268,6 +301,7 @@ _DECODERS: Final[Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {
         VolumeRecord,
         LeaseRecord,
         BalanceRecord,
+        FeaturesRecord,
         ProducerIdBlock,
         NextId,
     )

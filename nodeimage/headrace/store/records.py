@@ -14,8 +14,10 @@ from msgspec import structs
 
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.ids import NodeId
+from headrace.levels import NEWEST, format_of
 from headrace.store.compare_and_set import change, had_id, read, take_id
 from headrace.store.container_records import containers
+from headrace.store.features import found
 from headrace.store.protocol import ClusterStore, VersionConflict
 from headrace.store.record_types import (
     BALANCE_KEY,
@@ -23,6 +25,7 @@ from headrace.store.record_types import (
     CLUSTER_KEY,
     CONTAINER_PREFIX,
     DELETED_KEY,
+    FEATURES_KEY,
     FORMAT_VERSION,
     LEASE_KEY,
     MOST_REPLICAS,
@@ -36,11 +39,13 @@ from headrace.store.record_types import (
     ClusterRecord,
     ContainerRecord,
     DeletedContainers,
+    FeaturesRecord,
     LeaseRecord,
     NodeRecord,
     ProducerIdBlock,
     R,
     Room,
+    SupportedLevels,
     VolumeRecord,
     check_volume,
     decode,
@@ -53,6 +58,7 @@ __all__ = [
     "CLUSTER_KEY",
     "CONTAINER_PREFIX",
     "DELETED_KEY",
+    "FEATURES_KEY",
     "FORMAT_VERSION",
     "LEASE_KEY",
     "MOST_REPLICAS",
@@ -66,11 +72,13 @@ __all__ = [
     "ClusterRecord",
     "ContainerRecord",
     "DeletedContainers",
+    "FeaturesRecord",
     "LeaseRecord",
     "NodeRecord",
     "ProducerIdBlock",
     "R",
     "Room",
+    "SupportedLevels",
     "VolumeRecord",
     "change_volume",
     "check_volume",
@@ -97,17 +105,28 @@ __all__ = [
 
 
 def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecord:
-    """The cluster's record, made if the store is new. Raises FolderRefused for a newer format."""
+    """The cluster's record, made if the store is new. Raises FolderRefused for a newer format.
+
+    A new cluster is at the newest feature level: its level is there before its record is.
+    """
 
     def decide(present: ClusterRecord | None) -> ClusterRecord:
         if present is None:
             cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
             bits = 1 + secrets.randbelow(2**23 - 1)
-            return ClusterRecord(cluster_id, bits, secret=secrets.token_hex(SECRET_BYTES), first_nodes=first_nodes)
+            return ClusterRecord(
+                cluster_id,
+                bits,
+                format_version=format_of(NEWEST),
+                secret=secrets.token_hex(SECRET_BYTES),
+                first_nodes=first_nodes,
+            )
         if not present.secret and present.format_version <= FORMAT_VERSION:  # made before nodes spoke to each other
             return structs.replace(present, secret=secrets.token_hex(SECRET_BYTES))
         return present
 
+    if store.get(CLUSTER_KEY) is None:
+        found(store)
     record = change(store, CLUSTER_KEY, ClusterRecord, decide)
     if record.format_version > FORMAT_VERSION:
         raise FolderRefused(
@@ -141,6 +160,7 @@ def register_node(
     zone: str = "",
     labels: dict[str, str] | None = None,
     slot: str = "",
+    supports: SupportedLevels | None = None,
 ) -> NodeRecord:
     """Say that a node has started; it stops no longer, but drains on. `node_id` is what its folder holds; `new`: the
     store may not have it yet.
@@ -173,6 +193,7 @@ def register_node(
             slot=slot,
             draining=present is not None and present.draining,
             advertised={} if present is None else present.advertised,
+            supports=supports,
         )
 
     return change(store, f"{NODE_PREFIX}{node_id}", NodeRecord, decide)

@@ -26,6 +26,7 @@ from headrace.store.records import (
     ClusterRecord,
     ContainerRecord,
     DeletedContainers,
+    FeaturesRecord,
     LeaseRecord,
     NodeRecord,
     R,
@@ -52,9 +53,11 @@ class Changed:
     lease: bool = False
     cluster: bool = False
     balance: bool = False
+    features: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.containers or self.nodes or self.volumes or self.lease or self.cluster or self.balance)
+        settings = self.cluster or self.balance or self.features
+        return bool(self.containers or self.nodes or self.volumes or self.lease or settings)
 
 
 class ClusterView:
@@ -71,6 +74,7 @@ class ClusterView:
         self.lease: LeaseRecord | None = None
         self.lease_version: int | None = None
         self.balance = BalanceRecord()
+        self.features = FeaturesRecord()
         self.revision = 0
         self.reachable_at = float("-inf")
         """Loop time of the last look that succeeded."""
@@ -97,6 +101,10 @@ class ClusterView:
     def on_change(self, callback: Callable[[Changed], None]) -> None:
         """Call it on the loop after each change, with the view as it is then. The first one tells everything."""
         self._callbacks.append(callback)
+
+    def may(self, level: int) -> bool:
+        """Whether what belongs to a feature level may be written (store.features)."""
+        return self.features.level >= level
 
     def is_deleted(self, container: ContainerId) -> bool:
         """Whether a container is known to be deleted. One that merely has no record may have lost it."""
@@ -229,6 +237,9 @@ class ClusterView:
             case records.BALANCE_KEY:
                 self.balance = _read(value, BalanceRecord, key) or BalanceRecord()
                 changed.balance = True
+            case records.FEATURES_KEY:
+                self.features = _read(value, FeaturesRecord, key) or FeaturesRecord()
+                changed.features = True
 
 
 def _read(value: bytes | None, type_: type[R], key: str) -> R | None:

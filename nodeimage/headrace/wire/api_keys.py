@@ -39,6 +39,7 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     HEADRACE_ADMIN = 24000
     """Our own: streams, chains, scrub. Its body is in `wire/client.py`. Never advertised."""
@@ -73,6 +74,7 @@ _RANGES: Final[dict[ApiKey, tuple[int, int, int]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, 0),
     ApiKey.OFFSET_DELETE: (0, 0, 1),
+    ApiKey.UPDATE_FEATURES: (1, 2, 0),
     ApiKey.DESCRIBE_CLUSTER: (0, 1, 0),
     ApiKey.HEADRACE_ADMIN: (0, 0, 1),
 }

@@ -5,13 +5,16 @@ and the ranges, so that the client can ask again.
 """
 
 import struct
-from functools import cache
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from headrace.errors import Code
 from headrace.wire import cold
 from headrace.wire.api_keys import ADVERTISED, SUPPORTED, ApiKey
 from headrace.wire.primitives import INT16, Buffer, check_end, malformed, read_count
 
+FEATURES_FROM: Final = 3
+ZERO_FROM: Final = 4
 _RANGE = struct.Struct(">hhh")  # key, lowest version, highest version
 
 
@@ -21,26 +24,49 @@ def is_known(version: int) -> bool:
     return lowest <= version <= highest
 
 
-@cache
-def _encoded(version: int, error: Code) -> bytes:
-    return cold.encode_response(
-        ApiKey.API_VERSIONS,
-        version,
-        {
-            "error_code": error,
-            "api_keys": [
-                {"api_key": key, "min_version": lowest, "max_version": highest}
-                for key, (lowest, highest) in ADVERTISED.items()
-            ],
-        },
-    )
+class Finalized(NamedTuple):
+    """A feature of the cluster (KIP-584): its level, and the range that the node supports. `epoch` rises with every
+    change of any."""
+
+    name: str
+    level: int
+    oldest: int
+    newest: int
+    epoch: int
 
 
-def encode_response(version: int) -> bytes:
-    """The body of the response to a request of `version`, in version 0 if that is unknown. No features."""
+@lru_cache(64)
+def _encoded(version: int, error: Code, feature: Finalized | None) -> bytes:
+    fields: dict[str, object] = {
+        "error_code": error,
+        "api_keys": [
+            {"api_key": key, "min_version": lowest, "max_version": highest}
+            for key, (lowest, highest) in ADVERTISED.items()
+        ],
+    }
+    if feature is not None and version >= FEATURES_FROM:
+        fields |= _features(version, feature)
+    return cold.encode_response(ApiKey.API_VERSIONS, version, fields)
+
+
+def _features(version: int, feature: Finalized) -> dict[str, object]:
+    # Clients of version 3 take a feature that begins at 0 for malformed (KAFKA-17011); a level of 0 is told to none.
+    oldest = feature.oldest if version >= ZERO_FROM else max(feature.oldest, 1)
+    fields: dict[str, object] = {"finalized_features_epoch": feature.epoch}
+    if oldest <= feature.newest:
+        supported = {"name": feature.name, "min_version": oldest, "max_version": feature.newest}
+        fields["supported_features"] = [supported]
+    if feature.level:
+        level = {"name": feature.name, "max_version_level": feature.level, "min_version_level": feature.level}
+        fields["finalized_features"] = [level]
+    return fields
+
+
+def encode_response(version: int, feature: Finalized | None = None) -> bytes:
+    """The body of the response to a request of `version`, in version 0 if that is unknown."""
     if is_known(version):
-        return _encoded(version, Code.NONE)
-    return _encoded(0, Code.UNSUPPORTED_VERSION)
+        return _encoded(version, Code.NONE, feature)
+    return _encoded(0, Code.UNSUPPORTED_VERSION, None)
 
 
 @malformed

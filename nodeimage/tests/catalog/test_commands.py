@@ -30,5 +30,5 @@ def test_a_policy_of_an_earlier_version_has_the_volume_that_there_was() -> None:
 
 def test_bytes_that_are_no_command_are_refused() -> None:
     for payload in (b"", b"\xff\xff", b"{}"):
-        with pytest.raises(FolderRefused):
+        with pytest.raises(NewerFormat):
             decode(payload)

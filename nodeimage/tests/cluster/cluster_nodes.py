@@ -67,6 +67,8 @@ class Node:
         self.host = HOST
         self.port = own_port()
         self.peer_port = own_port()
+        self.code: Path | None = None
+        """Of another version than this one (old_versions)."""
         self.process: Forked | None = None
         self.stopped = False
         """By SIGSTOP."""
@@ -189,12 +191,13 @@ class Cluster:
             node.ready_file.unlink(missing_ok=True)
             self._write_routes()
             self.ways.up(number)
-            command = [str(SCRIPT), str(node.faults), f"--data={node.data}"]
+            script = SCRIPT if node.code is None else node.code / SCRIPT.name
+            command = [str(script), str(node.faults), f"--data={node.data}"]
             command += self.store_options(node)
             command += [f"--port={node.port}", f"--peer-port={node.peer_port}"]
             command += [f"--ready-file={node.ready_file}", f"--first-nodes={self._first}"]
             command += [f"--failure-host=host-{number}", *self.options]
-            node.process = fork_server().start(command, node.folder / "log")
+            node.process = fork_server(node.code).start(command, node.folder / "log")
 
     def await_ready(self, *numbers: int, timeout_s: float = READY_S) -> None:
         """Until they say that they serve."""

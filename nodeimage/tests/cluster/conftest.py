@@ -17,9 +17,11 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     """Starts a cluster: `make_cluster("--rebuild-after-s=5")`; all nodes serve, and every container is whole."""
     made: list[Cluster] = []
 
-    def make(*options: str, count: int = 3, watch_power: bool = False) -> Cluster:
+    def make(*options: str, count: int = 3, watch_power: bool = False, code: Path | None = None) -> Cluster:
         cluster = Cluster(tmp_path / f"cluster-{len(made)}", count, options)
         made.append(cluster)
+        for node in cluster.nodes.values():
+            node.code = code
         if watch_power:
             cluster.watch_power()
         cluster.start()

@@ -64,18 +64,26 @@ class Forked:
 class ForkServer:
     """The process that forks others, and tells which have ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: Path | None = None) -> None:
+        """`code`: of another version of Headrace than the one that is installed."""
+        self._environment = {} if code is None else {"PYTHONPATH": str(code)}
         self._control, there = socket.socketpair()
         self._lock = threading.RLock()
         self._running: dict[int, Forked] = {}
         self._heard = b""
         command = [sys.executable, __file__, str(there.fileno())]
         with there:
-            subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)
+            subprocess.Popen(
+                command,
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **self._environment},
+            )
 
     def start(self, command: list[str], output: Path) -> Forked:
         """Run a script with its arguments; what it prints is added to a file."""
-        asked = {"command": command, "output": str(output), "environment": dict(os.environ)}
+        asked = {"command": command, "output": str(output), "environment": {**os.environ, **self._environment}}
         with self._lock:
             self._control.sendall(json.dumps(asked).encode() + b"\n")
             while (started := self._hear(wait=True)) is None:
@@ -106,9 +114,9 @@ class ForkServer:
 
 
 @functools.cache
-def fork_server() -> ForkServer:
-    """The one of this process."""
-    return ForkServer()
+def fork_server(code: Path | None = None) -> ForkServer:
+    """The one of this process for a version of Headrace."""
+    return ForkServer(code)
 
 
 # --- in the process that forks

@@ -13,6 +13,7 @@ from store_files import checkpointed, overwrite
 from structlog.testing import capture_logs
 
 from headrace.ids import ContainerId, NodeId
+from headrace.levels import NEWEST
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import change
 from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable
@@ -64,8 +65,14 @@ async def test_a_view_starts_with_all_that_there_is(store: ClusterStore, view: C
     )
     assert view.volumes == {"default": volume}
     assert view.lease == LeaseRecord(node.node_id, node.run, 1)
+    is_founded_here = isinstance(store, SqliteStore)  # elsewhere the level is raised as in any cluster
+    assert view.features.level == (NEWEST if is_founded_here else 0)
     assert view.reachable_at > 0
-    assert seen == [Changed({container.container_id}, {node.node_id}, {"default"}, lease=True, cluster=True)]
+    assert seen == [
+        Changed(
+            {container.container_id}, {node.node_id}, {"default"}, lease=True, cluster=True, features=is_founded_here
+        )
+    ]
 
 
 async def test_a_container_is_deleted_by_its_record_or_by_its_id_and_not_for_want_of_both(

@@ -3,7 +3,7 @@ import pytest
 from headrace.errors import MalformedRequest
 from headrace.wire import cold
 from headrace.wire.api_keys import ADVERTISED, ApiKey
-from headrace.wire.api_versions import decode_v0_response, encode_response, is_known
+from headrace.wire.api_versions import Finalized, decode_v0_response, encode_response, is_known
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -13,6 +13,32 @@ def test_every_api_is_told_with_its_range_and_nothing_of_our_own(version: int) -
     assert told == {int(key): span for key, span in ADVERTISED.items()}
     assert answer.error_code == 0
     assert cold.field(answer, "finalized_features", ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "oldest", "supported"), [(3, 0, (1, 2)), (4, 0, (0, 2)), (3, 1, (1, 2)), (4, 1, (1, 2))]
+)
+def test_a_feature_is_told_with_its_range_and_its_level(version: int, oldest: int, supported: tuple[int, int]) -> None:
+    """Clients of version 3 refuse an answer with a range that begins at 0 (KAFKA-17011)."""
+    raw = encode_response(version, Finalized("f", 1, oldest, 2, 7))
+    answer = cold.decode_response(ApiKey.API_VERSIONS, version, raw)
+    assert [(each.name, each.min_version, each.max_version) for each in answer.supported_features] == [
+        ("f", *supported)
+    ]
+    finalized = [(each.name, each.min_version_level, each.max_version_level) for each in answer.finalized_features]
+    assert finalized == [("f", 1, 1)]
+    assert answer.finalized_features_epoch == 7
+
+
+def test_a_feature_at_0_is_told_to_nobody_and_none_to_older_clients() -> None:
+    for version in (3, 4):
+        answer = cold.decode_response(
+            ApiKey.API_VERSIONS, version, encode_response(version, Finalized("f", 0, 0, 0, 7))
+        )
+        assert answer.finalized_features == ()
+        assert [each.name for each in answer.supported_features] == ([] if version == 3 else ["f"])
+    for version in range(3):
+        assert encode_response(version, Finalized("f", 1, 0, 2, 7)) == encode_response(version)
 
 
 def test_produce_is_told_from_version_0_or_librdkafka_turns_compression_off() -> None:

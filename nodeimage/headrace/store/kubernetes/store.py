@@ -19,13 +19,12 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
-from headrace.errors import HeadraceError
 from headrace.store.kubernetes import objects
 from headrace.store.kubernetes.api import Access, Api, ApiBusy, ApiError, ApiSilent
 from headrace.store.kubernetes.objects import LEASES, Object, Place, Resource
 from headrace.store.kubernetes.seen import Seen
 from headrace.store.kubernetes.watches import Watches
-from headrace.store.protocol import Changes, StoreUnavailable, VersionConflict, Versioned
+from headrace.store.protocol import Changes, NotOurs, StoreUnavailable, VersionConflict, Versioned
 from headrace.store.record_types import CLUSTER_KEY
 
 T = TypeVar("T")
@@ -76,7 +75,7 @@ class KubernetesStore:
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
         """See ClusterStore."""
         if key == CLUSTER_KEY:
-            raise HeadraceError("on Kubernetes the cluster's own record is the operator's to write")
+            raise NotOurs("on Kubernetes the cluster's own record is the operator's to write")
         return self._call(self._put(key, value, expected_version))
 
     def delete(self, key: str, expected_version: int) -> None:

@@ -1,0 +1,83 @@
+"""`headrace features`: which version of Headrace a cluster can still go back to, and what it may write."""
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.units import parse_duration, show_duration
+from headrace.cli.words import described, rows_of
+
+app = typer.Typer(
+    help="Feature levels: what the cluster may write, so that versions can be changed node by node.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def show(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show the cluster's level, and which levels its nodes support."""
+    _show(_call(bootstrap, data, "features.show", {}), output)
+
+
+@app.command()
+def upgrade(
+    level: Annotated[
+        int | None, typer.Argument(metavar="LEVEL", help="The highest that all nodes support, if not said")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether it could be raised")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Raise the level now. From then on older versions are refused: there is no way back."""
+    found = _call(bootstrap, data, "features.upgrade", {"level": level, "validate_only": check})
+    _show(found, output)
+    if check:
+        note("it could be raised; nothing was changed")
+    elif found["raising"] is not None or found["wanted"] is not None:
+        note("it is about to be raised: all nodes have to answer for that; see `headrace features show`")
+
+
+@app.command()
+def hold(
+    level: Annotated[int | None, typer.Option("--at", metavar="LEVEL", help="Where it is, if not said")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Let it be raised again")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Keep the level where it is, so that the version before can be gone back to."""
+    _show(_call(bootstrap, data, "features.hold", {"level": level, "off": off}), output)
+
+
+@app.command()
+def wait(
+    duration: Annotated[str, typer.Argument(metavar="DURATION", help="For example 24h, 30m, 0s")],
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Set how long all nodes must support the next level, and be well, before it is raised by itself."""
+    _show(_call(bootstrap, data, "features.wait", {"wait_s": parse_duration(duration) / 1000}), output)
+
+
+def _call(bootstrap: Bootstrap, data: DataFolder, method: str, params: dict[str, Any]) -> Any:
+    from headrace.cli.connect import connected
+
+    with connected(bootstrap, data) as cluster:
+        return cluster.admin(method, params)
+
+
+def _show(found: dict[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(found)
+        return
+    nodes = found["nodes"]
+    told = {name: value for name, value in found.items() if name not in ("nodes", "raised_by_itself_after_s")}
+    told["this_version"] = f"supports {found['this_version'][0]} to {found['this_version'][1]}"
+    told["raised_by_itself_after"] = show_duration(round(found["raised_by_itself_after_s"] * 1000))
+    print_fields(described({name: value for name, value in told.items() if value is not None}))
+    columns, rows, numbers = rows_of(nodes)
+    print_table(columns, rows, right=numbers)

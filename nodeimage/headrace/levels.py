@@ -1,0 +1,37 @@
+"""Feature levels: what a version of Headrace can read, and what a cluster may write (DESIGN section 13).
+
+    level   since   what may be written from it on
+    0       0.1.0   all that commit 523cdbc reads
+    1       0.2.0   format 2 of the cluster's record and of node.json, which older versions refuse; the level in the
+                    catalog's log (RaiseLevel)
+
+A version reads everything of the levels that it supports; what it writes is of the cluster's level (store.features).
+Whoever writes something that a lower level has not asks `may` first: a frame type, a command, a record, a message, or
+a new field of one of these.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+
+class Level(IntEnum):
+    """The levels that this version supports."""
+
+    ORIGINAL = 0
+    FENCED = 1
+
+
+OLDEST: Final = min(Level)
+NEWEST: Final = max(Level)
+_FORMATS: Final = {Level.ORIGINAL: 1, Level.FENCED: 2}
+
+
+def format_of(level: int) -> int:
+    """The format of the cluster's record and of node.json at a level: versions that do not read it are refused."""
+    return max(format for since, format in _FORMATS.items() if since <= level)
+
+
+FEATURE: Final = "headrace.version"
+"""The cluster's level, among the features that Kafka's clients are told of."""
+FORMAT: Final = format_of(NEWEST)
+"""The newest that this version reads."""

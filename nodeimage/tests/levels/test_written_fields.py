@@ -1,0 +1,64 @@
+"""Nothing is written that has no feature level: each kind and each field that level 0 has not stands here with its own.
+
+A field that an older version does not know is left out there, and gone when that version writes the record again. So it
+belongs to a level, unless it does no harm that it is missing: then it is of level 0, and the reason stands beside it.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from headrace.catalog import commands
+from headrace.levels import NEWEST, Level
+
+sys.path.insert(0, str(Path(__file__).parent))
+from written_fields import written_fields
+
+LEVEL_0: Final[dict[str, list[str]]] = json.loads(Path(__file__).with_name("level-0.json").read_bytes())
+"""As commit 523cdbc has it. It never changes."""
+
+
+class Added(NamedTuple):
+    """Fields of a kind, new ones at its end. `level`: from which on they are written."""
+
+    kind: str
+    fields: tuple[str, ...]
+    level: Level
+
+
+ADDED: Final = (
+    Added("catalog.commands.RaiseLevel", ("level",), Level.FENCED),
+    # Who does not hear it takes the node for one of level 0, which is what it is there for.
+    Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
+    # A controller that does not know it leaves the container where it is, as it did.
+    Added("peer.reports.ReplicaState", ("cramped",), Level.ORIGINAL),
+    # Dropped by an older version, it is published again, or the node counts as of level 0.
+    Added("store.record_types.NodeRecord", ("supports",), Level.ORIGINAL),
+    Added("store.record_types.SupportedLevels", ("run", "oldest", "newest"), Level.ORIGINAL),
+    # A key that older versions do not look at.
+    Added(
+        "store.record_types.FeaturesRecord",
+        ("level", "raising", "wanted", "most", "wait_s", "able_since", "epoch"),
+        Level.ORIGINAL,
+    ),
+)
+
+
+def test_every_field_that_is_written_has_a_level() -> None:
+    expected = {kind: list(fields) for kind, fields in LEVEL_0.items()}
+    for added in ADDED:
+        expected.setdefault(added.kind, []).extend(added.fields)
+    assert written_fields() == dict(sorted(expected.items()))
+
+
+def test_a_command_is_guarded_by_the_level_that_it_has() -> None:
+    added = {each.kind.rpartition(".")[2]: each.level for each in ADDED if ".commands." in each.kind}
+    assert {command.__name__: level for command, level in commands.LEVELS.items()} == added
+
+
+@pytest.mark.parametrize("added", ADDED, ids=lambda each: each.kind)
+def test_no_level_is_beyond_the_newest(added: Added) -> None:
+    assert added.level <= NEWEST

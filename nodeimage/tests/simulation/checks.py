@@ -16,7 +16,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.errors import CorruptLog
 from headrace.ids import ContainerId, Epoch, Position
 from headrace.log.scrub import Scrubbed, scrub
-from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord
+from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, FEATURES_KEY, ContainerRecord
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -166,6 +166,8 @@ class Checks:
 
     def put(self, key: str, before: bytes | None, after: bytes) -> None:
         """Invariants 3, 5, 6: what a record may become."""
+        if key == FEATURES_KEY:
+            self._cluster.levels.put(before, after)
         if not key.startswith(CONTAINER_PREFIX):
             return
         new = msgspec.json.decode(after, type=ContainerRecord)

@@ -29,6 +29,7 @@ from simulation.network import WORLD, Network
 from simulation.node import Node
 from simulation.store import MemoryStore
 from simulation.topics import TopicChecks, TopicClient
+from simulation.versions import VersionChecks, Versions, draw_versions, found_of_level_0
 from simulation.world import patched
 
 MOST_STEPS = 400_000
@@ -42,6 +43,7 @@ EXTRA = 2_000_000_139
 CLOCKS = 3_000_000_019
 HANGS = 4_000_000_007
 FULL = 5_000_000_029
+VERSIONS = 6_000_000_013
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -114,6 +116,13 @@ class Cluster:
             full = draw_full(random.Random(seed + FULL), begin=2.5, length=self.shape.faults_s)
             self.faults = sorted(self.faults + full, key=lambda fault: fault.at)
 
+        self.versions = draw_versions(
+            random.Random(seed + VERSIONS), nodes=self.shape.nodes, begin=2.5, length=self.shape.faults_s
+        )
+        if self.versions is not None:
+            self.faults = sorted([*self.faults, *self.versions.faults], key=lambda fault: fault.at)
+            found_of_level_0(self.store, 1 + seed % 1000)
+
     def _lay_out(self, seed: int, folder: Path, *, shape: Shape, chance: random.Random, loop: SimulatedLoop) -> None:
         self.seed = seed
         self.folder = folder
@@ -127,6 +136,8 @@ class Cluster:
         self.network.hop_s = shape.hop_s
         self.checks = Checks(self)
         self.topics = TopicChecks(self)
+        self.levels = VersionChecks(self)
+        self.versions: Versions | None = None
         self.store.on_put = self.checks.put
         self.nodes: list[Node] = []
         self.drained: set[int] = set()
@@ -283,8 +294,12 @@ class Cluster:
     # --- the run
 
     async def run(self) -> None:
-        for _ in range(self.shape.nodes):
-            self.add_node().start()
+        for number in range(1, self.shape.nodes + 1):
+            node = self.add_node()
+            if self.versions is not None:
+                node.is_old = number in self.versions.old
+                node.link.keeps_unknown = self.versions.keeps_unknown
+            node.start()
         looking = self.loop.create_task(self._look())
         clients = [Client(self, number) for number in range(0 if self.shape.topics else self.shape.clients)]
         running = [self.loop.create_task(client.run()) for client in clients]
@@ -300,6 +315,9 @@ class Cluster:
         await asyncio.gather(*(trouble.apply(fault) for fault in self.faults))
         self.trace("no more faults")
         for node in self.nodes:
+            if node.is_old:
+                node.kill()
+                node.is_old = False
             if not node.is_up:
                 node.start()
         await self._goes_on()
@@ -309,6 +327,7 @@ class Cluster:
         await asyncio.gather(*writing)
         scrubbing = self.loop.create_task(self._scrub_always())
         await self._becomes_whole(self.missing)
+        await self._becomes_whole(self.levels.missing)
         scrubbing.cancel()
         looking.cancel()
         for node in self.nodes:
@@ -406,6 +425,11 @@ def _shape(chance: random.Random, extra: random.Random) -> Shape:
 def has_topics(seed: int) -> bool:
     """Whether a seed's run has a catalog and brokers."""
     return bool(_shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA)).topics)
+
+
+def has_versions(seed: int) -> bool:
+    """Whether the nodes of a seed's run change their version."""
+    return draw_versions(random.Random(seed + VERSIONS), nodes=1, begin=0.0, length=0.0) is not None
 
 
 def run(seed: int, *, kept_lines: int = 300) -> Outcome:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from headrace.broker.partition import Partition
 from headrace.broker.rolls import Rolls
 from headrace.catalog.commands import RetireContainer
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, KafkaError
 from headrace.ids import ContainerId, Epoch
-from headrace.store import container_records, records
+from headrace.levels import NEWEST
+from headrace.store import container_records, features, records
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX
 from simulation.broker_side import BrokerSide
 from simulation.disk import damage, flip
@@ -249,6 +250,38 @@ class Trouble:
                 node.kill()
             if not node.is_up:
                 node.start()
+
+    # --- versions (simulation.versions)
+
+    async def _upgrade(self, fault: Fault) -> None:
+        await self._change_version([node for node in self._nodes if node.is_old], fault, is_old=False)
+
+    async def _upgrade_all(self, fault: Fault) -> None:
+        for _ in self._nodes:
+            await self._upgrade(fault)
+
+    async def _downgrade(self, fault: Fault) -> None:
+        await self._change_version([node for node in self._nodes if not node.is_old], fault, is_old=True)
+
+    async def _raise_level(self, _fault: Fault) -> None:
+        """As an operator asks for it, at any time."""
+        with contextlib.suppress(KafkaError):
+            features.ask_for(self._cluster.store, NEWEST)
+
+    async def _change_version(self, able: "list[Node]", fault: Fault, *, is_old: bool) -> None:
+        if not able:
+            return
+        node = able[int(fault.roll * len(able))]
+        process = node.process
+        if process is not None and fault.roll * 10 % 1 < 0.7:  # else it has been killed
+            self._cluster.loop.spawn(node.stop(), process)
+            await asyncio.sleep(2)
+        if node.process is process:
+            node.kill()
+        await asyncio.sleep(fault.lasts)
+        if not node.is_up:
+            node.is_old = is_old
+            node.start()
 
     async def _freeze(self, fault: Fault, node: "Node | None" = None) -> None:
         node = node or self._any(fault)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import shutil
 import uuid
@@ -18,13 +19,13 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull
+from headrace.errors import Code, CorruptLog, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
 from headrace.peer.reports import NodeLoad
-from headrace.store import records
+from headrace.store import features, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.store.records import NodeRecord
 from headrace.store.view import Changed
@@ -36,6 +37,7 @@ from simulation.store import StoreLink, StoreView
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
+from simulation.old_version import refuse_as_old
 
 T = TypeVar("T")
 
@@ -95,6 +97,10 @@ class Node:
         self.upper: BrokerSide | None = None
         """Catalog and broker, in runs that have them."""
         self.runs = 0
+        self.is_old = False
+        """It runs an older version (simulation.versions)."""
+        self.fenced = 0
+        """The feature level that its folder has seen."""
         self._scrubbing: set[ContainerId] = set()
         self._left: dict[ContainerId, tuple[str, Position]] = {}
         """What the replicas of former runs had on disk: format, and position."""
@@ -117,6 +123,7 @@ class Node:
             rate=self.chance.uniform(0.99, 1.01),
         )
         self.process = self.host.process = process
+        self.link.is_old = self.is_old
         self.writers = {}
         self._scrubbing.clear()
         self.host.streams = {}
@@ -191,10 +198,15 @@ class Node:
 
     async def _run(self, process: Process) -> None:
         while True:
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 record = await self.store(self._register)
                 break
-            await asyncio.sleep(0.2)
+            except StoreUnavailable:
+                await asyncio.sleep(0.2)
+            except FolderRefused as error:  # whoever looks after it gives it the version that it needs
+                self.is_old = False
+                self.restart(process, str(error))
+                await asyncio.sleep(math.inf)
         self.record = record
         self.node_id = record.node_id
         self.view = StoreView(self.link, self.cluster.loop, self.chance)
@@ -222,6 +234,7 @@ class Node:
             own_probe=self.probe,
             settings=SETTINGS,
         )
+        self.controller._levelling = self.is_old
         if self.cluster.shape.topics:
             self.upper = BrokerSide(self, process)
             self.cluster.loop.spawn(self.upper.serve())
@@ -250,26 +263,56 @@ class Node:
 
     def _register(self, store: ClusterStore) -> NodeRecord:
         shape = self.cluster.shape
+        if self.is_old:
+            refuse_as_old(store, self.fenced)
         records.ensure_cluster(store, first_nodes=shape.nodes)
+        if not self.is_old:
+            told = features.get_features(store)
+            self.fenced = max(self.fenced, told.level, told.raising)
         records.ensure_volume(
             store, records.VolumeRecord("default", replicas=shape.replicas, min_in_sync=shape.min_in_sync)
         )
         host, port = self.cluster.address(self.number)
         self.node_id = self.node_id or records.take_node_id(store)
+        run = uuid.uuid4()
         return records.register_node(
             store,
             node_id=self.node_id,
             new=True,
             format=self.format,
-            run=uuid.uuid4(),
+            run=run,
+            supports=None if self.is_old else features.own_range(run),
             host=host,
             port=port,
             failure_host=f"host {self.number}",
             peer_port=PORT + self.number,
         )
 
+    def _heed_level(self) -> None:
+        process, told = self.process, self.view.features
+        level = max(told.level, told.raising)
+        if self.is_old or process is None:
+            return
+        if level > self.fenced:
+            self.cluster.loop.call_later(self.thread_s(), self._fence, process, level, context=process.context)
+        own = self.view.nodes.get(self.node_id)
+        if own is not None and own.run == self.record.run and own.supports != self.record.supports:
+            self.cluster.loop.spawn(self._publish_range(), process)
+
+    def _fence(self, process: Process, level: int) -> None:
+        if self.process is process:
+            self.fenced = max(self.fenced, level)
+
+    async def _publish_range(self) -> None:
+        supported = self.record.supports
+        assert supported is not None
+        with contextlib.suppress(HeadraceError):
+            await self.store(lambda store: features.publish_range(store, self.node_id, supported))
+
     def _view_changed(self, changed: Changed) -> None:
         assert self.replicas is not None
+        if changed.features or changed.nodes:
+            self._heed_level()
         if self.upper is not None:
             self.upper.view_changed(changed)
         else:
@@ -344,6 +387,7 @@ class Node:
             ready=True,
             heard=sorted(heard),
             clock=self.controller.clocks.own() if self.controller is not None else Millis(0),
+            fenced=0 if self.is_old else self.fenced,
         )
 
     async def _prepare(self, asked: Prepare, _payload: memoryview, _session: None) -> Prepared:

@@ -13,6 +13,7 @@ from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable, Ver
 from headrace.store.view import ClusterView
 from simulation.loop import PROCESS, Process, SimulatedLoop, fail
 from simulation.network import WORLD
+from simulation.old_version import as_old
 
 T = TypeVar("T")
 
@@ -75,6 +76,10 @@ class StoreLink:
     def __init__(self, store: MemoryStore, loop: SimulatedLoop, chance: random.Random) -> None:
         self.away = 0
         self.unsure = 0.0
+        self.is_old = False
+        """It is an older version's (simulation.versions)."""
+        self.keeps_unknown = False
+        """Fields of a record that an older version does not know stay in it."""
         self.store = store
         self._loop = loop
         self._chance = chance
@@ -116,6 +121,9 @@ class StoreLink:
 
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
         """A put as the node's call meets it."""
+        if self.is_old:
+            present = self.store.get(key)
+            value = as_old(key, value, present and present.value, keeps=self.keeps_unknown)
         if self.away or (self.unsure and self._chance.random() < self.unsure):
             roll = self._chance.random()
             if roll < 0.4:

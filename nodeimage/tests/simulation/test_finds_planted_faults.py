@@ -26,12 +26,17 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member, Primary
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
+from headrace.control import levels
 from headrace.control.clocks import Clocks
 from headrace.ids import Position
+from headrace.levels import NEWEST
 from headrace.log import frames
 from headrace.node.catalog import NodeCatalog
 from headrace.peer.messages import Acked
-from simulation.cluster import has_topics, run
+from headrace.store import features
+from headrace.store.records import NodeRecord
+from simulation.cluster import has_topics, has_versions, run
+from simulation.node import Node
 
 Planted = Callable[[], Any]
 
@@ -205,6 +210,23 @@ def expires_by_its_own_clock() -> Any:
     return mock.patch.object(Clocks, "agreed", Clocks.own)
 
 
+def raises_a_level_that_not_all_have_taken() -> Any:
+    return mock.patch.object(levels, "_are_fenced", return_value=True)
+
+
+def believes_the_range_of_a_former_run() -> Any:
+    """An older version that took over a folder leaves the range of the newer one where it cannot read it."""
+
+    def planted(node: NodeRecord) -> tuple[int, int]:
+        return (NEWEST, NEWEST) if node.supports is None else (node.supports.oldest, node.supports.newest)
+
+    return mock.patch.object(features, "range_of", planted)
+
+
+def sets_no_folder_apart() -> Any:
+    return mock.patch.object(Node, "_fence")
+
+
 # Each search begins at the first seed that noticed the fault when this was written.
 
 
@@ -238,12 +260,24 @@ def test_a_planted_fault_is_found(planted: Planted, first: int) -> None:
         (takes_a_snapshot_for_newer_than_it_is, 20),
         (takes_what_it_does_not_know_for_dead, 576),
         (deletes_what_is_needed, 413),
-        (waits_for_a_target_that_is_deleted, 220),
+        (waits_for_a_target_that_is_deleted, 839),
         (expires_by_its_own_clock, 42),
     ],
 )
 def test_a_fault_planted_in_topics_is_found(planted: Planted, first: int) -> None:
     assert _is_found(planted, islice(filter(has_topics, count(first)), 120)), "120 seeds did not notice it"
+
+
+@pytest.mark.parametrize(
+    ("planted", "first"),
+    [
+        (raises_a_level_that_not_all_have_taken, 116),
+        (believes_the_range_of_a_former_run, 8),
+        (sets_no_folder_apart, 0),
+    ],
+)
+def test_a_fault_planted_in_upgrades_is_found(planted: Planted, first: int) -> None:
+    assert _is_found(planted, islice(filter(has_versions, count(first)), 40)), "40 seeds did not notice it"
 
 
 def _is_found(planted: Planted, seeds: Iterable[int]) -> bool:

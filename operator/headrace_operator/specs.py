@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ VERSION: Final = objects.VERSION
 API: Final = f"{GROUP}/{VERSION}"
 FINALIZER: Final = f"{GROUP}/delete"
 PAUSED: Final = f"{GROUP}/paused"
+AUTO: Final = "auto"
 OWN_NAMESPACE: Final = os.environ.get("POD_NAMESPACE", "")
 """The operator's; "": not known."""
 
@@ -116,6 +117,7 @@ class ClusterSpec(Spec, frozen=True):
     listeners: Listeners = Listeners()
     balance: Balance = Balance()
     version: str | None = None
+    feature_level: Annotated[int, msgspec.Meta(ge=0)] | Literal["auto"] = AUTO
     settings: dict[str, str] = {}
     spark: SparkDefaults = SparkDefaults()
     pod: PodSpec = PodSpec()

@@ -12,6 +12,7 @@ from headrace.errors import Code, KafkaError
 from headrace_operator.admin import Unreachable
 from headrace_operator.engine import Cache, Engine, Key, key_of
 from headrace_operator.kinds.cluster import Clusters, balance_policy
+from headrace_operator.kinds.cluster_level import ORIGINAL
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.link import Links
@@ -29,7 +30,7 @@ IMAGE = "registry:5000/headrace/node:1"
 
 LOOKS = (
     *("cluster.status", "cluster.events", "topic.show", "stream.show", "volume.list"),
-    *("link.show", "link.hello", "link.topics"),
+    *("link.show", "link.hello", "link.topics", "features.show"),
 )
 """Calls that change nothing."""
 
@@ -54,6 +55,8 @@ class FakeCluster:
         self.figures: Object = {}
         """Of every stream."""
         self.balancing: Object = {**balance_policy(Balance())}
+        self.levels: Object | None = {**ORIGINAL, "raised_by_itself_after_s": 86_400.0}
+        """Of features; None: of a version that knows of none."""
         self.moved: set[int] = set()
         """Nodes that were emptied."""
         self.next_node = 1
@@ -179,6 +182,23 @@ class FakeCluster:
     def balance(self, **wanted: Any) -> Object:
         self.balancing |= wanted
         return dict(self.balancing)
+
+    def features_show(self) -> Object:
+        if self.levels is None:
+            raise KafkaError(Code.INVALID_REQUEST, "there is no method features.show")
+        return dict(self.levels)
+
+    def features_hold(self, level: int | None = None, off: bool = False) -> Object:
+        assert self.levels is not None
+        self.levels["held_at"] = None if off else level
+        return dict(self.levels)
+
+    def features_upgrade(self, level: int, wait_s: float) -> Object:
+        assert self.levels is not None
+        if level > self.levels["supported_by_all"]:
+            raise KafkaError(Code.FEATURE_UPDATE_FAILED, f"level {level} is not supported by node 1")
+        self.levels["wanted"] = level
+        return dict(self.levels)
 
     def node_drain(self, node: int, cancel: bool = False) -> Object:
         if self.refuse_drain and not cancel:

@@ -55,6 +55,7 @@ async def test_a_new_cluster_has_its_objects_and_is_ready() -> None:
         "Sized",
         "Current",
         "Storage",
+        "FeatureLevel",
     ]
     assert status["bootstrap"] == "c-bootstrap.ns.svc:9092"
     assert status["version"] == "1"
@@ -66,7 +67,7 @@ async def test_all_conditions_are_there_at_first_sight() -> None:
     world.cluster.away = True
     world.declare("StreamCluster", "c", SPEC)
     await world.once(KEY)
-    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 7
+    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 8
     assert world.condition("StreamCluster", "c", "Available")[:2] == ("False", "NoAnswer")
 
 

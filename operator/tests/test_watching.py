@@ -128,13 +128,8 @@ async def running_operator(
     cluster, server = FakeCluster(api), ToyServer(api)
     url = await server.start()
     operator = main.Operator(api, namespaces=namespaces, sweep_s=300, image="i", spark="s")  # type: ignore[arg-type]
-    reconcilers = operator._reconcilers(operator.engine.cache, image="i", spark="s", sees_workers=True)
-    for each in reconcilers.values():
-        if hasattr(each.__self__, "_admin"):  # type: ignore[attr-defined]
-            each.__self__._admin = cluster  # type: ignore[attr-defined]
-    clusters: Any = reconcilers["StreamCluster"].__self__  # type: ignore[attr-defined]
-    clusters._sizing._admin = cluster
-    operator.engine._reconcilers = reconcilers
+    operator._admin = cluster  # type: ignore[assignment]
+    operator.engine._reconcilers = operator._reconcilers(operator.engine.cache, image="i", spark="s", sees_workers=True)
     monkeypatch.setattr(main, "_operator", operator)
     registry = kopf.OperatorRegistry()
     before = kopf.get_default_registry()

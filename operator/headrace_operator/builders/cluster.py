@@ -39,14 +39,23 @@ operator writes otherwise in the template waits until they are made anew anyway.
 class ClusterObjects:
     """Builds them for one StreamCluster."""
 
-    def __init__(self, resource: Manifest, spec: ClusterSpec, *, image: str, replicas: int | None = None) -> None:
+    def __init__(
+        self,
+        resource: Manifest,
+        spec: ClusterSpec,
+        *,
+        image: str,
+        replicas: int | None = None,
+        record_format: int = 1,
+    ) -> None:
         """`image`: of the storage nodes (`node_image`). `replicas`: of the volume that has most of them; None: as the
-        resource asks of the default one.
+        resource asks of the default one. `record_format`: of the record that pods get.
         """
         self.resource = resource
         self._spec = spec
         self.image = image
         self._replicas = spec.replicas if replicas is None else replicas
+        self._record_format = record_format
         self.name: str = resource["metadata"]["name"]
         self.namespace: str = resource["metadata"]["namespace"]
 
@@ -120,7 +129,8 @@ class ClusterObjects:
 
     def secret(self, record: dict[str, Any]) -> Manifest:
         """The cluster's own record, which nothing makes anew: its id and its secret live as long as its data."""
-        made = metadata(self.record, self.namespace, self.name, owned_by=None)
+        name = record_name(self.name, record.get("format_version", 1))
+        made = metadata(name, self.namespace, self.name, owned_by=None)
         value = base64.b64encode(json.dumps(record).encode()).decode()
         return {
             "apiVersion": "v1",
@@ -261,7 +271,7 @@ class ClusterObjects:
                 "topologySpreadConstraints": self._spread(),
                 "containers": [self._container()],
                 "volumes": [
-                    {"name": "cluster", "secret": {"secretName": self.record}},
+                    {"name": "cluster", "secret": {"secretName": record_name(self.name, self._record_format)}},
                     {"name": "tmp", "emptyDir": {}},
                 ],
             },

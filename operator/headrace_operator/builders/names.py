@@ -66,9 +66,10 @@ def belongs(found: Mapping[str, Any], cluster: str) -> bool:
     return given.get(CLUSTER_LABEL) == cluster and given.get(COMPONENT_LABEL, "storage") == "storage"
 
 
-def record_name(cluster: str) -> str:
-    """Of the Secret with a cluster's own record."""
-    return f"{cluster}-cluster"
+def record_name(cluster: str, format: int = 1) -> str:
+    """Of the Secret with a cluster's own record, in the format that its feature level asks for: no Secret of these is
+    ever changed."""
+    return f"{cluster}-cluster" if format == 1 else f"{cluster}-cluster-{format}"
 
 
 def bootstrap(cluster: str, namespace: str) -> str:

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from headrace.errors import HeadraceError, KafkaError
+from headrace.levels import FORMAT
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.admin import Calls
@@ -28,6 +29,7 @@ from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.cluster_level import LEVEL, Levelling
 from headrace_operator.kinds.cluster_record import Recording, present_image
 from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
 from headrace_operator.kinds.cluster_size import Sizing
@@ -53,7 +55,8 @@ from headrace_operator.status import Condition
 
 log = structlog.get_logger()
 
-TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage")
+TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", LEVEL)
+ASIDE: Final = (LEVEL,)
 PODS_END_S: Final = 30.0
 """So long the end of a cluster waits for its pods, before it deletes what they still write."""
 EVENTS: Final = 200
@@ -94,6 +97,7 @@ class Clusters:
         self._image = image
         self._recording = Recording(kube=kube)
         self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
+        self._levelling = Levelling(admin=admin, recording=self._recording)
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
         self._rolling = Rolling(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
@@ -122,12 +126,12 @@ class Clusters:
             await self._reporter.report(body, [_name_taken(error)], {}, types=TYPES)
             return QUIET_S
         image = node_image(spec, default=self._image, present=present_image(seen))
-        objects = ClusterObjects(dict(body), spec, image=image)
+        objects = ClusterObjects(dict(body), spec, image=image, record_format=seen.record_format)
         if await self._recording.ensure(objects, spec, seen):
             await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
             await self._advance(objects, spec, seen)
         figures = self._figures(objects, spec, seen)
-        await self._reporter.report(body, seen.conditions, figures, types=TYPES)
+        await self._reporter.report(body, seen.conditions, figures, types=TYPES, aside=ASIDE)
         if seen.status is not None and not is_available(body):
             self._wake(key)
         return seen.again_s
@@ -158,7 +162,13 @@ class Clusters:
     async def _apply(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
         storage = await self._storing.settle(objects, spec, seen)
         sized = msgspec.structs.replace(spec, nodes=size, storage=storage)
-        wanted = ClusterObjects(objects.resource, sized, image=objects.image, replicas=most_replicas(spec, seen))
+        wanted = ClusterObjects(
+            objects.resource,
+            sized,
+            image=objects.image,
+            replicas=most_replicas(spec, seen),
+            record_format=seen.record_format,
+        )
         is_ours = partial(belongs, cluster=objects.name)
         for manifest in wanted.all():
             if manifest["kind"] != "StatefulSet":
@@ -235,6 +245,7 @@ class Clusters:
             if any(shown.get(name, value) != value for name, value in wanted.items()):
                 await self._admin.call(where, "balance", wanted)
             await self._replicating.settle(objects, spec, seen)
+            await self._levelling.settle(objects, spec, seen)
         except (ApiError, ApiSilent):
             raise  # they are not the cluster's
         except KafkaError as error:
@@ -321,6 +332,7 @@ class Clusters:
             "externalBootstrap": ",".join(outside[:3]),
             "clusterId": status.get("cluster"),
             "version": image_version(objects.image),
+            "featureLevel": seen.level,
         }
 
     # --- the end
@@ -344,7 +356,8 @@ class Clusters:
                 await self._kube.delete(api_version, kind, key.namespace, each["metadata"]["name"])
         await self._drop("v1", "ConfigMap", key.namespace, store_name(key.name), of=key.name)
         await self._drop("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name), of=key.name)
-        await self._drop("v1", "Secret", key.namespace, record_name(key.name), of=key.name)
+        for format in range(1, FORMAT + 1):
+            await self._drop("v1", "Secret", key.namespace, record_name(key.name, format), of=key.name)
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
         return None
@@ -371,6 +384,8 @@ def event_reason(kind: str) -> str:
             return "NodeChanged"
         case "office":
             return "ControllerChanged"
+        case "level":
+            return "FeatureLevelChanged"
         case "lost" | "whole":
             return "RedundancyChanged"
         case _:

@@ -73,6 +73,15 @@ class Recording:
         await self._kube.create(objects.secret(record))
         return True
 
+    async def fence(self, objects: ClusterObjects, seen: Seen, format: int) -> None:
+        """Have pods get the record in a format that older versions refuse, from their next start on. Raises ApiError,
+        ApiSilent.
+        """
+        assert seen.secret is not None
+        record = msgspec.json.decode(base64.b64decode(seen.secret["data"]["record"]))
+        await self._kube.create(objects.secret({**record, "format_version": format}))
+        seen.record_format = format
+
     async def keep_image(self, objects: ClusterObjects, seen: Seen) -> None:
         """Write down what the StatefulSet runs: it may be gone at the next look. Raises ApiError, ApiSilent."""
         if seen.stateful_set is not None:

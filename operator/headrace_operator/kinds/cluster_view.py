@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from headrace.errors import HeadraceError
+from headrace.levels import FORMAT
 from headrace_operator.admin import Calls
 from headrace_operator.builders.names import (
     CLUSTER_LABEL,
@@ -43,6 +44,10 @@ class Seen:
     claims: Sequence[Manifest]
     status: Mapping[str, Any] | None
     """As the cluster itself says; None: it does not answer."""
+    record_format: int = 1
+    """Of the newest Secret with the cluster's own record."""
+    level: int | None = None
+    """The feature level; None: not known."""
     problem: str = ""
     conditions: list[Condition] = field(default_factory=list)
     again_s: float = QUIET_S
@@ -77,6 +82,9 @@ async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
     secret = await kube.get("v1", "Secret", key.namespace, record_name(key.name))
     if secret is not None and not is_record(secret, key.name):
         raise NameTaken(secret)
+    fenced = await kube.get("v1", "Secret", key.namespace, record_name(key.name, FORMAT))
+    if fenced is not None and not is_record(fenced, key.name):
+        raise NameTaken(fenced)
     nodes = await kube.list(API, "StorageNode", key.namespace, labels={CLUSTER_LABEL: key.name})
     seen = Seen(
         stateful_set=stateful_set,
@@ -86,6 +94,7 @@ async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
         services=await kube.list("v1", "Service", key.namespace, labels=storage),
         claims=await kube.list("v1", "PersistentVolumeClaim", key.namespace, labels=storage),
         status=None,
+        record_format=1 if fenced is None else FORMAT,
     )
     if not seen.pods:
         seen.problem = "it has no pods yet"

@@ -1,0 +1,113 @@
+"""A cluster's feature level: as the resource asks for it, and a Secret that older images refuse once it is raised.
+
+The cluster raises its level by itself (headrace.control.levels); `auto` leaves that to it, a number holds it there, and
+has it raised to there at once. What the operator adds is that pods of an older version do not start any more, not even
+with an empty disk: the cluster's own record is mounted from another Secret then, of the format that they refuse.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+
+from headrace.errors import Code, KafkaError
+from headrace.levels import format_of
+from headrace_operator.admin import Calls
+from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.names import bootstrap
+from headrace_operator.kinds.cluster_record import Recording
+from headrace_operator.kinds.cluster_view import QUIET_S, WORKING_S, Seen
+from headrace_operator.specs import AUTO, ClusterSpec
+from headrace_operator.status import Condition
+
+log = structlog.get_logger()
+
+LEVEL: Final = "FeatureLevel"
+"""The condition. Ready does not sum it up: a level that waits keeps nobody from anything."""
+Order = tuple[str, dict[str, Any]]
+
+
+class Levelling:
+    """Takes the next step."""
+
+    def __init__(self, *, admin: Calls, recording: Recording) -> None:
+        self._admin = admin
+        self._recording = recording
+
+    async def settle(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        """Have the level be as it should, or say why it is not. Raises HeadraceError."""
+        where = bootstrap(objects.name, objects.namespace)
+        try:
+            shown = await self._admin.call(where, "features.show", {})
+            refusal = ""
+            for method, params in orders(spec.feature_level, shown):
+                try:
+                    shown = await self._admin.call(where, method, params)
+                except KafkaError as error:
+                    refusal = str(error)
+        except KafkaError as error:
+            if error.code is not Code.INVALID_REQUEST:
+                raise
+            shown, refusal = ORIGINAL, ""  # an older version, which knows of no levels
+        seen.level = int(shown["level"])
+        needed = format_of(max(seen.level, shown["raising"] or 0))
+        if needed > seen.record_format:
+            await self._recording.fence(objects, seen, needed)
+        told = condition(spec.feature_level, shown, refusal)
+        seen.note(told.type, told.ok, told.reason, told.message, again_s=QUIET_S if told.ok else WORKING_S)
+
+
+ORIGINAL: Final[Mapping[str, Any]] = {
+    "level": 0,
+    "raising": None,
+    "wanted": None,
+    "held_at": None,
+    "supported_by_all": 0,
+    "raised_by_itself_after_s": 0.0,
+}
+"""As `features.show` would have it of nodes that know of no levels."""
+
+
+def orders(asked: int | str, shown: Mapping[str, Any]) -> list[Order]:
+    """What the cluster is to be told so that its level is as the resource asks. Pure."""
+    if asked == AUTO:
+        return [] if shown["held_at"] is None else [("features.hold", {"off": True})]
+    level = int(asked)
+    at = max(shown["level"], shown["raising"] or 0)
+    if level < at:
+        return []
+    found: list[Order] = []
+    if shown["held_at"] != level:
+        found.append(("features.hold", {"level": level}))
+    if at < level <= shown["supported_by_all"] and (shown["wanted"] or 0) < level:
+        found.append(("features.upgrade", {"level": level, "wait_s": 0}))
+    return found
+
+
+def condition(asked: int | str, shown: Mapping[str, Any], refusal: str) -> Condition:
+    """How the level is. Pure."""
+    level, able = shown["level"], shown["supported_by_all"]
+    if refusal:
+        return Condition(LEVEL, False, "Refused", refusal)
+    if shown["raising"] is not None:
+        return Condition(
+            LEVEL, False, "Raising", f"level {shown['raising']} is about to be the cluster's: every node has to answer"
+        )
+    if asked != AUTO and int(asked) < level:
+        return Condition(
+            LEVEL, False, "NotLowered", f"the level is {level}: what was written is not read by versions below it"
+        )
+    if asked != AUTO and int(asked) > able:
+        return Condition(
+            LEVEL, False, "NotSupported", f"level {asked} is asked for, and all nodes support {able}: set spec.version"
+        )
+    if asked != AUTO and level < int(asked):
+        return Condition(LEVEL, False, "Raising", f"the level is {level}, and {asked} was asked for")
+    if asked == AUTO and level < able:
+        wait = f"{shown['raised_by_itself_after_s']:g} s"
+        return Condition(
+            LEVEL, False, "Waits", f"all nodes support level {able}: it is raised when that has been well for {wait}"
+        )
+    if level < able:
+        return Condition(LEVEL, True, "Held", f"at {level}; all nodes support {able}")
+    return Condition(LEVEL, True, "Newest", f"{level}")

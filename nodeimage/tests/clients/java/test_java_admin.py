@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from headrace.levels import FEATURE, NEWEST
+
 NOON = 1_700_000_000_000
 
 
@@ -155,3 +157,43 @@ def test_kafka_consumer_groups_lists_describes_and_resets(java: Any, unique: str
 def test_kafka_get_offsets_prints_the_ends(java: Any, unique: str) -> None:
     java.call("produce", topic=unique, records=[{"value": str(i)} for i in range(10)])
     assert f"{unique}:0:10" in java.tool("GetOffsetShell", "--topic", unique).split()
+
+
+@pytest.mark.headrace_only
+def test_the_feature_level_is_a_finalized_feature(java: Any) -> None:
+    found = java.call("features")
+    assert found["finalized"] == {FEATURE: NEWEST}
+    assert found["epoch"] >= 1
+    again = {"feature": FEATURE, "level": int(NEWEST), "type": "UPGRADE"}
+    assert java.call("update_feature", **again)
+    assert java.call("update_feature", **again, validate_only=True)
+    assert java.call("features") == found, "it was so before"
+
+
+@pytest.mark.headrace_only
+@pytest.mark.parametrize(
+    ("feature", "level", "type", "said"),
+    [
+        (FEATURE, NEWEST + 1, "UPGRADE", "supports the levels 0 to"),
+        ("metadata.version", 1, "UPGRADE", "there is no feature"),
+        (FEATURE, NEWEST - 1, "SAFE_DOWNGRADE", "a safe downgrade cannot be"),
+        (FEATURE, NEWEST - 1, "UNSAFE_DOWNGRADE", "would lose records"),
+    ],
+)
+def test_a_level_that_cannot_be_is_refused_with_kafkas_error(
+    java: Any, feature: str, level: int, type: str, said: str
+) -> None:
+    before = java.call("features")
+    with pytest.raises(Exception, match=f"(?s)InvalidUpdateVersion.*{said}|{said}.*InvalidUpdateVersion"):
+        java.call("update_feature", feature=feature, level=int(level), type=type)
+    assert java.call("features") == before
+
+
+@pytest.mark.headrace_only
+def test_kafka_features_describes_and_downgrades_nothing(java: Any) -> None:
+    (line,) = [line for line in java.tool("FeatureCommand", "describe").splitlines() if FEATURE in line]
+    assert f"FinalizedVersionLevel: {NEWEST}" in line
+    with pytest.raises(Exception, match="safe downgrade cannot be"):
+        java.tool("FeatureCommand", "downgrade", "--feature", f"{FEATURE}={NEWEST - 1}")
+    with pytest.raises(Exception, match="would lose records"):
+        java.tool("FeatureCommand", "downgrade", "--unsafe", "--feature", f"{FEATURE}={NEWEST - 1}")

@@ -10,10 +10,12 @@ import java.util.Optional;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.FeatureUpdate;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.UpdateFeaturesOptions;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 
@@ -37,7 +39,27 @@ final class Administration {
         commands.put("list_offsets", with(Administration::listOffsets));
         commands.put("delete_records", with(Administration::deleteRecords));
         commands.put("log_dirs", with(Administration::logDirs));
+        commands.put("features", with(Administration::features));
+        commands.put("update_feature", with(Administration::updateFeature));
         commands.put("reassignments", with((admin, request) -> admin.listPartitionReassignments().reassignments().get().size()));
+    }
+
+    private static Object features(Admin admin, JsonNode request) throws Exception {
+        var found = admin.describeFeatures().featureMetadata().get();
+        Map<String, Object> finalized = new LinkedHashMap<>();
+        found.finalizedFeatures().forEach((name, range) -> finalized.put(name, range.maxVersionLevel()));
+        Map<String, Object> supported = new LinkedHashMap<>();
+        found.supportedFeatures().forEach((name, range) -> supported.put(name, List.of(range.minVersion(), range.maxVersion())));
+        return Map.of("finalized", finalized, "supported", supported, "epoch", found.finalizedFeaturesEpoch().orElse(-1L));
+    }
+
+    /** "type" is a FeatureUpdate.UpgradeType. */
+    private static Object updateFeature(Admin admin, JsonNode request) throws Exception {
+        FeatureUpdate update = new FeatureUpdate(
+                (short) request.get("level").asInt(), FeatureUpdate.UpgradeType.valueOf(request.get("type").asText()));
+        UpdateFeaturesOptions options = new UpdateFeaturesOptions().validateOnly(request.path("validate_only").asBoolean());
+        admin.updateFeatures(Map.of(request.get("feature").asText(), update), options).all().get();
+        return true;
     }
 
     static Shell.Command with(Call call) {

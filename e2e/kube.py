@@ -136,20 +136,26 @@ def resource(kind: str, name: str, namespace: str, spec: Body, **metadata: Any) 
     }
 
 
-def build(images: Sequence[str], *, on: Sequence[str] = ()) -> None:
-    """Build images from the checkout, and load them (see `load`)."""
+def tagged(image: str, tag: str) -> str:
+    """The name of an image with another tag."""
+    return f"{IMAGES[image].partition(':')[0]}:{tag}"
+
+
+def build(images: Sequence[str], *, on: Sequence[str] = (), source: Path = ROOT, tag: str = TAG) -> None:
+    """Build images from a checkout, this one if none is said, and load them (see `load`)."""
     for image in images:
         arguments = ["--build-arg", f"BASE_IMAGE={KIT_BASE}", "--network", "host"] if uses_kit() else []
+        dockerfile = str(source / DOCKERFILES[image])
         run(
-            *("docker", "build", "-q", "-f", DOCKERFILES[image], "-t", IMAGES[image], *arguments, "."),
+            *("docker", "build", "-q", "-f", dockerfile, "-t", tagged(image, tag), *arguments, str(source)),
             timeout_s=1800,
         )
-    load(images, on=on)
+    load(images, on=on, tag=tag)
 
 
-def load(images: Sequence[str], *, on: Sequence[str] = ()) -> None:
+def load(images: Sequence[str], *, on: Sequence[str] = (), tag: str = TAG) -> None:
     """Load images that were built into these workers, or into all."""
-    names = [IMAGES[image] for image in images]
+    names = [tagged(image, tag) for image in images]
     run("kind", "load", "docker-image", "--name", NAME, "--nodes", ",".join(on or workers()), *names, timeout_s=900)
 
 
@@ -176,11 +182,10 @@ def set_up() -> None:
 
 def tag_on_workers(image: str, tag: str) -> str:
     """One more tag of an image that the workers have; its name."""
-    name, _, _ = IMAGES[image].partition(":")
     for worker in workers():
-        tags = f"docker.io/{IMAGES[image]}", f"docker.io/{name}:{tag}"
+        tags = f"docker.io/{IMAGES[image]}", f"docker.io/{tagged(image, tag)}"
         run("docker", "exec", worker, "ctr", "-n", "k8s.io", "images", "tag", "--force", *tags)
-    return f"{name}:{tag}"
+    return tagged(image, tag)
 
 
 def workers() -> list[str]:
@@ -307,15 +312,25 @@ def forgive_commits(load: Any) -> None:
         member.forgives = lambda error: True
 
 
-def install(namespace: str = SYSTEM, **values: str) -> None:
-    """Both charts, as README says, with the images of this checkout."""
-    run("helm", "upgrade", "--install", "headrace-crds", "charts/headrace-crds", "-n", namespace, "--create-namespace")
+def install(namespace: str = SYSTEM, *, source: Path = ROOT, tag: str = TAG, **values: str) -> None:
+    """Both charts of a checkout, as README says, with the images of a tag: those of this checkout if none is said."""
+    charts = source / "charts"
+    run(
+        "helm",
+        "upgrade",
+        "--install",
+        "headrace-crds",
+        f"{charts}/headrace-crds",
+        "-n",
+        namespace,
+        "--create-namespace",
+    )
     given = {"image": "operator", "nodeImage": "node", "sparkImage": "spark"}
     sets = [f"{value}.repository={IMAGES[image].partition(':')[0]}" for value, image in given.items()]
-    sets += [f"{value}.tag={TAG}" for value in given]
+    sets += [f"{value}.tag={tag}" for value in given]
     sets += [f"{name}={value}" for name, value in values.items()]
     run(
-        *("helm", "upgrade", "--install", "headrace", "charts/headrace", "-n", namespace),
+        *("helm", "upgrade", "--install", "headrace", f"{charts}/headrace", "-n", namespace),
         *("--wait", "--timeout", "180s"),
         *(part for each in sets for part in ("--set", each)),
     )

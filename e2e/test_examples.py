@@ -9,12 +9,12 @@ import kube
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from headrace import __version__
+
 EXAMPLES = kube.ROOT / "docs" / "examples"
 SOON_S = 60.0
 """From `kubectl apply` of the quickstart to the first message consumed."""
 IMAGES = ("node", "spark")
-RELEASE = "0.1.0"
-"""The version that examples name."""
 SHOWN = "streams,topics,storagenodes,storagecontainers,streamjobs"
 """What README has one look at."""
 SHARED_VOLUME = "headrace-job-wide"
@@ -59,8 +59,8 @@ PASSING = ("job-application.yaml", "job-schedule.yaml", "replicationlink.yaml", 
 def _images(spark_image: None) -> None:
     """Those that the examples name by their release are those of this checkout."""
     for image in IMAGES:
-        if kube.TAG != RELEASE:
-            kube.tag_on_workers(image, RELEASE)
+        if __version__ != kube.TAG:
+            kube.tag_on_workers(image, __version__)
 
 
 @pytest.fixture(scope="module")

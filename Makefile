@@ -1,5 +1,5 @@
 # make demo | make test | make check | make nightly | make e2e | make install | make bench | make simulate | make charts |
-# make docs; each does all of its own set-up, but for what `make e2e` needs of a machine: Docker, kind, kubectl and helm, or
+# make docs | make release | make artifacts; each does all of its own set-up, but for what `make e2e` needs of a machine: Docker, kind, kubectl and helm, or
 # KIT=1; and `make charts`: Go.
 SHELL := /bin/bash
 # Of the virtual environment; none: as .ci/python finds one.
@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test check nightly e2e e2e-ci install java tools bench simulate lint charts docs clean
+.PHONY: demo test check nightly e2e e2e-ci install java tools bench simulate lint charts docs release artifacts clean
 
 demo: $(VENV)/.demo java
 	$(BIN)/python -m headrace_spark.demo
@@ -58,6 +58,15 @@ lint: $(VENV)/.dev
 # Charts and CRDs as helm and Kubernetes' own code see them; needs Go.
 charts: $(VENV)/.dev
 	@.ci/charts $(BIN)
+
+# A release of the version that the code names, by a commit and a tag; then the code is of the next one. Pushes nothing.
+# make release | make release NEXT=1.0.0 | make artifacts: wheel, charts and images of what is checked out.
+NEXT ?=
+release: $(VENV)/.dev
+	@$(BIN)/python .ci/release.py --next "$(NEXT)"
+
+artifacts: $(VENV)/.dev
+	@$(BIN)/python .ci/release.py --artifacts
 
 # docs/resources.md, from crds/.
 docs: $(VENV)/.dev

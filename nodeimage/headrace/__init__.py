@@ -1,3 +1,3 @@
 """Headrace: the storage node, its protocol, its log, its catalog and its command line."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

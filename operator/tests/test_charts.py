@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from headrace import __version__
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.job import JobObjects
 from headrace_operator.builders.job_definition import Placed
@@ -76,8 +77,8 @@ def test_the_operator_is_one_pod_without_rights_on_its_machine() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
-    assert container["image"] == "headrace/operator:0.1.0"
-    assert environment(deployment)["HEADRACE_NODE_IMAGE"] == "headrace/node:0.1.0"
+    assert container["image"] == f"headrace/operator:{__version__}"
+    assert environment(deployment)["HEADRACE_NODE_IMAGE"] == f"headrace/node:{__version__}"
 
 
 def test_cluster_wide_by_default_and_namespaced_by_value() -> None:

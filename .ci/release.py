@@ -166,7 +166,7 @@ def run(root: Path, *command: str) -> None:
 def to_publish(version: str) -> Iterator[str]:
     """What a person does then, since it cannot be taken back."""
     yield f"git push origin HEAD v{version}"
-    yield f"twine upload {DIST}/headrace-{version}*"
+    yield f"twine upload {DIST}/headrace-{version}-py3-none-any.whl {DIST}/headrace-{version}.tar.gz"
     for chart in CHARTS:
         yield f"helm push {DIST}/{Path(chart).name}-{version}.tgz oci://REGISTRY/charts"
     for name, dockerfile in IMAGES.items():

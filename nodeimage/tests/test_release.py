@@ -40,10 +40,8 @@ def checkout(script: ModuleType, tmp_path: Path) -> Path:
         ("commit", "--quiet", "--message", "all"),
     ):
         subprocess.run(("git", *command), cwd=root, check=True)
-    changes = root / script.CHANGELOG
-    if "## Unreleased" not in changes.read_text():
-        changes.write_text(changes.read_text().replace("\n## ", "\n## Unreleased\n\n- new\n\n## ", 1))
-        script.git(root, "commit", "--quiet", "--all", "--message", "new")
+    (root / script.CHANGELOG).write_text("# Changes\n\n## Unreleased\n\n- new\n\n## 0.0.1\n\n- all\n")
+    script.git(root, "commit", "--quiet", "--all", "--message", "new")
     return root
 
 

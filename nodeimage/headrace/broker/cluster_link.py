@@ -83,10 +83,6 @@ class ClusterLink:
         """All storage nodes, by id."""
         return sorted(self.view.nodes.values(), key=lambda node: node.node_id)
 
-    def may(self, level: int) -> bool:
-        """Whether what belongs to a feature level may be written (store.features)."""
-        return self.view.may(level)
-
     def node(self, node_id: NodeId) -> NodeRecord | None:
         """One node."""
         return self.view.nodes.get(node_id)

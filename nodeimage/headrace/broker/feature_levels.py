@@ -19,7 +19,6 @@ from headrace.broker.listener import Connection
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.levels import FEATURE, NEWEST, OLDEST
 from headrace.store import features
-from headrace.store.records import FeaturesRecord
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.cold import field
 
@@ -87,7 +86,7 @@ async def features_hold(broker: "Broker", params: Hold) -> dict[str, object]:
     if params.off and params.level is not None:
         raise KafkaError(Code.INVALID_REQUEST, "a hold is taken off, or set at a level: not both")
     present = await broker.store(features.get_features)
-    most = None if params.off else max(present.level, present.raising) if params.level is None else params.level
+    most = None if params.off else present.required if params.level is None else params.level
     await broker.store(lambda store: features.hold(store, most))
     broker.cluster.view.refresh()
     log.info("feature level", held_at=most)
@@ -101,20 +100,17 @@ async def features_wait(broker: "Broker", params: Wait) -> dict[str, object]:
     return await features_show(broker, NoParams())
 
 
-async def raise_to(
-    broker: "Broker", level: int, *, validate_only: bool = False, timeout_s: float = RAISED_S
-) -> FeaturesRecord:
-    """Have the controller raise the level; the record once it is, or after `timeout_s`. Raises KafkaError."""
-    asked = await broker.store(lambda store: features.ask_for(store, level, validate_only=validate_only))
+async def raise_to(broker: "Broker", level: int, *, validate_only: bool = False, timeout_s: float = RAISED_S) -> None:
+    """Have the controller raise the level; returns once it is, or after `timeout_s`. Raises KafkaError."""
+    await broker.store(lambda store: features.ask_for(store, level, validate_only=validate_only))
     if validate_only:
-        return asked
+        return
     log.info("feature level", wanted=level)
     view = broker.cluster.view
     view.refresh()
     deadline = broker.loop.time() + timeout_s
     while view.features.level < level and broker.loop.time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_S)  # the view has no event for one record
-    return view.features
 
 
 METHODS: Final[Methods] = {
@@ -163,8 +159,7 @@ async def update_features(broker: "Broker", request: Any, session: Connection) -
 async def _fault(broker: "Broker", update: Any) -> KafkaError | None:
     """Why an update cannot be made."""
     level, kind = update.max_version_level, update.upgrade_type
-    present = await broker.store(features.get_features)
-    at = max(present.level, present.raising)
+    at = (await broker.store(features.get_features)).required
     if update.feature != FEATURE:
         return KafkaError(
             Code.INVALID_UPDATE_VERSION, f"there is no feature {update.feature!r:.80}; there is {FEATURE}"

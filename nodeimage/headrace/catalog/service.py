@@ -106,6 +106,7 @@ class Catalog:
         applied: Position,
         route: Route | None,
         snapshot_bytes: int,
+        may: Callable[[int], bool],
     ) -> None:
         self._folder = folder
         self._log = command_log
@@ -120,7 +121,7 @@ class Catalog:
         self._set_snapshot_at(Position(0))
         self._snapshot_lock = asyncio.Lock()
         self._snapshot_task: asyncio.Task[None] | None = None
-        self._may: Callable[[int], bool] = lambda _level: True
+        self._may = may
         self._outcomes = Outcomes(applied)
         self._applier = Applier(
             folder=folder,
@@ -151,8 +152,9 @@ class Catalog:
         a newer format, StorageFull.
         """
         connection, position = await asyncio.to_thread(open_and_replay, folder, command_log)
-        catalog = cls(folder, command_log, connection, applied=position, route=route, snapshot_bytes=snapshot_bytes)
-        catalog._may = may
+        catalog = cls(
+            folder, command_log, connection, applied=position, route=route, snapshot_bytes=snapshot_bytes, may=may
+        )
         held = await asyncio.to_thread(snapshots.positions, folder)
         if held:
             catalog._set_snapshot_at(held[-1])

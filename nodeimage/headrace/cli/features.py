@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.admin import call
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.units import parse_duration, show_duration
@@ -18,7 +19,7 @@ app = typer.Typer(
 @app.command()
 def show(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """Show the cluster's level, and which levels its nodes support."""
-    _show(_call(bootstrap, data, "features.show", {}), output)
+    _show(call(bootstrap, data, "features.show", {}), output)
 
 
 @app.command()
@@ -32,7 +33,7 @@ def upgrade(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Raise the level now. From then on older versions are refused: there is no way back."""
-    found = _call(bootstrap, data, "features.upgrade", {"level": level, "validate_only": check})
+    found = call(bootstrap, data, "features.upgrade", {"level": level, "validate_only": check})
     _show(found, output)
     if check:
         note("it could be raised; nothing was changed")
@@ -49,7 +50,7 @@ def hold(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Keep the level where it is, so that the version before can be gone back to."""
-    _show(_call(bootstrap, data, "features.hold", {"level": level, "off": off}), output)
+    _show(call(bootstrap, data, "features.hold", {"level": level, "off": off}), output)
 
 
 @app.command()
@@ -60,14 +61,7 @@ def wait(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Set how long all nodes must support the next level, and be well, before it is raised by itself."""
-    _show(_call(bootstrap, data, "features.wait", {"wait_s": parse_duration(duration) / 1000}), output)
-
-
-def _call(bootstrap: Bootstrap, data: DataFolder, method: str, params: dict[str, Any]) -> Any:
-    from headrace.cli.connect import connected
-
-    with connected(bootstrap, data) as cluster:
-        return cluster.admin(method, params)
+    _show(call(bootstrap, data, "features.wait", {"wait_s": parse_duration(duration) / 1000}), output)
 
 
 def _show(found: dict[str, Any], output: OutputFormat) -> None:

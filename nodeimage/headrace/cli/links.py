@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from headrace.cli.admin import call
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.units import parse_size
@@ -82,7 +83,7 @@ def create(
         fields["name"] = name
     if if_not_exists:
         fields["if_not_exists"] = True
-    shown = _call(bootstrap, data, "link.create", fields)
+    shown = call(bootstrap, data, "link.create", fields)
     _show(shown, output)
     note(f"made link {shown['name']}; `headrace link show {shown['name']}` tells how far it is")
 
@@ -90,7 +91,7 @@ def create(
 @app.command(name="list")
 def list_links(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """List all links of this cluster, and how far each is."""
-    links = _call(bootstrap, data, "link.list", {})
+    links = call(bootstrap, data, "link.list", {})
     if output is OutputFormat.JSON:
         print_json(links)
         return
@@ -104,7 +105,7 @@ def list_links(bootstrap: Bootstrap = None, data: DataFolder = None, output: Out
 @app.command()
 def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """Show one link: how far it is, what it was refused, what is blocked, and what it set aside."""
-    _show(_call(bootstrap, data, "link.show", {"name": name}), output)
+    _show(call(bootstrap, data, "link.show", {"name": name}), output)
 
 
 @app.command()
@@ -135,7 +136,7 @@ def alter(
         fields["source"] = [each.strip() for each in source.split(",") if each.strip()]
     if not fields:
         raise typer.BadParameter("say what to change, for example --topics 'pump-*'")
-    _show(_call(bootstrap, data, "link.alter", {"name": name, **fields}), output)
+    _show(call(bootstrap, data, "link.alter", {"name": name, **fields}), output)
 
 
 @app.command()
@@ -143,7 +144,7 @@ def pause(
     name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
     """Let a link rest: nothing is copied until it is resumed."""
-    _show(_call(bootstrap, data, "link.pause", {"name": name}), output)
+    _show(call(bootstrap, data, "link.pause", {"name": name}), output)
 
 
 @app.command()
@@ -151,7 +152,7 @@ def resume(
     name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
     """Let a paused link go on where it was."""
-    _show(_call(bootstrap, data, "link.resume", {"name": name}), output)
+    _show(call(bootstrap, data, "link.resume", {"name": name}), output)
 
 
 @app.command()
@@ -159,7 +160,7 @@ def delete(
     name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
     """Delete a link. What it has copied stays, as a copy: `headrace stream move-home` makes this cluster its home."""
-    _call(bootstrap, data, "link.delete", {"name": name})
+    call(bootstrap, data, "link.delete", {"name": name})
     if output is OutputFormat.JSON:
         print_json({"deleted": name})
     else:
@@ -180,7 +181,7 @@ def adopt(
     fields: dict[str, Any] = {"name": name}
     if topics:
         fields["topics"] = topics
-    adopted = _call(bootstrap, data, "link.adopt", fields, timeout_s=MOVE_TIMEOUT_S)
+    adopted = call(bootstrap, data, "link.adopt", fields, timeout_s=MOVE_TIMEOUT_S)
     if output is OutputFormat.JSON:
         print_json(adopted)
         return
@@ -212,7 +213,7 @@ def move_home(
         fields["to"] = to
     if force:
         fields["force"] = True
-    moved: list[dict[str, Any]] = _call(bootstrap, data, "home.move", fields, timeout_s=MOVE_TIMEOUT_S)
+    moved: list[dict[str, Any]] = call(bootstrap, data, "home.move", fields, timeout_s=MOVE_TIMEOUT_S)
     return moved
 
 
@@ -295,15 +296,6 @@ def link_fields(
         "credentials": None if credentials is None else parse_properties(credentials.read_text()),
     }
     return {name: value for name, value in said.items() if value is not None}
-
-
-def _call(
-    bootstrap: Bootstrap, data: DataFolder, method: str, params: dict[str, Any], *, timeout_s: float | None = None
-) -> Any:
-    from headrace.cli.connect import TIMEOUT_S, connected
-
-    with connected(bootstrap, data, timeout_s=timeout_s or TIMEOUT_S) as cluster:
-        return cluster.admin(method, params)
 
 
 def _show(link: dict[str, Any], output: OutputFormat) -> None:

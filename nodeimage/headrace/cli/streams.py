@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.admin import call
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.units import parse_duration, parse_size, show_duration, show_size
@@ -49,14 +50,14 @@ def create(
 ) -> None:
     """Make a stream. What is not said is kept for ever, in one partition a topic, made on first use."""
     policy = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
-    _show(_call(bootstrap, data, "stream.create", {"path": path, "policy": policy}), output)
+    _show(call(bootstrap, data, "stream.create", {"path": path, "policy": policy}), output)
     note(f"made {path}; try `headrace produce {path}:my-topic`")
 
 
 @app.command(name="list")
 def list_streams(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """List all streams."""
-    streams = _call(bootstrap, data, "stream.list", {})
+    streams = call(bootstrap, data, "stream.list", {})
     if output is OutputFormat.JSON:
         print_json(streams)
         return
@@ -80,8 +81,8 @@ def list_streams(bootstrap: Bootstrap = None, data: DataFolder = None, output: O
 @app.command()
 def show(path: Path, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """Show one stream: its policy, how much is in it, and the links that copy into it."""
-    shown = _call(bootstrap, data, "stream.show", {"path": path, "figures": True})
-    links = [each for each in _call(bootstrap, data, "link.list", {}) if each["stream"] == path]
+    shown = call(bootstrap, data, "stream.show", {"path": path, "figures": True})
+    links = [each for each in call(bootstrap, data, "link.list", {}) if each["stream"] == path]
     if links:
         shown["links"] = [f"{each['name']} ({each['state']})" for each in links]
     _show(shown, output)
@@ -106,7 +107,7 @@ def alter(
     changes = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
     if not changes:
         raise typer.BadParameter("say what to change, for example --ttl 7d")
-    _show(_call(bootstrap, data, "stream.alter", {"path": path, "changes": changes}), output)
+    _show(call(bootstrap, data, "stream.alter", {"path": path, "changes": changes}), output)
 
 
 @app.command()
@@ -118,18 +119,11 @@ def delete(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Delete a stream. One that has topics is kept, unless --force."""
-    _call(bootstrap, data, "stream.delete", {"path": path, "force": force})
+    call(bootstrap, data, "stream.delete", {"path": path, "force": force})
     if output is OutputFormat.JSON:
         print_json({"deleted": path})
     else:
         note(f"deleted {path}")
-
-
-def _call(bootstrap: Bootstrap, data: DataFolder, method: str, params: dict[str, Any]) -> Any:
-    from headrace.cli.connect import connected
-
-    with connected(bootstrap, data) as cluster:
-        return cluster.admin(method, params)
 
 
 def _policy(

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.admin import call
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.topic_names import parse_settings
@@ -57,14 +58,14 @@ def create(
 ) -> None:
     """Make a volume. What is not said: as many replicas as the default volume, the larger half of them in sync."""
     fields = volume_fields(replicas, min_in_sync, spread, zones, label, size_limit, durability)
-    _show(_call(bootstrap, data, "volume.create", {"name": name, **fields}), output)
+    _show(call(bootstrap, data, "volume.create", {"name": name, **fields}), output)
     note(f"made volume {name}; try `headrace stream create /my-stream --volume {name}`")
 
 
 @app.command(name="list")
 def list_volumes(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """List all volumes."""
-    volumes = _call(bootstrap, data, "volume.list", {})
+    volumes = call(bootstrap, data, "volume.list", {})
     if output is OutputFormat.JSON:
         print_json(volumes)
         return
@@ -75,7 +76,7 @@ def list_volumes(bootstrap: Bootstrap = None, data: DataFolder = None, output: O
 @app.command()
 def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """Show one volume, and what it cannot have of what it asks for."""
-    _show(_call(bootstrap, data, "volume.show", {"name": name}), output)
+    _show(call(bootstrap, data, "volume.show", {"name": name}), output)
 
 
 @app.command()
@@ -96,7 +97,7 @@ def alter(
     fields = volume_fields(replicas, min_in_sync, spread, zones, label, size_limit, durability)
     if not fields:
         raise typer.BadParameter("say what to change, for example --replicas 3")
-    _show(_call(bootstrap, data, "volume.alter", {"name": name, **fields}), output)
+    _show(call(bootstrap, data, "volume.alter", {"name": name, **fields}), output)
 
 
 def volume_fields(
@@ -123,13 +124,6 @@ def volume_fields(
 
 def _zones(text: str) -> list[str]:
     return [] if text == ANY else [zone.strip() for zone in text.split(",") if zone.strip()]
-
-
-def _call(bootstrap: Bootstrap, data: DataFolder, method: str, params: dict[str, Any]) -> Any:
-    from headrace.cli.connect import connected
-
-    with connected(bootstrap, data) as cluster:
-        return cluster.admin(method, params)
 
 
 def _show(volume: dict[str, Any], output: OutputFormat) -> None:

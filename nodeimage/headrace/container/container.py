@@ -114,8 +114,9 @@ class Container:
         self.on_commit: Callable[[], None] | None = None
         self.on_follower_gone: Callable[[NodeId], None] = lambda _node: None
         self.on_unreadable: Callable[[], None] = lambda: None
-        self.on_newer: Callable[[NewerFormat], None] = lambda _error: None
         """Told when a follower cannot be fed, since the log does not check here."""
+        self.on_newer: Callable[[NewerFormat], None] = lambda _error: None
+        """Told when it cannot be fed, since a newer version wrote what is here."""
         now = self._loop.time()
         self.primary = Primary(
             me=member,

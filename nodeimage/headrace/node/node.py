@@ -344,7 +344,7 @@ class Node:
         cluster = records.ensure_cluster(store, first_nodes=options.first_nodes)
         told = features.get_features(store)
         features.check_level(told)
-        level = max(told.level, told.raising)
+        level = told.required
         replicas = cluster.replicas or min(3, cluster.first_nodes)
         minimum = cluster.min_in_sync or (2 if replicas == 3 else 1)
         records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
@@ -404,43 +404,48 @@ class Node:
             features.check_level(told)
         except NewerFormat as error:
             self._environment.too_new(error)
-        own = self.view.nodes.get(self._record.node_id)
-        outdated = own is not None and own.run == self._record.run and own.supports != self._record.supports
-        behind = told.level > self._noted and CATALOG_ID in self.replicas.led
-        if (max(told.level, told.raising) > self._fenced or outdated or behind) and self._heeding is None:
+        if self._heeding is None and self._next_heed() is not None:
             self._heeding = asyncio.get_running_loop().create_task(self._heed(), name="feature level")
             self._closing.callback(self._heeding.cancel)
 
+    def _next_heed(self) -> Callable[[], Awaitable[None]] | None:
+        """What is to be done next for what the view shows; None: all is done."""
+        told, own = self.view.features, self.view.nodes.get(self._record.node_id)
+        if told.required > self._fenced:
+            return partial(self._fence, told.required)
+        if own is not None and own.run == self._record.run and own.supports != self._record.supports:
+            return self._say_range
+        if told.level > self._noted and CATALOG_ID in self.replicas.led:
+            return partial(self._note_level, told.level)
+        return None
+
     async def _heed(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            while True:
-                level = max(self.view.features.level, self.view.features.raising)
-                own = self.view.nodes.get(self._record.node_id)
+            while (step := self._next_heed()) is not None:
                 try:
-                    if level > self._fenced:
-                        self._fenced = await loop.run_in_executor(self._executor, self._folder.fence, level)
-                        log.info("older versions refuse this folder from now on", level=level)
-                    elif own is not None and own.run == self._record.run and own.supports != self._record.supports:
-                        await self.store(self._publish_range)
-                        self.view.refresh()
-                        await asyncio.sleep(STORE_AGAIN_S)
-                    elif self.view.features.level > self._noted and CATALOG_ID in self.replicas.led:
-                        told = self.view.features.level
-                        await self._catalog.raise_level(told)
-                        self._noted = told
-                    else:
-                        return
+                    await step()
                 except (HeadraceError, OSError) as error:
+                    level = self.view.features.required
                     log.warning("the cluster's feature level is not followed yet", level=level, reason=str(error))
                     await asyncio.sleep(STORE_AGAIN_S)
         finally:
             self._heeding = None
 
-    def _publish_range(self, store: ClusterStore) -> None:
-        """[blocking]"""
-        assert self._record.supports is not None
-        features.publish_range(store, self._record.node_id, self._record.supports)
+    async def _fence(self, level: int) -> None:
+        fence = partial(self._folder.fence, level)
+        self._fenced = await asyncio.get_running_loop().run_in_executor(self._executor, fence)
+        log.info("older versions refuse this folder from now on", level=level)
+
+    async def _say_range(self) -> None:
+        supports = self._record.supports
+        assert supports is not None
+        await self.store(lambda store: features.publish_range(store, self._record.node_id, supports))
+        self.view.refresh()
+        await asyncio.sleep(STORE_AGAIN_S)
+
+    async def _note_level(self, level: int) -> None:
+        await self._catalog.raise_level(level)
+        self._noted = level
 
     # --- the other nodes
 

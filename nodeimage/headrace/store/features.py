@@ -61,7 +61,7 @@ def get_features(store: ClusterStore) -> FeaturesRecord:
 
 def check_level(features: FeaturesRecord) -> None:
     """Raise NewerFormat, with one line that says what to do, for a level that this version does not support."""
-    at = max(features.level, features.raising)
+    at = features.required
     if not OLDEST <= at <= NEWEST:
         raise NewerFormat(
             f"the cluster's feature level is {at}, this version supports {OLDEST} to {NEWEST}; use a newer headrace"
@@ -81,11 +81,11 @@ def hold(store: ClusterStore, most: int | None) -> FeaturesRecord:
 
     def decide(present: FeaturesRecord | None) -> FeaturesRecord:
         before = present or FeaturesRecord()
-        at = max(before.level, before.raising)
-        if most is not None and most < at:
+        if most is not None and most < before.required:
             raise KafkaError(
                 Code.INVALID_UPDATE_VERSION,
-                f"the level is {at} already, and is not lowered: what was written is not read by older versions",
+                f"the level is {before.required} already, and is not lowered: what was written is not read by older "
+                "versions",
             )
         return structs.replace(before, most=most, wanted=0)
 
@@ -110,11 +110,10 @@ def ask_for(store: ClusterStore, level: int, *, validate_only: bool = False) -> 
 
 def check_wanted(features: FeaturesRecord, nodes: Iterable[NodeRecord], level: int) -> None:
     """Raise KafkaError with the reason where a cluster cannot be raised to a level."""
-    if level < max(features.level, features.raising):
+    if level < features.required:
         raise KafkaError(
             Code.INVALID_UPDATE_VERSION,
-            f"the level is {max(features.level, features.raising)} and is not lowered: what was written is not read by "
-            "older versions",
+            f"the level is {features.required} and is not lowered: what was written is not read by older versions",
         )
     if level > NEWEST:
         raise KafkaError(Code.INVALID_UPDATE_VERSION, f"this version supports the levels {OLDEST} to {NEWEST}")

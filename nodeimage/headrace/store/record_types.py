@@ -278,6 +278,11 @@ class FeaturesRecord(Record, frozen=True):
     epoch: int = 0
     """Rises with each change that somebody may want to know of: Kafka's epoch of the finalized features."""
 
+    @property
+    def required(self) -> int:
+        """The level that whoever runs has to support: others are refused."""
+        return max(self.level, self.raising)
+
 
 class ProducerIdBlock(Record, frozen=True):
     """`next`: the first number, without the cluster's bits, that was not handed out."""

@@ -268,7 +268,7 @@ class Node:
         records.ensure_cluster(store, first_nodes=shape.nodes)
         if not self.is_old:
             told = features.get_features(store)
-            self.fenced = max(self.fenced, told.level, told.raising)
+            self.fenced = max(self.fenced, told.required)
         records.ensure_volume(
             store, records.VolumeRecord("default", replicas=shape.replicas, min_in_sync=shape.min_in_sync)
         )
@@ -290,7 +290,7 @@ class Node:
 
     def _heed_level(self) -> None:
         process, told = self.process, self.view.features
-        level = max(told.level, told.raising)
+        level = told.required
         if self.is_old or process is None:
             return
         if level > self.fenced:

@@ -8,8 +8,6 @@ with an empty disk: the cluster's own record is mounted from another Secret then
 from collections.abc import Mapping
 from typing import Any, Final
 
-import structlog
-
 from headrace.errors import Code, KafkaError
 from headrace.levels import format_of
 from headrace_operator.admin import Calls
@@ -19,8 +17,6 @@ from headrace_operator.kinds.cluster_record import Recording
 from headrace_operator.kinds.cluster_view import QUIET_S, WORKING_S, Seen
 from headrace_operator.specs import AUTO, ClusterSpec
 from headrace_operator.status import Condition
-
-log = structlog.get_logger()
 
 LEVEL: Final = "FeatureLevel"
 """The condition. Ready does not sum it up: a level that waits keeps nobody from anything."""

@@ -25,6 +25,8 @@ CHANGELOG: Final = "docs/CHANGELOG.md"
 UNRELEASED: Final = "## Unreleased"
 IMAGES: Final = {"node": "nodeimage/Dockerfile", "operator": "operator/Dockerfile", "spark": "spark/Dockerfile"}
 CHARTS: Final = ("charts/headrace-crds", "charts/headrace")
+BUILT_CHARTS: Final = f"{os.environ.get('XDG_CACHE_HOME', Path.home() / '.cache')}/headrace/charts"
+"""Where .ci/charts has the helm that it has built."""
 VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -109,7 +111,9 @@ def check(root: Path, version: str, begun: str) -> None:
     for place in PLACES:
         if (there := version_at(root, place)) != version:
             raise Refused(f"{place.file} names {there}, and {CODE.file} {version}")
-    tags = [tag.removeprefix("v") for tag in git(root, "tag", "--list", "v*").split()]
+    if git(root, "tag", "--list", f"v{version}"):
+        raise Refused(f"{version} is released: there is a tag v{version}")
+    tags = [tag.removeprefix("v") for tag in git(root, "tag", "--list", "v*", "--merged", "HEAD").split()]
     last = max((tag for tag in tags if VERSION.fullmatch(tag)), key=parts, default="0.0.0")
     if parts(version) <= parts(last):
         raise Refused(f"{version} is not above {last}, which is released: {CODE.file} names the version to release")
@@ -118,17 +122,23 @@ def check(root: Path, version: str, begun: str) -> None:
         raise Refused(f"the next version, {begun}, has to be above {version}, as X.Y.Z")
 
 
-def release(root: Path, version: str, day: str) -> None:
-    """The commit and the tag. Raises Refused."""
+def record(root: Path, version: str, begun: str, day: str) -> None:
+    """The release's commit and tag, and the commit from which on the code is of the next version; or none of them.
+
+    Raises CalledProcessError, with the checkout as it was (`check` has seen to it that nothing else was changed).
+    """
+    before = git(root, "rev-parse", "HEAD")
     log = root / CHANGELOG
-    log.write_text(released(log.read_text(), version, day))
-    git(root, "commit", "--quiet", "--message", f"Release {version}", CHANGELOG)
-    git(root, "tag", "--annotate", f"v{version}", "--message", f"Headrace {version}")
-
-
-def begin(root: Path, version: str) -> None:
-    """The commit from which on the code is of the next version."""
-    git(root, "commit", "--quiet", "--message", f"Begin {version}", *write_version(root, version))
+    try:
+        log.write_text(released(log.read_text(), version, day))
+        git(root, "commit", "--quiet", "--message", f"Release {version}", CHANGELOG)
+        git(root, "tag", "--annotate", f"v{version}", "--message", f"Headrace {version}")
+        git(root, "commit", "--quiet", "--message", f"Begin {begun}", *write_version(root, begun))
+    except subprocess.CalledProcessError:
+        git(root, "reset", "--quiet", "--hard", before)
+        if git(root, "tag", "--list", f"v{version}"):
+            git(root, "tag", "--delete", f"v{version}")
+        raise
 
 
 # --- what is made of it
@@ -139,22 +149,27 @@ def artifacts(root: Path, version: str) -> Iterator[str]:
     dist = root / DIST
     run(root, sys.executable, "-m", "hatchling", "build", "--directory", str(dist))
     yield f"{DIST}/headrace-{version}-py3-none-any.whl, {DIST}/headrace-{version}.tar.gz"
-    helm = os.environ.get("HEADRACE_HELM") or shutil.which("helm")
+    helm = os.environ.get("HEADRACE_HELM") or shutil.which("helm") or shutil.which("helm", path=BUILT_CHARTS)
     for chart in CHARTS:
         if helm is None:
             yield f"LEFT OUT: {chart}, as there is no helm here: helm package {chart} --destination {DIST}"
         else:
             run(root, helm, "package", chart, "--destination", str(dist))
             yield f"{DIST}/{Path(chart).name}-{version}.tgz"
-    docker = shutil.which("docker") or shutil.which("podman")
+    docker = next(filter(answers, map(shutil.which, ("docker", "podman"))), None)
     more = shlex.split(os.environ.get("DOCKER_BUILD_ARGUMENTS", ""))
     for name, dockerfile in IMAGES.items():
         command = ["build", "--file", dockerfile, "--tag", f"headrace/{name}:{version}", *more, "."]
         if docker is None:
-            yield f"LEFT OUT: headrace/{name}:{version}, as there is no docker here: docker {' '.join(command)}"
+            yield f"LEFT OUT: headrace/{name}:{version}, as no docker answers here: docker {' '.join(command)}"
         else:
             run(root, docker, *command)
             yield f"headrace/{name}:{version}, for this machine's architecture"
+
+
+def answers(docker: str | None) -> bool:
+    """Whether it is there, and so is its daemon."""
+    return docker is not None and subprocess.run([docker, "info"], capture_output=True).returncode == 0
 
 
 def run(root: Path, *command: str) -> None:
@@ -189,8 +204,7 @@ def main() -> int:
             check(ROOT, version, begun)
         made = list(artifacts(ROOT, version))
         if not asked.artifacts:
-            release(ROOT, version, datetime.now(UTC).strftime("%Y-%m-%d"))
-            begin(ROOT, begun)
+            record(ROOT, version, begun, datetime.now(UTC).strftime("%Y-%m-%d"))
     except Refused as refused:
         print(f"release: {refused}", file=sys.stderr)
         return 1

@@ -71,8 +71,7 @@ def test_a_release_is_a_commit_with_a_tag_and_one_more_that_begins_the_next_vers
 ) -> None:
     begun = script.following(__version__)
     script.check(checkout, __version__, begun)
-    script.release(checkout, __version__, "2027-01-02")
-    script.begin(checkout, begun)
+    script.record(checkout, __version__, begun, "2027-01-02")
     assert script.git(checkout, "log", "--format=%s", "-2").splitlines() == [f"Begin {begun}", f"Release {__version__}"]
     assert script.git(checkout, "status", "--porcelain") == ""
     assert {script.version_at(checkout, place) for place in script.PLACES} == {begun}
@@ -82,6 +81,34 @@ def test_a_release_is_a_commit_with_a_tag_and_one_more_that_begins_the_next_vers
     assert f"## Unreleased\n\n## {__version__} (2027-01-02)\n\n- " in changes
     with pytest.raises(script.Refused, match="says nothing under"):
         script.check(checkout, begun, script.following(begun))
+
+
+@pytest.mark.parametrize("refused", ["Release", "Begin"])
+def test_a_release_whose_commit_fails_leaves_all_as_it_was(script: ModuleType, checkout: Path, refused: str) -> None:
+    hook = checkout / ".git" / "hooks" / "commit-msg"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f'#!/bin/sh\n! grep -q "^{refused} " "$1"\n')
+    hook.chmod(0o755)
+    before = script.git(checkout, "rev-parse", "HEAD")
+    with pytest.raises(subprocess.CalledProcessError):
+        script.record(checkout, __version__, script.following(__version__), "2027-01-02")
+    assert script.git(checkout, "rev-parse", "HEAD") == before
+    assert script.git(checkout, "status", "--porcelain") == ""
+    assert script.git(checkout, "tag") == ""
+    hook.unlink()
+    script.record(checkout, __version__, script.following(__version__), "2027-01-02")
+
+
+def test_an_older_line_is_released_after_a_newer_one(script: ModuleType, checkout: Path) -> None:
+    """Its tag is of another branch."""
+    script.git(checkout, "checkout", "--quiet", "-b", "newer")
+    script.git(checkout, "commit", "--quiet", "--allow-empty", "--message", "newer")
+    script.git(checkout, "tag", "v99.0.0")
+    script.git(checkout, "checkout", "--quiet", "main")
+    script.check(checkout, __version__, script.following(__version__))
+    script.git(checkout, "merge", "--quiet", "newer")
+    with pytest.raises(script.Refused, match="is not above"):
+        script.check(checkout, __version__, script.following(__version__))
 
 
 def _uncommitted(script: ModuleType, root: Path) -> None:
@@ -107,7 +134,7 @@ def _nothing_new(script: ModuleType, root: Path) -> None:
     ("spoil", "said"),
     [
         (_uncommitted, "not committed"),
-        (_released_before, "is not above"),
+        (_released_before, "is released: there is a tag"),
         (_other_chart, "Chart.yaml names 0.0.1"),
         (_nothing_new, "says nothing under"),
     ],

@@ -30,10 +30,10 @@ async def refused(broker: Broker) -> Code:
     return error.value.code
 
 
-def promote(broker: Broker, container: Container) -> None:
-    """As if the epoch had begun with frames that are not committed yet."""
+def promote(broker: Broker, container: Container, frames: int = 1) -> None:
+    """As if the epoch had begun with so many frames that are not committed yet."""
     broker.coordination.container_left(container)
-    container.primary.epoch_start = Position(container.log.end + 1)
+    container.primary.epoch_start = Position(container.log.end + frames)
     broker.coordination.container_led(container)
 
 
@@ -57,7 +57,7 @@ async def test_who_has_waited_long_enough_is_told_to_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(takeover, "WAIT_S", 0.01)
-    promote(broker, container)
+    promote(broker, container, frames=1000)  # more than the broker appends by itself meanwhile
     assert await refused(broker) is Code.COORDINATOR_LOAD_IN_PROGRESS
 
 

@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
+from crc32c import crc32c
 
 from headrace.broker import replica_reads
 from headrace.broker.replica_reads import Extent, Replica
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError
 from headrace.ids import ContainerId, Millis, NodeId, Offset, PartitionletId
-from headrace.peer.messages import Extents, FindTime, Message, ReadRange, Request
+from headrace.peer.messages import Extents, FindTime, RangeRead, ReadRange, Request, TimeFound
 from headrace.peer.session import PeerUnreachable
 from headrace.store.records import NodeRecord
 from headrace.wire.primitives import Buffer
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-A = TypeVar("A", bound=Message)
+A = TypeVar("A", RangeRead, TimeFound)
 T = TypeVar("T")
 
 ANSWER_S: Final = 2.0
@@ -151,7 +152,9 @@ class OldReads:
         why = "nobody is known to have it"
         for node in self._candidates(container)[:MOST_ASKED]:
             try:
-                return await self._broker.cluster.ask(node, message, timeout_s=ANSWER_S)
+                answer, payload = await self._broker.cluster.ask(node, message, timeout_s=ANSWER_S)
+                check_sum(payload, answer.crc, node.node_id)
+                return answer, payload
             except PeerUnreachable as error:
                 self._silent[node.node_id] = self._broker.loop.time() + SILENT_S
                 why = str(error)
@@ -201,6 +204,24 @@ async def extents_of(
     for start in range(0, len(wanted), AT_ONCE):
         found |= await broker.loop.run_in_executor(broker.executor, look, wanted[start : start + AT_ONCE])
     return found
+
+
+def sum_of(batches: Iterable[Buffer]) -> int:
+    """What the payload of an answer with these batches has to have as its CRC-32C."""
+    crc = 0
+    for batch in batches:
+        crc = crc32c(batch, crc)
+    return crc
+
+
+def check_sum(payload: memoryview, crc: int | None, node: NodeId) -> None:
+    """Raise CorruptLog where what a node read has changed on its way here; TCP's checksum has 16 bits.
+
+    Of the batches' own CRCs nothing is asked: they leave out the offsets.
+    """
+    if crc is not None and crc32c(payload) != crc:
+        log.error("what another node has read came here damaged", node=node, bytes=len(payload))
+        raise CorruptLog(f"what node {node} has read came here damaged")
 
 
 def _pieces(payload: memoryview, lengths: Sequence[int]) -> list[Buffer]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from headrace.broker import replica_reads
-from headrace.broker.old_reads import extents_of, replica_of
+from headrace.broker.old_reads import extents_of, replica_of, sum_of
 from headrace.broker.opening import AlreadySealed
 from headrace.broker.replica_reads import Replica
 from headrace.broker.roll_frames import read_open
@@ -83,7 +83,7 @@ class _PeerApis:
         if batches is None:
             raise _not_here(asked.container)
         self._broker.counters.bytes_out += sum(map(len, batches))
-        return RangeRead([len(batch) for batch in batches]), batches
+        return RangeRead([len(batch) for batch in batches], crc=sum_of(batches)), batches
 
     async def find_time(
         self, asked: FindTime, _payload: memoryview, _session: Session
@@ -97,7 +97,8 @@ class _PeerApis:
         if found is None:
             raise _not_here(asked.container)
         (batch,) = found
-        return TimeFound(batch is not None), [] if batch is None else [batch]
+        found_batches: list[Buffer] = [] if batch is None else [batch]
+        return TimeFound(batch is not None, crc=sum_of(found_batches)), found_batches
 
     async def extents(self, asked: Extents, _payload: memoryview, _session: Session) -> ExtentsFound:
         replica = self._replica(asked.container)

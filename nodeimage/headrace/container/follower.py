@@ -133,6 +133,9 @@ class Follower:
             except NewerFormat as error:
                 self.replica.on_newer(error)
                 return
+            except CorruptLog as error:  # such as what came here damaged
+                log.error("not following", container=self.id, reason=str(error))
+                self._lost()
             except (HeadraceError, OSError, TimeoutError) as error:
                 log.debug("not following", container=self.id, reason=str(error))
                 self._lost()

@@ -247,7 +247,7 @@ class Appender:
         `frames` is what `read_frames` gave there: whole frames of any type, of gap frames the header alone. They are
         kept, not copied. `room(len(frames))` has said yes; if a piece with gaps needs more than that, `StorageFull` is
         raised, and after `make_spare` it fits. Raises `CorruptLog` if one is damaged or does not belong here. Whatever
-        is raised, nothing has been appended. The batches' own CRCs are not checked here.
+        is raised, nothing has been appended.
         """
         self._check_room(check_frames(frames, self.end) - self.end)
         at = run = 0  # in `frames`: what is looked at, and what is not in a portion yet

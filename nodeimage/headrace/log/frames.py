@@ -193,9 +193,9 @@ def frame_at(view: memoryview, at: int) -> Frame:
 def check_frames(frames: memoryview, position: int) -> int:
     """Checks the raw frames that fill `frames`, which follow each other from `position` on; the position behind them.
 
-    Raises `CorruptLog` if one does not, `NewerFormat` as `frame_fault`. The batches' own CRCs are not checked. A hot
-    call: it keeps nothing of what it unpacks, since a list of some thousand headers costs as much as to unpack them
-    again.
+    Raises `CorruptLog` if one does not, or one is damaged, its batch included: what is appended counts as a copy.
+    `NewerFormat` as `frame_fault`. A hot call: it keeps nothing of what it unpacks, since a list of some thousand
+    headers costs as much as to unpack them again.
     """
     at, size = 0, len(frames)
     unpack = _RAW_FRAME.unpack_from
@@ -213,6 +213,11 @@ def check_frames(frames: memoryview, position: int) -> int:
             raise CorruptLog(f"raw frames for position {position}, {at} bytes on: {fault}. Fetch them again.")
         if type not in _TYPES:
             raise newer_frame(type)
+        if type == _DATA:
+            (batch_crc,) = _BATCH_CRC.unpack_from(frames, at + HEADER_BYTES + _BATCH_CRC_AT)
+            if crc32c(frames[summed:stop]) != batch_crc:
+                fault = "a batch whose checksum does not match"
+                raise CorruptLog(f"raw frames for position {position}, {at} bytes on: {fault}. Fetch them again.")
         position += length
         at = stop
     if at < size:

@@ -206,6 +206,8 @@ class RangeRead(Message, frozen=True):
     """Batches one behind the other in the payload; `lengths` are theirs, in bytes."""
 
     lengths: list[int]
+    crc: int | None = None
+    """CRC-32C of the payload, which nothing else covers whole. None: of an older version."""
 
 
 class ReadRange(Request[RangeRead], frozen=True):
@@ -223,6 +225,8 @@ class TimeFound(Message, frozen=True):
     """The batch that was looked for is the payload; without `found` there is none."""
 
     found: bool
+    crc: int | None = None
+    """As of RangeRead."""
 
 
 class FindTime(Request[TimeFound], frozen=True):

@@ -87,10 +87,12 @@ nor does giving up (timed out, purged, a fatal error). INVALID_MSG is a batch th
 IN_DOUBT = {
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
+    KafkaError._DESTROY_BROKER,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.NOT_CONTROLLER,
 }
-"""Answers to an admin call that say nothing: it is asked again, as an operator would."""
+"""Answers to an admin call that say nothing: it is asked again, as an operator would. _DESTROY_BROKER: librdkafka has
+let go of a node that has left the cluster, while it asked it."""
 
 NOT_NOW = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -38,6 +38,9 @@ class Ways:
         """Pieces that came late, of those that were lost."""
         self._lossy: dict[tuple[int, int], tuple[float, random.Random]] = {}
         self._narrow: dict[tuple[int, int], int] = {}
+        self._flips: tuple[bytes, int] = (b"", 0)
+        self.flipped = 0
+        """Bits, so far."""
         self._silent: set[asyncio.StreamWriter] = set()
         """Sides of connections whose other side is gone without a word."""
         self._connections: dict[tuple[int, int], set[asyncio.StreamWriter]] = defaultdict(set)
@@ -83,6 +86,10 @@ class Ways:
     def lose(self, source: int, target: int, share: float, chance: random.Random) -> None:
         """This share of the pieces from `source` to `target` comes late, and all behind them: TCP sends them again."""
         self._call(lambda: self._lossy.__setitem__((source, target), (share, chance)))
+
+    def flip(self, marker: bytes, times: int) -> None:
+        """In so many pieces that have `marker` in them a bit of it changes on the way, between any two nodes."""
+        self._call(lambda: setattr(self, "_flips", (marker, times)))
 
     def narrow(self, source: int, target: int, rate: int) -> None:
         """Over each connection from `source` to `target` go at most so many bytes a second."""
@@ -206,12 +213,21 @@ class Ways:
                     self.stalls += 1
                     await asyncio.sleep(chance.uniform(*STALL_S))
                 await self._passable(source, target)
-                writer.write(piece)
+                writer.write(self._flip(piece))
                 await writer.drain()
         # An end travels like anything else.
         await self._passable(source, target)
         for each in both:
             each.transport.abort()
+
+    def _flip(self, piece: bytes) -> bytes:
+        marker, left = self._flips
+        at = piece.find(marker) if left else -1
+        if at < 0:
+            return piece
+        self._flips = marker, left - 1
+        self.flipped += 1
+        return piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
 
     def _most(self, source: int, target: int) -> int:
         rate = self._narrow.get((source, target))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load
+from cluster_clients import FILLING, Load
 from cluster_nodes import Cluster, until
 from cluster_targets import TARGETS, Target, busiest_primary, catalog_primary, controller
 
@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FEW = TARGETS[:3]
 LOST = 0.02
 LOSSY_S = 10.0
+FLIPS = 20
 LANDED_S = 1.0
 CUT_S = 5.0
 """Longer than it takes to find a node dead."""
@@ -132,6 +133,23 @@ def test_packets_that_are_lost_cost_time_alone(three: Cluster) -> None:
     assert three.ways.stalls > 0
     three.ways.heal()
     load.await_writes(time.monotonic())
+    three.await_whole()
+    load.finish()
+
+
+def test_a_bit_that_flips_between_nodes_is_never_acknowledged(three: Cluster) -> None:
+    """TCP's checksum has 16 bits. What a follower takes counts as a copy, and is read once the primary is gone."""
+    load = Load(three)
+    victim = busiest_primary(three, load)
+    three.ways.flip(b"." * (FILLING // 2), FLIPS)
+    load.await_writes(time.monotonic())
+    until("enough has been damaged", lambda: three.ways.flipped == FLIPS)
+    load.await_writes(time.monotonic())
+    assert any("a batch whose checksum does not match" in node.log() for node in three.nodes.values())
+    three.await_whole()
+    three.kill(victim)
+    load.await_writes(time.monotonic())
+    three.start(victim)
     three.await_whole()
     load.finish()
 

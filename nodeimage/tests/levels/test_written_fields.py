@@ -33,6 +33,9 @@ ADDED: Final = (
     Added("catalog.commands.RaiseLevel", ("level",), Level.FENCED),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
+    # Who does not know it checks what it checked before.
+    Added("peer.messages.RangeRead", ("crc",), Level.ORIGINAL),
+    Added("peer.messages.TimeFound", ("crc",), Level.ORIGINAL),
     # A controller that does not know it leaves the container where it is, as it did.
     Added("peer.reports.ReplicaState", ("cramped",), Level.ORIGINAL),
     # Dropped by an older version, it is published again, or the node counts as of level 0.

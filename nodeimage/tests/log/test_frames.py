@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, NewerFormat
 from headrace.log.frames import (
     GAP_BYTES,
     HEADER_BYTES,
@@ -68,6 +68,17 @@ def test_every_flipped_bit_of_a_data_frame_shows(make_batch: MakeBatch) -> None:
         raw[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptLog):
             list(frames_in(memoryview(raw), source="test", whole=True))
+        raw[bit // 8] ^= 1 << bit % 8
+
+
+def test_every_flipped_bit_of_raw_frames_shows_to_who_appends_them(make_batch: MakeBatch) -> None:
+    """A follower acknowledges what it appends."""
+    raw = bytearray(data_frame(make_batch(10, records=3, size=30)))
+    assert check_frames(memoryview(raw), 1000) == 1000 + len(raw)
+    for bit in range(len(raw) * 8):
+        raw[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((CorruptLog, NewerFormat)):
+            check_frames(memoryview(raw), 1000)
         raw[bit // 8] ^= 1 << bit % 8
 
 

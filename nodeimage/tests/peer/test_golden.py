@@ -129,6 +129,10 @@ GOLDEN: list[tuple[Message, bytes]] = [
         b"\x82\xa4type\xa9RangeRead\xa7lengths\x92=\xce\x00\x01\x11p",
     ),
     (
+        messages.RangeRead([61], crc=0),
+        b"\x83\xa4type\xa9RangeRead\xa7lengths\x91=\xa3crc\x00",
+    ),
+    (
         messages.FindTime(C, LET, Millis(-1), AT),
         (
             b"\x85\xa4type\xa8FindTime\xa9container\xcd\x01,\xacpartitionlet\xcf\x00\x00\x00\x01*\x05\xf2"
@@ -138,6 +142,10 @@ GOLDEN: list[tuple[Message, bytes]] = [
     (
         messages.TimeFound(True),
         b"\x82\xa4type\xa9TimeFound\xa5found\xc3",
+    ),
+    (
+        messages.TimeFound(True, crc=1 << 31),
+        b"\x83\xa4type\xa9TimeFound\xa5found\xc3\xa3crc\xce\x80\x00\x00\x00",
     ),
     (
         messages.Extents(C, [LET]),

@@ -1,11 +1,14 @@
 """Old records, looked up and counted, wherever their container is led."""
 
+from typing import Any
+
 import pytest
 from pair import Start, append, read, until
 
 from headrace.broker import chains
 from headrace.broker.cold_reads import locate, read_all
 from headrace.errors import Code, KafkaError
+from headrace.store.records import NodeRecord
 from headrace.wire.batch import iter_records
 
 
@@ -61,3 +64,38 @@ async def test_old_records_are_read_from_the_own_replica_without_asking_anybody(
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b")]
     batch = await pair.second.old_reads.find_time(moved.chain[0], 1, 2)
     assert batch is not None
+
+
+async def test_what_is_damaged_on_its_way_from_another_node_is_asked_for_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = await start(1)
+    partition = await pair.create("flip")
+    await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
+    moved = await pair.partition(pair.second, "flip")
+    old = moved.chain[0]
+    ask = pair.second.cluster.ask
+    damaged = 0
+
+    async def ask_noisily(node: NodeRecord, message: Any, **options: Any) -> tuple[Any, memoryview]:
+        nonlocal damaged
+        answer, payload = await ask(node, message, **options)
+        if damaged < 2:
+            damaged += 1
+            changed = bytearray(payload)
+            changed[0 if damaged == 1 else -1] ^= 1  # the base offset, of which no batch's checksum says anything
+            payload = memoryview(changed)
+        return answer, payload
+
+    monkeypatch.setattr(pair.second.cluster, "ask", ask_noisily)
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="came here damaged") as refused:
+            await pair.second.old_reads.find_time(old, 1, old.end)
+        assert refused.value.code == Code.REPLICA_NOT_AVAILABLE
+    assert damaged == 2
+    batch = await pair.second.old_reads.find_time(old, 1, old.end)
+    assert batch is not None
+    assert await read(pair.second, moved) == [(0, b"a"), (1, b"b")]
+    damaged = 0
+    with pytest.raises(KafkaError, match="came here damaged"):
+        await pair.second.old_reads.read(old, offset=0, limit=2, max_bytes=1 << 20)

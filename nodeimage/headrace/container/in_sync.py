@@ -1,7 +1,8 @@
 """Puts in-sync sets into the cluster store: the one change of a container's record that its primary makes itself.
 
 A put whose outcome is unknown is put again until the record has another version (store.protocol): it may have landed,
-or may still, and until then the primary's commits wait for both sets (invariant 3).
+or may still, and until then the primary's commits wait for both sets (invariant 3). So it is after whatever else went
+wrong with a put: nobody else would make it again.
 """
 
 import asyncio
@@ -99,6 +100,10 @@ class InSync:
             except HeadraceError as error:
                 # A record that must not be: the proposal stands, and so does the wait for both sets.
                 log.error("the in-sync set was refused", container=container.id, reason=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            except Exception:
+                log.exception("putting the in-sync set went wrong", container=container.id)
                 await asyncio.sleep(RETRY_S)
                 continue
             self._env.view.refresh()

@@ -306,6 +306,9 @@ class Controller:
         except HeadraceError as error:
             log.warning("records of deleted containers stay for now", containers=len(containers), reason=str(error))
             await asyncio.sleep(FORGET_AGAIN_S)
+        except Exception:
+            log.exception("forgetting deleted containers went wrong", containers=len(containers))
+            await asyncio.sleep(FORGET_AGAIN_S)
         finally:
             self._forgetting = False
 
@@ -440,6 +443,10 @@ class Controller:
             # One of before has landed, or somebody else was faster: the view will tell.
             self._view.refresh()
             return
+        except Exception:  # as little is known of what came of it
+            self._unsure[container] = _Unsure(change, former)
+            log.exception("putting a container's record went wrong", container=container)
+            return
         self._unsure.pop(container, None)
         self._tell_put(change, former)
         self._view.put_seen(change.record, version)
@@ -456,6 +463,10 @@ class Controller:
                 record = await self._make(change.kind, change.members, volume)
             except HeadraceError as error:
                 log.warning("a container was not made", kind=change.kind, node=change.members[0], reason=str(error))
+                await asyncio.sleep(FAILED_PAUSE_S)
+                return
+            except Exception:
+                log.exception("making a container went wrong", kind=change.kind, node=change.members[0])
                 await asyncio.sleep(FAILED_PAUSE_S)
                 return
             self.events.add("container", change.reason, container=record.container_id, node=record.primary)

@@ -99,6 +99,8 @@ class Office:
                 log.debug("the lease could not be written", reason=str(error))
             except HeadraceError as error:
                 log.error("the lease cannot be used", reason=str(error))
+            except Exception:  # without this task there may never be a controller again
+                log.exception("a step towards the lease went wrong")
             try:
                 async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
@@ -118,6 +120,8 @@ class Office:
                     break
         except StoreUnavailable as error:
             log.info("the lease is left to run out", reason=str(error))
+        except Exception:
+            log.exception("the lease could not be given back, and is left to run out")
         self._view.refresh()
 
     async def _free(self) -> bool:

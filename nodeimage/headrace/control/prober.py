@@ -160,6 +160,9 @@ class Prober:
         except HeadraceError as error:
             log.warning("a node cannot say how it is", node=node, reason=str(error))
             return
+        except Exception:
+            log.exception("a probe went wrong", node=node)
+            return
         if self._watched.get(node) is watched and answer.node == node and answer.run == watched.run:
             self._answered(watched, answer, asked_at)
 

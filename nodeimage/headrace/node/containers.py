@@ -116,6 +116,8 @@ class NodeContainers:
                     await self._changes.wait()
         except (HeadraceError, TimeoutError) as error:
             log.info("stops without having handed over all", reason=str(error) or "timeout")
+        except Exception:  # it is to stop all the same, and sync what it has
+            log.exception("handing over went wrong")
 
     def _has_heir(self) -> bool:
         heard = self._controller.heard()

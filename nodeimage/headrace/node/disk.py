@@ -76,5 +76,9 @@ class NodeDisk:
             self._told = None
             log.warning("the cluster store was not told about the disk", full=self.full, reason=str(error))
             return
+        except Exception:
+            self._told = None
+            log.exception("telling the cluster store about the disk went wrong", full=self.full)
+            return
         self._told = self.full
         log.warning("the disk is full" if self.full else "the disk has room again", used=self.used, left=left)

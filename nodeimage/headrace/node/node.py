@@ -428,6 +428,9 @@ class Node:
                     level = self.view.features.required
                     log.warning("the cluster's feature level is not followed yet", level=level, reason=str(error))
                     await asyncio.sleep(STORE_AGAIN_S)
+                except Exception:
+                    log.exception("following the cluster's feature level went wrong")
+                    await asyncio.sleep(STORE_AGAIN_S)
         finally:
             self._heeding = None
 

@@ -136,6 +136,9 @@ class ClusterView:
                     log.warning("the cluster store does not answer; roles stay as they are", error=str(error))
                 failing = True
                 self._closed.wait(AGAIN_S)
+            except Exception:  # without this thread the node would never see a change again
+                log.exception("looking at the cluster store went wrong")
+                self._closed.wait(AGAIN_S)
             else:
                 if failing:
                     log.info("the cluster store answers again")
@@ -151,6 +154,8 @@ class ClusterView:
                 self._look(0)
             except StoreUnavailable:
                 continue  # the watch says so, and looks again
+            except Exception:
+                log.exception("looking at the cluster store went wrong")
 
     def _look(self, timeout_s: float) -> None:
         """One look, and wait until the loop has taken it in: the next one begins where it ended."""

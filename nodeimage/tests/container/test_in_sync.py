@@ -1,0 +1,91 @@
+"""An in-sync set reaches the store, and commits go on, whatever the store answers meanwhile."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.container import in_sync
+from headrace.container.container import Container
+from headrace.container.in_sync import InSync, StoreAndView
+from headrace.container.replica import LET_GO_S, Member, Primary
+from headrace.errors import HeadraceError
+from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.store import container_records
+from headrace.store.protocol import StoreUnavailable
+from headrace.store.records import ContainerRecord
+from headrace.store.sqlite import SqliteStore
+
+ID = ContainerId(2)
+END = Position(100)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("resourceVersion"),
+        StoreUnavailable("away"),
+        HeadraceError("refused"),
+        OSError("odd"),
+        ValueError("odd"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("landed", [False, True], ids=["before the put", "after it"])
+async def test_a_put_that_fails_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, landed: bool
+) -> None:
+    monkeypatch.setattr(in_sync, "RETRY_S", 0.0)
+    loop = asyncio.get_running_loop()
+    formats = [uuid.uuid4() for _ in range(3)]
+    pairs = tuple((NodeId(number), format) for number, format in enumerate(formats, 1))
+    record = ContainerRecord(
+        ID, "data", NodeId(1), Epoch(1), pairs, (NodeId(1), NodeId(2), NodeId(3)), min_in_sync=2, wanted=3
+    )
+    store = SqliteStore(tmp_path / "store")
+    container_records.put_container(store, record, None)
+    me, speaks, silent = (Member(node, str(format)) for node, format in pairs)
+    begun = loop.time() - 2 * LET_GO_S
+    primary = Primary(
+        me=me,
+        epoch=Epoch(1),
+        in_sync=[me, speaks, silent],
+        replicas=record.replicas,
+        start=Position(0),
+        min_in_sync=2,
+        now=begun,
+    )
+    primary.follows(silent, Position(0), now=begun)
+    primary.follows(speaks, Position(0), now=loop.time())
+    primary.end = END
+    primary.on_disk(me, END)
+    primary.on_disk(speaks, END, now=loop.time())
+    container = SimpleNamespace(
+        id=ID, lost=False, primary=primary, epoch=Epoch(1), member=me, committed_moved=lambda: None
+    )
+    errors = [error]
+
+    async def call(change: Callable[[SqliteStore], Any]) -> Any:
+        if errors and not landed:
+            raise errors.pop()
+        answer = change(store)
+        if errors:
+            raise errors.pop()
+        return answer
+
+    environment = SimpleNamespace(store=call, view=SimpleNamespace(refresh=lambda: None))
+    carried = InSync(cast(StoreAndView, environment))
+    carried.look_at(cast(Container, container), record)
+    async with asyncio.timeout(20):
+        while primary.committed < END:  # noqa: ASYNC110  # a state machine, which tells nobody
+            await asyncio.sleep(0.001)
+    assert not errors
+    found = container_records.get_container(store, ID)
+    assert found is not None
+    assert [node for node, _ in found.in_sync] == [1, 2]
+    await carried.close()
+    store.close()

@@ -209,7 +209,9 @@ class Observed:
         return frozenset(
             other
             for other in self.nodes.keys() - self.heard_by(node) - {node}
-            if self.life(other, now) is not Life.DEAD and self.probes[other].heard_at is not None
+            if self.life(other, now) is not Life.DEAD
+            and (sight := self.probes.get(other)) is not None  # else it has just been registered
+            and sight.heard_at is not None
         )
 
     def loads(self) -> dict[NodeId, NodeLoad]:

@@ -370,3 +370,10 @@ def test_a_cluster_of_two_goes_on_with_one(world: World) -> None:
     put = world.put()
     assert {record.primary for record in put.values()} == {1}
     assert [len(record.in_sync) for record in put.values()] == [2, 2], "node 1 lets node 2 go once it leads"
+
+
+def test_a_node_that_was_registered_a_moment_ago_and_not_probed_yet_is_no_fault(three: World) -> None:
+    three.node(4)
+    del three.probes[NodeId(4)]
+    assert three.observed().unheard_by(NodeId(1), three.now) == frozenset()
+    assert three.put() == {}

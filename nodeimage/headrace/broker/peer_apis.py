@@ -70,20 +70,22 @@ class _PeerApis:
     async def read_range(
         self, asked: ReadRange, _payload: memoryview, _session: Session
     ) -> tuple[RangeRead, list[Buffer]]:
-        batches = await self._from(
-            asked.container,
-            lambda replica: replica_reads.read_range(
+        def look(replica: Replica) -> tuple[list[Buffer], int] | None:
+            batches = replica_reads.read_range(
                 replica,
                 asked.partitionlet,
                 offset=asked.offset,
                 limit=asked.limit,
                 max_bytes=min(asked.max_bytes, MOST_BYTES),
-            ),
-        )
-        if batches is None:
+            )
+            return None if batches is None else (batches, sum_of(batches))
+
+        found = await self._from(asked.container, look)
+        if found is None:
             raise _not_here(asked.container)
+        batches, crc = found
         self._broker.counters.bytes_out += sum(map(len, batches))
-        return RangeRead([len(batch) for batch in batches], crc=sum_of(batches)), batches
+        return RangeRead([len(batch) for batch in batches], crc=crc), batches
 
     async def find_time(
         self, asked: FindTime, _payload: memoryview, _session: Session

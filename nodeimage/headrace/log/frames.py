@@ -208,16 +208,17 @@ def check_frames(frames: memoryview, position: int) -> int:
             stop = summed = at + HEADER_BYTES
         else:
             stop = summed = at + length
+        fault = ""
         if length < least or stop > size or where != position or crc32c(frames[at + 4 : summed]) != crc:
             fault = f"a frame of type {type}, {length} bytes, position {where}, that is damaged or out of place"
-            raise CorruptLog(f"raw frames for position {position}, {at} bytes on: {fault}. Fetch them again.")
-        if type not in _TYPES:
-            raise newer_frame(type)
-        if type == _DATA:
+        elif type == _DATA:
             (batch_crc,) = _BATCH_CRC.unpack_from(frames, at + HEADER_BYTES + _BATCH_CRC_AT)
             if crc32c(frames[summed:stop]) != batch_crc:
                 fault = "a batch whose checksum does not match"
-                raise CorruptLog(f"raw frames for position {position}, {at} bytes on: {fault}. Fetch them again.")
+        elif type not in _TYPES:
+            raise newer_frame(type)
+        if fault:
+            raise CorruptLog(f"raw frames for position {position}, {at} bytes on: {fault}. Fetch them again.")
         position += length
         at = stop
     if at < size:

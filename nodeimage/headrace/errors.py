@@ -152,5 +152,11 @@ class FolderRefused(HeadraceError):
     """A data folder that this process must not use: another cluster's, a newer format's, or in use."""
 
 
+class StoreSetBack(HeadraceError):
+    """The cluster store is an older copy of itself than this node has seen: what it says is not done."""
+
+    code = Code.FENCED_LEADER_EPOCH
+
+
 class NewerFormat(FolderRefused):
     """Something sound that this version does not know: it is never skipped and never cut, and the process ends."""

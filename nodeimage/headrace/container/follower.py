@@ -211,6 +211,7 @@ class Follower:
     async def _take_up(self, following: Following) -> None:
         """Bring the log to where the primary's goes on."""
         begin = Position(following.begin)
+        self.replica.check_cut(begin)
         if following.snapshot_position >= 0:
             received = bytearray()
             while True:

@@ -4,6 +4,7 @@ Each replica keeps its container's last known record. Of a container's replicas 
 last frame, end) has everything that was ever acknowledged, whatever the records say of in-sync sets: a member of the
 set had it, and whoever is ahead of that member in this order has all that it has (as in an election). It leads, at an
 epoch above all that any replica has seen; those that hold exactly the same are in sync with it, the others catch up.
+The record descends from all that the replicas know (store.lineage), so none of them takes the store for an old copy.
 
 Only while nobody leads the container: what is found must not grow meanwhile.
 """
@@ -23,6 +24,8 @@ from headrace.container.history import History, last_epoch
 from headrace.errors import CorruptLog
 from headrace.ids import Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.store.container_records import descends_from
+from headrace.store.lineage import merged
 from headrace.store.records import ContainerRecord, VolumeRecord
 
 
@@ -88,14 +91,35 @@ def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> Foun
 
 def ahead(found: Sequence[FoundReplica]) -> FoundReplica:
     """The one that has everything that was acknowledged."""
-    return max(found, key=lambda each: (each.last_epoch, each.end))
+    return max(_that_count(found), key=lambda each: (each.last_epoch, each.end))
+
+
+def _that_count(found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
+    """Those that may have what nobody else has. Where the store was set back and went on, who led by the old copy may
+    have frames of a later epoch: but none of them was committed as long as one that counts as in sync there stands
+    still, as it knows better. All, where the lines that parted have both gone on.
+    """
+    replicas = {(each.node, each.format): each for each in found}
+
+    def parted(one: ContainerRecord, other: ContainerRecord) -> bool:
+        return not descends_from(one, other) and not descends_from(other, one)
+
+    counting = [
+        each
+        for each in found
+        if not any(
+            (member := replicas.get(pair)) is not None and parted(each.record, member.record)
+            for pair in each.record.in_sync
+        )
+    ]
+    return counting or found
 
 
 def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
     """The record of a container, from all replicas of it that were found. Pure."""
-    newest = max(found, key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
+    newest = max(_that_count(found), key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
     best = ahead(found)
-    same = [each for each in found if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
+    same = [each for each in _that_count(found) if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
     present = {each.node for each in found}
     replicas = [node for node in newest.replicas if node in present]
     replicas += sorted(each.node for each in same if each.node not in replicas)
@@ -107,6 +131,7 @@ def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
         epoch=Epoch(highest + 1),
         in_sync=tuple((each.node, each.format) for each in same),
         replicas=tuple(replicas),
+        changes=merged(each.record.changes for each in found),
     )
 
 

@@ -1,13 +1,16 @@
 """Puts in-sync sets into the cluster store: the one change of a container's record that its primary makes itself.
 
 A put whose outcome is unknown is put again until the record has another version (store.protocol): it may have landed,
-or may still, and until then the primary's commits wait for both sets (invariant 3). So it is after whatever else went
-wrong with a put: nobody else would make it again.
+or may still, and until then the primary's commits wait for both sets (invariant 3). The record is kept in the replica's
+folder before anything is committed by it: a store that is set back to before it is known for an old copy then.
+
+Whatever goes wrong with a put, it is made again: nobody else would.
 """
 
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -17,6 +20,7 @@ from headrace.container.container import Container
 from headrace.container.replica import Member
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
+from headrace.levels import Level
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable, VersionConflict
 from headrace.store.records import ContainerRecord
@@ -31,6 +35,8 @@ DIFFERS_S: Final = 1.5
 
 
 class _View(Protocol):
+    def may(self, level: int, /) -> bool: ...
+
     def refresh(self) -> None: ...
 
 
@@ -43,11 +49,21 @@ class StoreAndView(Protocol):
     def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]: ...
 
 
+class KeptRecords(Protocol):
+    """The records in the folders of the replicas here."""
+
+    def known_record(self, container: ContainerId, /) -> ContainerRecord | None: ...
+
+    async def remember(self, record: ContainerRecord, /) -> None:
+        """Keep a record that is in the store. Raises HeadraceError, OSError."""
+
+
 class InSync:
     """Carries the primaries' proposals to the store, one at a time for each container."""
 
-    def __init__(self, environment: StoreAndView) -> None:
+    def __init__(self, environment: StoreAndView, kept: KeptRecords) -> None:
         self._env = environment
+        self._kept = kept
         self._putting: dict[ContainerId, asyncio.Task[None]] = {}
         self._differing: dict[ContainerId, float] = {}
         """Since when a record shows another set than its primary goes by."""
@@ -92,12 +108,21 @@ class InSync:
         """Ends when the store has been seen to hold the set, or when the epoch is over."""
         while not container.lost:
             try:
-                held = await self._env.store(lambda store: _try_put(store, container, wanted))
+                put = partial(
+                    _try_put,
+                    container=container,
+                    wanted=wanted,
+                    known=self._kept.known_record(container.id),
+                    traced=self._env.view.may(Level.FENCED),
+                )
+                record = await self._env.store(put)
+                if record is not None:
+                    await self._kept.remember(record)
             except StoreUnavailable as error:
                 log.warning("the in-sync set could not be put", container=container.id, reason=str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
-            except HeadraceError as error:
+            except (HeadraceError, OSError) as error:
                 # A record that must not be: the proposal stands, and so does the wait for both sets.
                 log.error("the in-sync set was refused", container=container.id, reason=str(error))
                 await asyncio.sleep(RETRY_S)
@@ -107,6 +132,7 @@ class InSync:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._env.view.refresh()
+            held = None if record is None else members(record)
             if held is not None and not container.lost:
                 log.info("in sync", container=container.id, nodes=sorted(member.node for member in held))
                 if container.primary.decided(held):
@@ -119,8 +145,18 @@ def members(record: ContainerRecord) -> frozenset[Member]:
     return frozenset(Member(node, str(format)) for node, format in record.in_sync)
 
 
-def _try_put(store: ClusterStore, container: Container, wanted: frozenset[Member]) -> frozenset[Member] | None:
-    """[blocking] The set that the store holds now in this epoch, or None: the epoch is over."""
+def _try_put(
+    store: ClusterStore,
+    *,
+    container: Container,
+    wanted: frozenset[Member],
+    known: ContainerRecord | None,
+    traced: bool,
+) -> ContainerRecord | None:
+    """[blocking] The record that the store holds now in this epoch, or None: the epoch is over.
+
+    Raises KafkaError where the store has been set back to before `known`: nothing is put over that.
+    """
     in_sync = tuple(sorted((member.node, uuid.UUID(member.format)) for member in wanted))
     while True:
         found = store.get(f"{records.CONTAINER_PREFIX}{container.id}")
@@ -129,13 +165,16 @@ def _try_put(store: ClusterStore, container: Container, wanted: frozenset[Member
         record = records.decode(found.value, ContainerRecord, found.key)
         if record.epoch != container.epoch or record.primary != container.member.node:
             return None
+        if known is not None:
+            container_records.check_descent(record, known)
         if set(record.in_sync) == set(in_sync):
-            return wanted
+            return record
         if not {node for node, _ in in_sync} <= set(record.replicas):
             # The controller took a replica away meanwhile: what the record says stands, and is proposed from anew.
-            return members(record)
+            return record
+        put = container_records.stamped(structs.replace(record, in_sync=in_sync), traced=traced)
         try:
-            container_records.put_container(store, structs.replace(record, in_sync=in_sync), found.version)
+            container_records.put_container(store, put, found.version)
         except VersionConflict:
             continue
-        return wanted
+        return put

@@ -39,6 +39,11 @@ CATALOG: Final = "catalog"
 _records = msgspec.json.Decoder(ContainerRecord)
 
 
+def decode_record(kept: str) -> ContainerRecord:
+    """A record as a replica's folder keeps it."""
+    return _records.decode(kept)
+
+
 class LocalReplica:
     """Made by `open`. The loop thread's own."""
 
@@ -79,7 +84,11 @@ class LocalReplica:
         self._room = room
         self._end_process = fatal
         self._state = state
+        self._known: tuple[str, ContainerRecord | None] = ("", None)
+        """The record as it is kept, and as read."""
         self._known_committed = Position(0)
+        self._gave_up = False
+        """An operator let another lead that may have less than what is known to be committed."""
         self._aside = aside
         """What this node had of the container before, damaged, is kept beside."""
         self._turn = asyncio.Lock()
@@ -208,6 +217,20 @@ class LocalReplica:
         """
         self._known_committed = min(self._known_committed, self.log.end)
 
+    def give_up(self) -> None:
+        """What is known to be committed may be cut, until it is as whoever leads has it: there was an unclean recovery
+        (invariant 15)."""
+        self._gave_up = True
+
+    def check_cut(self, begin: Position) -> None:
+        """Raise CorruptLog where a primary that has the log begin again at `begin` does not know of what is committed:
+        it must not lead."""
+        if begin < self.committed and not self._gave_up:
+            raise CorruptLog(
+                f"container {self.id}: the primary has it cut to {begin}, but all up to {self.committed} is committed. "
+                "Nothing is cut; look at `headrace containers`, and whether the cluster store was set back"
+            )
+
     def committed_moved(self) -> None:
         """`committed` may have moved."""
         if self.on_commit is not None:
@@ -236,6 +259,7 @@ class LocalReplica:
 
         Somebody leads, who has all that was committed: what was set aside here for damage goes.
         """
+        self._gave_up = False
         if history == self._state.history and not self._aside:
             return
 
@@ -249,7 +273,9 @@ class LocalReplica:
     def known_record(self) -> ContainerRecord | None:
         """The container's record as it was kept last."""
         kept = self._state.record
-        return _records.decode(kept) if kept else None
+        if kept != self._known[0]:
+            self._known = (kept, decode_record(kept) if kept else None)
+        return self._known[1]
 
     async def remember(self, record: str) -> None:
         """The container's record, as the store has it."""

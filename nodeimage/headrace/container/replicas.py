@@ -22,12 +22,14 @@ from headrace.container.environment import Environment
 from headrace.container.follower import Install
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
-from headrace.container.local_replica import CATALOG, LocalReplica
-from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull
+from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
+from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull, StoreSetBack
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
 from headrace.peer.reports import ReplicaState
+from headrace.store import container_records
+from headrace.store.container_records import descends_from
 from headrace.store.records import ContainerRecord
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ TICK_S: Final = 0.1
 BEAT_EVERY: Final = 3
 STORE_RETRY_S: Final = 0.3
 DAMAGED_RETRY_S: Final = 1.0
+SET_BACK_RETRY_S: Final = 5.0
+"""Until the store is asked again whether it is still an old copy; a record that changes is looked at at once."""
 
 Snapshot = Callable[[], Awaitable[tuple[memoryview, Position]]]
 
@@ -46,7 +50,7 @@ Snapshot = Callable[[], Awaitable[tuple[memoryview, Position]]]
 class _Kept:
     """One replica and the task that changes its role."""
 
-    __slots__ = ("changed", "damage", "problem", "replica", "task")
+    __slots__ = ("changed", "damage", "problem", "replica", "set_back", "task")
 
     def __init__(self) -> None:
         self.replica: LocalReplica | None = None
@@ -54,6 +58,8 @@ class _Kept:
         self.changed = asyncio.Event()
         self.changed.set()
         self.problem = ""
+        self.set_back = False
+        """It stands still, as the store has no trace of a change of its record that it knows."""
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -70,7 +76,7 @@ class Replicas:
         self._loop = asyncio.get_running_loop()
         self._kept: dict[ContainerId, _Kept] = {}
         self._making: WeakValueDictionary[ContainerId, asyncio.Lock] = WeakValueDictionary()
-        self._in_sync = InSync(environment)
+        self._in_sync = InSync(environment, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
         self._ticking: asyncio.Task[None] | None = None
@@ -186,6 +192,8 @@ class Replicas:
             record = self._env.view.containers.get(container_id)
             try:
                 if not self._is_wanted(record):
+                    if record is not None:
+                        await self._check_kept(record, kept)
                     if not self._may_go(container_id, record):
                         await asyncio.sleep(STORE_RETRY_S)
                         kept.changed.set()
@@ -204,6 +212,11 @@ class Replicas:
             except NewerFormat as error:
                 self._env.too_new(error)
                 return
+            except StoreSetBack as error:
+                if kept.problem != str(error):
+                    log.error("a replica stands still", container=container_id, reason=str(error))
+                kept.problem = str(error)
+                self._loop.call_later(SET_BACK_RETRY_S, kept.changed.set)
             except (HeadraceError, OSError) as error:
                 if kept.problem != str(error):
                     log.warning("a replica is not as it should be", container=container_id, reason=str(error))
@@ -218,6 +231,40 @@ class Replicas:
                 kept.problem = repr(error)
                 await asyncio.sleep(STORE_RETRY_S)
                 kept.changed.set()
+
+    async def _check_kept(self, record: ContainerRecord, kept: _Kept) -> None:
+        """Raises StoreSetBack where a replica that is about to go knows better than its record: it stays, and is told
+        of."""
+        if kept.replica is None:
+            folder = self._env.folder / str(record.container_id)
+            state = await self._loop.run_in_executor(self._env.executor, replica_folder.read, folder)
+            if state is None or not state.record or descends_from(record, decode_record(state.record)):
+                return
+            kept.replica = await self._open(record)
+        await self._newest(record, kept, kept.replica)
+
+    async def _newest(self, record: ContainerRecord, kept: _Kept, replica: LocalReplica) -> ContainerRecord:
+        """The record to go by: the view's, or what the store has, where the view is behind what this node put there.
+
+        Raises StoreSetBack, with the replica standing still, where the store has been set back to before what is known
+        here (DESIGN section 13): who leads by it may lack what was acknowledged.
+        """
+        known = replica.known_record
+        if known is not None and not descends_from(record, known):
+            found = await self._env.store(lambda store: container_records.get_container(store, record.container_id))
+            self._env.view.refresh()
+            if found is None:
+                raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "its record has gone from the cluster store")
+            record = found
+            if not descends_from(record, known):
+                kept.set_back = True
+                container = self.led.get(record.container_id)
+                if container is not None:
+                    self._leave(container)
+                await replica.stop()
+                container_records.check_descent(record, known)
+        kept.set_back = False
+        return record
 
     def _may_go(self, container_id: ContainerId, record: ContainerRecord | None) -> bool:
         """A replica goes only when the store says so; a record that is missing may be back in a moment."""
@@ -239,6 +286,7 @@ class Replicas:
         replica = kept.replica
         if replica is None:
             replica = kept.replica = await self._open(record)
+        record = await self._newest(record, kept, replica)
         if kept.is_damaged:
             await self._renew(record.container_id, kept.damage, replica)
         await replica.set_durability(fsync=self._env.options(record.kind, record.volume).fsync)
@@ -395,16 +443,20 @@ class Replicas:
         made is not to be removed from under who makes it."""
         return self._making.setdefault(container_id, asyncio.Lock())
 
+    def set_back(self) -> list[ContainerId]:
+        """The containers whose replicas here stand still, as the store has no trace of what they know."""
+        return sorted(container_id for container_id, kept in self._kept.items() if kept.set_back)
+
     async def unrecorded(
-        self, recorded: Collection[ContainerId]
+        self, recorded: Collection[ContainerId], *, seen: bool = False
     ) -> tuple[list[ContainerId], list[FoundReplica], list[str]]:
         """Replicas here of containers that have no record: those of which this node still sees one, or leads them;
-        what all others hold; what cannot be read."""
+        what all others hold (and these, with `seen`); what cannot be read."""
         lost = sorted(replica_folder.listed(self._env.folder).difference(recorded))
         unseen = [each for each in lost if each in self._env.view.containers or each in self.led]
         found, warnings = [], []
         for container_id in lost:
-            if container_id in unseen:
+            if container_id in unseen and not seen:
                 continue
             kept = self._kept.get(container_id)
             end = kept.replica.log.end if kept is not None and kept.replica is not None else None
@@ -462,14 +514,30 @@ class Replicas:
             _state(kept.replica, damaged=kept.is_damaged) for kept in self._kept.values() if kept.replica is not None
         ]
 
+    # --- see in_sync.KeptRecords
+
+    def known_record(self, container_id: ContainerId) -> ContainerRecord | None:
+        """The record in the folder of a replica here, if it is open."""
+        replica = self.replica(container_id)
+        return None if replica is None else replica.known_record
+
+    async def remember(self, record: ContainerRecord) -> None:
+        """Keep a record that this node has put into the store. Raises HeadraceError, OSError."""
+        replica = self.replica(record.container_id)
+        known = None if replica is None else replica.known_record
+        if replica is not None and (known is None or not descends_from(known, record)):
+            await _remember(record, replica)
+
 
 async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
     """Keep the record: the cluster store may have to be built anew from those.
 
     Raises FENCED_LEADER_EPOCH for an epoch that is over, or was another node's. A store that says so is an old copy of
-    itself, and whoever leads by it may lack what was acknowledged.
+    itself, and whoever leads by it may lack what was acknowledged. Raises StoreSetBack likewise.
     """
     known = replica.known_record
+    if known is not None:
+        container_records.check_descent(record, known)
     if known is not None and (
         record.epoch < known.epoch or (record.epoch == known.epoch and record.primary != known.primary)
     ):
@@ -479,10 +547,13 @@ async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
             f"epoch {known.epoch}: it is an old copy. Stop all nodes, then build it anew with `headrace recover-store`",
         )
     await replica.remember(msgspec.json.encode(record).decode())
+    if known is not None and record.recovered > known.recovered:
+        replica.give_up()
 
 
 def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
     container = replica.container
+    known = replica.known_record
     return ReplicaState(
         container=replica.id,
         role="primary" if container is not None else "follower" if replica.follower is not None else "none",
@@ -496,4 +567,6 @@ def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
         damaged=damaged,
         stuck=replica.cycle.is_stuck,
         cramped=container is not None and container.cramped,
+        change=known.changes[-1] if known is not None and known.changes else "",
+        recovered=0 if known is None else known.recovered,
     )

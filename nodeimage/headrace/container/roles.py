@@ -21,6 +21,7 @@ from headrace.container.in_sync import members
 from headrace.container.local_replica import LocalReplica
 from headrace.errors import Code, KafkaError
 from headrace.ids import Epoch
+from headrace.levels import Level
 from headrace.store import container_records
 from headrace.store.protocol import VersionConflict
 from headrace.store.records import ContainerRecord
@@ -86,7 +87,7 @@ async def _claim(env: Environment, record: ContainerRecord, replica: LocalReplic
     if env.view.containers.get(record.container_id) is not record:
         return  # it has changed while we waited: with its new version the old record would be put over the new one
     epoch = Epoch(max(record.epoch, replica.seen, replica.led) + 1)
-    wanted = structs.replace(record, epoch=epoch)
+    wanted = container_records.stamped(structs.replace(record, epoch=epoch), traced=env.view.may(Level.FENCED))
     version = env.view.versions[record.container_id]
     try:
         await env.store(lambda store: container_records.put_container(store, wanted, version))

@@ -135,7 +135,12 @@ class _Round:
         self._full = {key for key, node in observed.nodes.items() if node.full}
         self._loads = {node: load for node, load in observed.loads().items() if observed.takes_roles(node, now)}
         self._containers = [
-            each for each in observed.containers.values() if each.kind == DATA and each.primary in self._loads
+            each
+            for each in observed.containers.values()
+            if each.kind == DATA
+            and each.primary in self._loads
+            and not observed.know_better(each.container_id)
+            and not observed.unheard_since_fall(each)
         ]
         self._ends = self._read_ends()
         self._rates = self._read_rates()

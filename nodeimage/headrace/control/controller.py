@@ -12,6 +12,7 @@ again until the record has another version, and nothing else is planned for that
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -29,6 +30,7 @@ from headrace.control.plan import conditions, forgettable, plan
 from headrace.control.prober import Prober
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
+from headrace.levels import Level
 from headrace.peer.messages import ProbeAnswer, RollAway
 from headrace.store import container_records, features
 from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
@@ -361,6 +363,7 @@ class Controller:
             since=self._since,
             creating=frozenset(self._creating),
             settings=self._settings,
+            fell_at=self._view.fell_at,
         )
 
     def _tell_lives(self, observed: Observed, now: float) -> None:
@@ -407,7 +410,8 @@ class Controller:
             match change:
                 case PutContainer(record=record):
                     if record.container_id not in self._unsure:
-                        puts.append(change)
+                        traced = self._view.may(Level.FENCED)
+                        puts.append(replace(change, record=container_records.stamped(record, traced=traced)))
                 case CreateContainer(kind=kind, members=members, volume=volume):
                     key = (kind, members[0], volume)
                     if key not in self._creating:
@@ -479,7 +483,15 @@ class Controller:
         for each in list(self._begun):
             if each in self._view.containers or self._view.is_deleted(each):
                 del self._begun[each]  # the put that was given up has landed
-        record = await create(self._store_call, self._peers, kind=kind, members=nodes, volume=volume, begun=self._begun)
+        record = await create(
+            self._store_call,
+            self._peers,
+            kind=kind,
+            members=nodes,
+            volume=volume,
+            begun=self._begun,
+            traced=self._view.may(Level.FENCED),
+        )
         self._view.refresh()
         await self._shown(record.container_id)
         return record

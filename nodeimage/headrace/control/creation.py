@@ -55,6 +55,7 @@ async def create(
     members: Sequence[NodeRecord],
     volume: VolumeRecord,
     begun: Begun,
+    traced: bool = False,
 ) -> ContainerRecord:
     """A new container led by the first of `members`; without those of the others that do not answer.
 
@@ -62,7 +63,7 @@ async def create(
     answer, or fewer than `volume.min_in_sync` do, and StoreUnavailable (the container may be there nevertheless): then
     it is `begun`, and the next attempt goes on with its id and with the folders that there are. A put that was given up
     may land before the next one: the record is that one's then, and is returned. Who knows that it has landed, takes
-    the id out of `begun`: another attempt is to make another container.
+    the id out of `begun`: another attempt is to make another container. `traced`: see container_records.stamped.
     """
     if not members:
         raise HeadraceError("a container needs a node that is registered")
@@ -83,6 +84,7 @@ async def create(
                 volume=volume.name,
                 min_in_sync=volume.min_in_sync,
                 wanted=volume.replicas,
+                traced=traced,
             )
         )
     except HeadraceError as error:

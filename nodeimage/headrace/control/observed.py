@@ -11,13 +11,14 @@ off. A node that this process has never heard is in doubt for the first seconds 
 started together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
+from headrace.store.lineage import descends
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 DEFAULT_VOLUME = "default"
@@ -52,6 +53,8 @@ class Settings:
     """So long a node that came back has to catch up with an open container, before it gets a new one."""
     forget_after_s: float = 600.0
     """So long the record of a deleted container stays."""
+    set_back_s: float = 2.0
+    """So long a node may know better than the store before that is called set back: views are behind for a moment."""
     rebuilds_at_once: int = 8
     """Closed containers that are copied at a time."""
 
@@ -108,11 +111,16 @@ class Observed:
     """When each present condition began."""
     creating: frozenset[tuple[str, NodeId, str]] = frozenset()
     """(kind, primary, volume) of containers that are being made."""
+    fell_at: float = float("-inf")
+    """When this node saw the cluster store set back: of containers whose replicas have not been heard of since, nobody
+    knows whether their records are the newest."""
     settings: Settings = Settings()
     _replicas: Mapping[tuple[NodeId, ContainerId], ReplicaState] = field(init=False, repr=False)
     _replaced: frozenset[NodeId] = field(init=False, repr=False)
     """Nodes whose disk is gone: a newer one runs where they ran."""
     _stuck: frozenset[NodeId] = field(init=False, repr=False)
+    _know_better: Mapping[ContainerId, Sequence[NodeId]] = field(init=False, repr=False)
+    """Nodes that know a change of a container's record of which the store has no trace."""
 
     def __post_init__(self) -> None:
         told = {
@@ -123,9 +131,32 @@ class Observed:
         }
         object.__setattr__(self, "_replicas", told)
         object.__setattr__(self, "_stuck", frozenset(node for (node, _), replica in told.items() if replica.stuck))
+        better: dict[ContainerId, list[NodeId]] = {}
+        for (node, container), replica in told.items():
+            record = self.containers.get(container) if replica.change else None
+            if record is not None and _knows_better(replica, record):
+                better.setdefault(container, []).append(node)
+        object.__setattr__(self, "_know_better", better)
         newest = {node.slot: node.node_id for node in sorted(self.nodes.values(), key=lambda each: each.node_id)}
         older = {node.node_id for node in self.nodes.values() if node.slot and newest[node.slot] != node.node_id}
         object.__setattr__(self, "_replaced", frozenset(older))
+
+    def know_better(self, container: ContainerId) -> Sequence[NodeId]:
+        """The nodes that know a change of a container's record that the store has not: it was set back, or this node's
+        view of it is behind for a moment. As long as there are any, nothing is decided for the container.
+        """
+        return self._know_better.get(container, ())
+
+    def unheard_since_fall(self, record: ContainerRecord) -> Sequence[NodeId]:
+        """The nodes with replicas of a container of which nothing has been heard since the store was set back: any of
+        them may know better than the record."""
+        if self.fell_at == float("-inf"):
+            return ()
+        return [node for node in record.replicas if node in self.nodes and not self._is_heard_since(node, self.fell_at)]
+
+    def _is_heard_since(self, node: NodeId, at: float) -> bool:
+        sight = self.probes.get(node)
+        return sight is not None and sight.heard_at is not None and sight.heard_at > at
 
     def life(self, node: NodeId, now: float) -> Life:
         """How a node is."""
@@ -250,3 +281,9 @@ def _is_nearly_dead(observed: Observed, node: NodeId, silence: float, now: float
         return False
     waited = now - max(sight.silent_since, observed.counted_from)
     return silence >= 0.75 * silence_s and waited >= 0.75 * silence_s / 2
+
+
+def _knows_better(replica: ReplicaState, record: ContainerRecord) -> bool:
+    if record.changes and replica.change == record.changes[-1]:
+        return False
+    return not descends(record.changes, (replica.change,)) and record.recovered <= replica.recovered

@@ -2,6 +2,7 @@
 
 In this order, with at most one change for a container; the next plan sees what came of it:
 
+    frozen       nothing is decided for a container whose record the store has only as an older copy, or may have
     primaries    of nodes that are dead, stop, are drained, have a disk that hangs, stall or do not lead go to a member
                  of the in-sync set
     replicas     there are as many as the volume wants, on nodes that stay (control.replicas)
@@ -33,6 +34,8 @@ def conditions(observed: Observed, now: float) -> set[Condition]:
     """What is so at present and matters to a plan only if it lasts; the caller keeps since when."""
     found: set[Condition] = set()
     for record in observed.containers.values():
+        if observed.know_better(record.container_id):
+            found.add(_set_back(record))
         if record.state == DELETED:
             found.add(_deleted(record.container_id))
         elif observed.is_alive(record.primary, now):
@@ -76,6 +79,7 @@ class _Plan:
         self._touched: set[int] = set()
         self._led: Counter[NodeId] = Counter(each.primary for each in self._records.values())
         self._waiting: set[int] = set()
+        self._frozen: set[int] = set()
         self._full = {node.node_id for node in observed.nodes.values() if node.full}
         """Nodes that give no room: where disks are full, those that are dead or gone give none either."""
         if self._full:
@@ -84,11 +88,15 @@ class _Plan:
 
     def make(self) -> list[Change]:
         for record in self._by_weight():
+            if self._is_frozen(record):
+                continue
             change = self._change_of_primary(record)
             if change is not None:
                 self._add(change)
         replication = Replication(self._observed, self._records, self._now)
         for record in self._by_weight():
+            if record.container_id in self._frozen:
+                continue
             if record.container_id not in self._touched or is_abandoned(self._observed, record):
                 change = replication.step(record)
                 if change is not None:
@@ -113,6 +121,31 @@ class _Plan:
             case Wait(container=container):
                 self._touched.add(container)
                 self._waiting.add(container)
+
+    # --- a store that was set back
+
+    def _is_frozen(self, record: ContainerRecord) -> bool:
+        """Whether nothing may be decided for a container: who was appointed by an old record would cut what others
+        acknowledged by newer ones. It is told once it is no view that is behind for a moment.
+        """
+        container = record.container_id
+        better = self._observed.know_better(container)
+        unheard = self._observed.unheard_since_fall(record)
+        if not better and not unheard:
+            return False
+        self._frozen.add(container)
+        self._touched.add(container)
+        if better:
+            began = self._observed.since.get(_set_back(record), self._now)
+            if self._now - began >= self._settings.set_back_s:
+                names = ", ".join(map(str, sorted(better)))
+                text = f"the cluster store was set back: node {names} knows newer changes of its record"
+                self._add(Wait(container, f"{text}. Bring them back with `headrace recover-store`"))
+        else:
+            names = ", ".join(map(str, sorted(unheard)))
+            text = f"the cluster store was set back, and node {names}, silent since then, may know better"
+            self._add(Wait(container, f"{text}: bring it back, or remove it"))
+        return True
 
     # --- primaries
 
@@ -393,6 +426,10 @@ def _idle(record: ContainerRecord) -> Condition:
 
 def _deleted(container: ContainerId) -> Condition:
     return "deleted", container, ""
+
+
+def _set_back(record: ContainerRecord) -> Condition:
+    return "set back", record.container_id, ""
 
 
 def _apart(record: ContainerRecord) -> Condition:

@@ -1,13 +1,17 @@
-"""Puts records of containers back that the cluster store has lost while the nodes run: deleted by hand on Kubernetes.
+"""Puts records of containers back that the cluster store has lost while the nodes run: deleted by hand on Kubernetes,
+or replaced by older ones, as etcd was restored from a backup.
 
 Any node does it, when it is told to. It asks all registered nodes what their folders say of containers that have no
 record, twice: whether anybody has yet to see that the records are gone, and so may lead; and if nobody has, what they
 hold, which does not grow any more. All have to answer: what only a silent one has would be lost.
+
+A record that is older than what a replica knows is taken away first, so that nobody leads or follows by it; from there
+on it is one that was lost. Who is interrupted in between does the same again.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import structlog
@@ -21,11 +25,14 @@ from headrace.peer.messages import Unrecorded, UnrecordedFound
 from headrace.peer.session import Session
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import skip_ids
-from headrace.store.protocol import StoreCall, VersionConflict
+from headrace.store.protocol import ClusterStore, StoreCall, VersionConflict
 from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord
 
 log = structlog.get_logger()
 
+SEEN_S: Final = 20.0
+"""Within which all nodes should see that records were taken away."""
+SEEN_AGAIN_S: Final = 0.2
 ANSWER_S: Final = 60.0
 """Logs that are not open are scanned for it."""
 
@@ -55,18 +62,31 @@ class StoreRecovery:
     async def recover(self, *, apply: bool) -> dict[str, Any]:
         """What was put back, or would be; nothing is lost of what is there. Raises HeadraceError, OSError."""
         nodes = await self._store(records.nodes)
-        asked = Unrecorded([each.container_id for each in await self._store(container_records.containers)])
-        for _ in range(2):
-            answers = await asyncio.gather(*(self._look_at(node, asked) for node in nodes))
-            for node, (answer, _found) in zip(nodes, answers, strict=True):
-                if answer.unseen:
-                    raise _refused(f"node {node.node_id} has yet to see that records are gone: try again in a moment")
+        recorded = {each.container_id for each in await self._store(container_records.containers)}
+        answers = await self._look(nodes, Unrecorded(sorted(recorded)))
+        set_back = {container for answer, _ in answers for container in answer.set_back}
+        if set_back and apply:
+            await self._store(lambda store: _withdraw(store, set_back))
+        asked = Unrecorded(sorted(recorded - set_back), seen=not apply)
+        until = asyncio.get_running_loop().time() + (SEEN_S if set_back and apply else 0.0)
+        looks = 0
+        while looks < 2:  # the second tells what no longer grows
+            answers = await self._look(nodes, asked)
+            behind = [node.node_id for node, (answer, _) in zip(nodes, answers, strict=True) if answer.unseen]
+            if not behind or (not apply and set_back):
+                looks += 1
+            elif asyncio.get_running_loop().time() >= until:
+                raise _refused(f"node {behind[0]} has yet to see that records are gone: try again in a moment")
+            else:
+                looks = 0
+                await asyncio.sleep(SEEN_AGAIN_S)
         by_container: defaultdict[ContainerId, list[FoundReplica]] = defaultdict(list)
         for _, found in answers:
             for each in found:
                 by_container[each.record.container_id].append(each)
+        lacking = {key: found for key, found in by_container.items() if key not in recorded - set_back}
         deleted = await self._store(container_records.deleted_containers)
-        lost = [recovered_record(found) for key, found in sorted(by_container.items()) if key not in deleted]
+        lost = [recovered_record(found) for key, found in sorted(lacking.items()) if key not in deleted]
         if apply and lost:
             await self._store(lambda store: _put(store, lost))
         return {
@@ -74,6 +94,9 @@ class StoreRecovery:
             "warnings": [warning for answer, _ in answers for warning in answer.warnings],
             "done": apply,
         }
+
+    async def _look(self, nodes: Sequence[NodeRecord], asked: Unrecorded) -> list[Told]:
+        return await asyncio.gather(*(self._look_at(node, asked) for node in nodes))
 
     async def _look_at(self, node: NodeRecord, asked: Unrecorded) -> Told:
         if node.node_id == self._node:
@@ -86,11 +109,22 @@ class StoreRecovery:
         return answer, heard(payload)
 
     async def _look_here(self, asked: Unrecorded) -> Told:
-        unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded))
-        return UnrecordedFound(unseen=unseen, warnings=warnings), found
+        unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded), seen=asked.seen)
+        return UnrecordedFound(unseen=unseen, warnings=warnings, set_back=self._replicas.set_back()), found
 
 
-def _put(store: Any, lost: Sequence[ContainerRecord]) -> None:
+def _withdraw(store: ClusterStore, containers: Collection[ContainerId]) -> None:
+    """[blocking] Take records away that are older than what replicas know; these are in their folders."""
+    for container in sorted(containers):
+        while (found := store.get(f"{records.CONTAINER_PREFIX}{container}")) is not None:
+            try:
+                store.delete(found.key, found.version)
+            except VersionConflict:
+                continue
+            log.warning("a container's record is taken away, as it is an old copy", container=container)
+
+
+def _put(store: ClusterStore, lost: Sequence[ContainerRecord]) -> None:
     """[blocking] What somebody else has put back meanwhile stays. The catalog comes last: nothing is made before."""
     for volume in volumes_told(lost):
         records.ensure_volume(store, volume)

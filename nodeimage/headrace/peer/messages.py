@@ -154,6 +154,8 @@ class UnrecordedFound(Message, frozen=True):
     """Those of them whose records are not gone yet as the node sees it: it may lead them. Nothing is said of these."""
     warnings: list[str] = []
     """Of folders that cannot be read."""
+    set_back: list[ContainerId] = []
+    """Those that have a record of which the replica here knows a newer state: the store was set back."""
 
 
 class Unrecorded(Request[UnrecordedFound], frozen=True):
@@ -161,6 +163,8 @@ class Unrecorded(Request[UnrecordedFound], frozen=True):
 
     recorded: list[ContainerId]
     """All containers that have one."""
+    seen: bool = False
+    """Say too what is known of those whose records the node still sees, which may grow meanwhile."""
     answer = UnrecordedFound
 
 

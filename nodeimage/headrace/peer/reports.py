@@ -33,6 +33,10 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its disk hangs: what is to be written has not got on for some seconds. It concerns the whole node."""
     cramped: bool = False
     """A primary whose disk is full so that not even seals have room: its partitions cannot go on elsewhere."""
+    change: str = ""
+    """The id of the newest change of its record that it knows (store.lineage)."""
+    recovered: int = 0
+    """As in that record."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,9 +12,12 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 from msgspec import structs
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StoreSetBack
 from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.levels import Level
 from headrace.store.compare_and_set import change, read, take_id
+from headrace.store.features import get_features
+from headrace.store.lineage import descends, with_next
 from headrace.store.protocol import ClusterStore, VersionConflict, Versioned
 from headrace.store.record_types import (
     CATALOG_ID,
@@ -47,6 +50,7 @@ def create_container(
     volume: str = "default",
     min_in_sync: int = 1,
     wanted: int = 1,
+    traced: bool = False,
 ) -> ContainerRecord:
     """A new open container at epoch 1, the first member its primary, all of them in sync.
 
@@ -54,7 +58,8 @@ def create_container(
     format stands for the replica's. `container_id` is from `take_container_id`. The catalog is made once: whoever comes
     later gets the one that is there. So does who was not told whether the container is there, and makes it again as
     long as it is as it was made, maybe with other members. Raises StoreUnavailable: it may be there nevertheless, with
-    an id that nobody else gets. VersionConflict: it is, and has another primary or is closed by now.
+    an id that nobody else gets. VersionConflict: it is, and has another primary or is closed by now. `traced`: see
+    `stamped`.
     """
     if primary is not None:
         members = ((primary.node_id, primary.format),)
@@ -69,6 +74,7 @@ def create_container(
         min_in_sync=min_in_sync,
         wanted=wanted,
     )
+    record = stamped(record, traced=traced)
     try:
         put_container(store, record, None)
     except VersionConflict:
@@ -100,8 +106,34 @@ def get_container(store: ClusterStore, container_id: ContainerId) -> ContainerRe
     return read(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord)
 
 
+def stamped(record: ContainerRecord, *, traced: bool) -> ContainerRecord:
+    """The record with an id for the change that it is about to be. `traced`: the cluster's feature level has such ids;
+    where it has not, a record that has some goes on with them nevertheless.
+    """
+    if not traced and not record.changes:
+        return record
+    return structs.replace(record, changes=with_next(record.changes))
+
+
+def descends_from(record: ContainerRecord, known: ContainerRecord) -> bool:
+    """Whether the store may have come from the one record to the other. If not, it is an old copy of itself.
+
+    An operator who gave records up has said so (invariant 15).
+    """
+    return descends(record.changes, known.changes) or record.recovered > known.recovered
+
+
+def check_descent(record: ContainerRecord, known: ContainerRecord) -> None:
+    """Raise StoreSetBack, with what to do, where a record as the store has it is older than one that is known."""
+    if not descends_from(record, known):
+        raise StoreSetBack(
+            f"the cluster store has no trace of change {known.changes[-1]} of container {record.container_id}, known "
+            "here: it is an old copy. Nothing is followed or cut; build it anew with `headrace recover-store`"
+        )
+
+
 def put_container(store: ClusterStore, record: ContainerRecord, expected_version: int | None) -> int:
-    """Write a container's record if it is at `expected_version`; its new version.
+    """Write a container's record, `stamped`, if it is at `expected_version`; its new version.
 
     Raises VersionConflict, StoreUnavailable (it may have landed, or may yet), and HeadraceError for a record that no
     container may have: a primary that is not in sync or no replica, or a node named twice. Another member of the
@@ -134,7 +166,9 @@ def change_container(
         falls = wanted.epoch < present.epoch or (wanted.primary != present.primary and wanted.epoch == present.epoch)
         if falls or (present.state == "deleted" != wanted.state):
             raise HeadraceError(f"container {container_id} must not go from {present} to {wanted}")
-        return wanted
+        if wanted == present:
+            return present
+        return stamped(wanted, traced=bool(present.changes) or get_features(store).level >= Level.FENCED)
 
     return change(store, f"{CONTAINER_PREFIX}{container_id}", ContainerRecord, checked)
 

@@ -65,6 +65,9 @@ class Changes:
     records: list[Versioned]
     removed: Mapping[str, int]
     whole: bool
+    generation: int = 0
+    """How often this process has seen the store set back to an old copy of itself. With a higher one, revisions and
+    versions may be lower than before: all that was shown is to be forgotten, and `whole` is set."""
 
 
 class ClusterStore(Protocol):

@@ -26,6 +26,7 @@ import msgspec
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.ids import ContainerId, Epoch, Millis, NodeId
 from headrace.levels import FORMAT
+from headrace.store.lineage import Changes
 from headrace.store.protocol import Versioned
 
 CLUSTER_KEY = "cluster"
@@ -164,6 +165,8 @@ class ContainerRecord(Record, frozen=True):
     """Times that an operator chose a primary from outside the in-sync set (invariant 15)."""
     recovered_epoch: Epoch = Epoch(0)
     """The epoch in which that happened last: of what was written in those before, the end may be gone."""
+    changes: Changes = ()
+    """The ids of its last changes (store.lineage)."""
 
     def room(self, full: Collection[NodeId], *, primary: NodeId | None = None) -> Room:
         """Which of its nodes have room, where the disks of `full` have none; with `primary`: if that one led."""

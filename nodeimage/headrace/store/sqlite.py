@@ -47,6 +47,9 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
+        self._highest = 0
+        """The highest revision seen. It falls only where another file takes this one's place."""
+        self._generation = 0
         with _reported(path, opening=True):
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S)
         try:
@@ -84,6 +87,7 @@ class SqliteStore:
                 "ON CONFLICT DO UPDATE SET value = excluded.value, version = excluded.version",
                 (key, value, version),
             )
+        self._highest = max(self._highest, version)
         return version
 
     def delete(self, key: str, expected_version: int) -> None:
@@ -113,12 +117,14 @@ class SqliteStore:
             self._connection.execute("BEGIN")
             try:
                 revision, forgotten = self._connection.execute("SELECT value, forgotten FROM revision").fetchone()
+                self._generation += revision < self._highest
+                self._highest = revision
                 if revision == since:
-                    return Changes(revision, [], {}, whole=False)
-                whole = since == 0 or since < forgotten
+                    return Changes(revision, [], {}, whole=False, generation=self._generation)
+                whole = since == 0 or not forgotten <= since < revision
                 records = _records(self._connection, prefix, since=0 if whole else since)
                 removed = {} if whole else _removed(self._connection, prefix, since=since)
-                return Changes(revision, records, removed, whole)
+                return Changes(revision, records, removed, whole, self._generation)
             finally:
                 self._connection.execute("ROLLBACK")
 

@@ -6,7 +6,8 @@ stays as it was; `reachable_at` tells how old it may be.
 
 An old state is never shown after a newer one. A look tells all that changed between the revision that the view stood at
 and the one that it reached, so a look that ends no later than the view already stands is dropped whole; and one's own
-put, which may be ahead of all looks, gives way to higher versions only.
+put, which may be ahead of all looks, gives way to higher versions only. Where the store itself was set back to an old
+copy, that copy is shown, as a whole: who goes by it sees to what must not be done by it (store.lineage).
 """
 
 import asyncio
@@ -41,6 +42,8 @@ log = structlog.get_logger()
 WATCH_S = 1.0
 AGAIN_S = 0.2
 """After a look that failed."""
+PUTS_S = 30.0
+"""So long after the store was set back a put of before may be told of, with a version that is no more."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,9 @@ class ClusterView:
         self.revision = 0
         self.reachable_at = float("-inf")
         """Loop time of the last look that succeeded."""
+        self.fell_at = float("-inf")
+        """Loop time at which the store was seen to have been set back, last."""
+        self._generation = 0
         self._store = store
         self._known: dict[str, int] = {}
         """Version by key, of every record shown."""
@@ -117,6 +123,9 @@ class ClusterView:
 
     def put_seen(self, record: ContainerRecord, version: int) -> None:
         """One's own `put_container` gave this version: show it without a look."""
+        if self._loop.time() - self.fell_at < PUTS_S:
+            self.refresh()
+            return
         key = f"{records.CONTAINER_PREFIX}{record.container_id}"
         if version > self._known.get(key, 0):
             self._known[key] = version
@@ -178,7 +187,9 @@ class ClusterView:
             return
         self.reachable_at = self._loop.time()
         changed = Changed()
-        if changes.revision > self.revision:
+        if changes.generation > self._generation:
+            self._fall(changes, changed)
+        elif changes.generation == self._generation and changes.revision > self.revision:
             removed = dict(changes.removed)
             if changes.whole:
                 gone = self._known.keys() - {each.key for each in changes.records} - removed.keys()
@@ -193,6 +204,19 @@ class ClusterView:
         taken.set()
         self._started.set()
         self._tell(changed)
+
+    def _fall(self, changes: Changes, changed: Changed) -> None:
+        """Show what there is now, in place of all that was shown."""
+        assert changes.whole, "a store that was set back tells everything"
+        self._generation = changes.generation
+        if self._started.is_set():
+            self.fell_at = self._loop.time()
+            log.error("the cluster store was set back to an old copy", revision=changes.revision, before=self.revision)
+        for key in self._known.keys() - {each.key for each in changes.records}:
+            self._show(key, None, 0, changed)
+        for each in changes.records:
+            self._show(each.key, each.value, each.version, changed)
+        self.revision = changes.revision
 
     def _tell(self, changed: Changed) -> None:
         if changed:

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 OLD_COPY = r'container=(\d+) reason=".* it is an old copy'
 
 
-def fall_behind(three: Cluster, load: Load) -> tuple[Path, int]:
+Fall = Callable[[Cluster, Load], tuple[Path, int]]
+
+
+def in_sync_sets_shrank(three: Cluster, load: Load) -> tuple[Path, int]:
+    """As `all_changed_hands`, but what the stale node did not lead has the epoch that the copy has: counters tell
+    nothing there."""
+    copy = three.copy_store()
+    epochs = {each.container_id: each.epoch for each in three.containers()}
+    stale = next(number for number in three.nodes if number not in (busiest_primary(three, load), three.controller()))
+    three.kill(stale)
+    node_id = three.nodes[stale].node_id
+    until("it has left", lambda: all(node_id not in dict(each.in_sync) for each in three.containers()))
+    load.await_writes(time.monotonic())
+    assert any(each.epoch == epochs.get(each.container_id) for each in three.containers())
+    three.kill(*(number for number in three.nodes if number != stale))
+    return copy, stale
+
+
+def all_changed_hands(three: Cluster, load: Load) -> tuple[Path, int]:
     """An old copy of the store, and a node that knows no more than that has. All nodes are down.
 
     Each container has changed hands since the copy was made, and what was acknowledged since lies on two nodes alone.
@@ -41,10 +60,14 @@ def fall_behind(three: Cluster, load: Load) -> tuple[Path, int]:
     return copy, stale
 
 
-def test_a_store_built_anew_after_it_was_put_back_to_an_old_copy_has_everything(three: Cluster) -> None:
+both = pytest.mark.parametrize("fall", [all_changed_hands, in_sync_sets_shrank], ids=lambda each: each.__name__)
+
+
+@both
+def test_a_store_built_anew_after_it_was_put_back_to_an_old_copy_has_everything(three: Cluster, fall: Fall) -> None:
     load = Load(three)
     load.forgive_coordinators_lost_twice()
-    copy, _ = fall_behind(three, load)
+    copy, _ = fall(three, load)
     three.put_store(copy)
     three.recover_store()
     three.start()
@@ -54,10 +77,13 @@ def test_a_store_built_anew_after_it_was_put_back_to_an_old_copy_has_everything(
     load.finish()
 
 
-def test_nodes_that_know_better_than_an_old_copy_of_the_store_say_so_and_cut_nothing(three: Cluster) -> None:
+@both
+def test_nodes_that_know_better_than_an_old_copy_of_the_store_say_so_and_cut_nothing(
+    three: Cluster, fall: Fall
+) -> None:
     """The one that does not know leads by it, at epochs that were others' already: it gets no follower."""
     load = Load(three)
-    copy, stale = fall_behind(three, load)
+    copy, stale = fall(three, load)
     for member in load.members:
         member.forgives = lambda error: True  # there is no coordinator for a while
     known = [number for number in three.nodes if number != stale]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,14 @@ from cluster_targets import busiest_primary
 from confluent_kafka.admin import AdminClient
 from toy_api import ToyApi, toy_api
 
+from headrace.levels import NEWEST
+
 STORE = "/api/v1/namespaces/ns/configmaps/c-store"
+
+RENEWED_S = 5.0
+"""So long the lease is renewed: it has another version by then."""
+HEARD_S = 2.0
+"""Within which a controller has heard of all nodes: none of them knows better than what was restored."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -237,3 +245,77 @@ def test_records_are_not_put_back_while_a_node_has_yet_to_see_that_they_are_gone
     load.await_writes(time.monotonic(), within_s=30.0)
     three.await_whole()
     load.finish()
+
+
+def test_a_restore_of_etcd_that_takes_nothing_back_is_noticed_and_failover_goes_on(
+    three: KubernetesCluster, api: ToyApi
+) -> None:
+    """Its versions fall. A cache that waited for them to be there again would keep all that comes out until then."""
+    load = Load(three)
+    load.await_writes(time.monotonic())
+    backup = api.backup()
+    load.write_on_for(RENEWED_S)
+    api.restore(backup)
+    until("a node is in office", lambda: three.controller() is not None)
+    load.await_writes(time.monotonic())
+    until(
+        "all have noticed",
+        lambda: all("the cluster store was set back" in node.log() for node in three.nodes.values()),
+    )
+    load.write_on_for(HEARD_S)
+    victim = busiest_primary(three, load)
+    three.kill(victim)
+    load.await_writes(time.monotonic())
+    three.start(victim)
+    three.await_ready(victim)
+    three.await_whole()
+    load.finish()
+
+
+@pytest.mark.parametrize("stale_is_up", [False, True], ids=["a node is down", "all are up"])
+def test_what_a_restore_of_etcd_took_back_is_not_followed_but_mended(
+    three: KubernetesCluster, api: ToyApi, stale_is_up: bool
+) -> None:
+    """The record names a node in sync that was not, with the epoch that others have: it would cut what they have."""
+    assert three.admin("features.upgrade")["level"] == NEWEST
+    load = Load(three)
+    for member in load.members:
+        member.forgives = lambda error: True  # there is no coordinator for a while
+    load.await_writes(time.monotonic())
+    stale = next(number for number in three.nodes if number not in (busiest_primary(three, load), three.controller()))
+    node_id = three.nodes[stale].node_id
+    backup = api.backup()
+    three.kill(stale)
+    until("it has left", lambda: all(node_id not in dict(each.in_sync) for each in three.containers()))
+    load.await_writes(time.monotonic())
+    if stale_is_up:
+        three.start(stale)
+        three.await_ready(stale)
+        three.await_whole()
+        load.await_writes(time.monotonic())
+    api.restore(backup)
+    others = [number for number in three.nodes if number != stale]
+    until(
+        "those who know better stand still",
+        lambda: all("a replica stands still" in three.nodes[number].log() for number in others),
+    )
+    until(
+        "the controller says so",
+        lambda: any("Bring them back with `headrace recover-store`" in node.log() for node in three.nodes.values()),
+    )
+    if not stale_is_up:
+        three.start(stale)
+    shown = until("all see it", lambda: look_at_lost(three))
+    assert {each["container"] for each in shown} == {each.container_id for each in three.containers()}
+    until("they are put back", lambda: three.http(1, "/recover-store?apply=1", method="POST")[0] == 200)
+    three.await_ready()
+    load.await_writes(time.monotonic(), within_s=30.0)
+    three.await_whole()
+    assert look_at_lost(three) == []
+    load.finish()
+
+
+def look_at_lost(cluster: KubernetesCluster) -> list[dict[str, Any]] | None:
+    """What `headrace recover-store --pod` shows; None: it cannot yet."""
+    status, text = cluster.http(1, "/recover-store", method="POST")
+    return json.loads(text)["containers"] if status == 200 else None

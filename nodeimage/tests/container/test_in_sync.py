@@ -11,7 +11,7 @@ import pytest
 
 from headrace.container import in_sync
 from headrace.container.container import Container
-from headrace.container.in_sync import InSync, StoreAndView
+from headrace.container.in_sync import InSync, KeptRecords, StoreAndView
 from headrace.container.replica import LET_GO_S, Member, Primary
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId, Position
@@ -77,8 +77,16 @@ async def test_a_put_that_fails_is_made_again(
             raise errors.pop()
         return answer
 
-    environment = SimpleNamespace(store=call, view=SimpleNamespace(refresh=lambda: None))
-    carried = InSync(cast(StoreAndView, environment))
+    kept: list[ContainerRecord] = [record]
+
+    async def remember(record: ContainerRecord) -> None:
+        assert primary.committed < END, "what is committed by a record would not be known after a crash"
+        kept.append(record)
+
+    view = SimpleNamespace(refresh=lambda: None, may=lambda _level: True)
+    environment = SimpleNamespace(store=call, view=view)
+    folders = SimpleNamespace(known_record=lambda _container: kept[-1], remember=remember)
+    carried = InSync(cast(StoreAndView, environment), cast(KeptRecords, folders))
     carried.look_at(cast(Container, container), record)
     async with asyncio.timeout(20):
         while primary.committed < END:  # noqa: ASYNC110  # a state machine, which tells nobody
@@ -87,5 +95,7 @@ async def test_a_put_that_fails_is_made_again(
     found = container_records.get_container(store, ID)
     assert found is not None
     assert [node for node, _ in found.in_sync] == [1, 2]
+    assert kept[-1] == found
+    assert len(found.changes) == 1
     await carried.close()
     store.close()

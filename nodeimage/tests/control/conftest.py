@@ -30,6 +30,7 @@ class World:
         self.office_at = 0.0
         self.started_at = 0.0
         self.counted_from = 0.0
+        self.fell_at = float("-inf")
         self.first_nodes = 1
         self.nodes: dict[NodeId, NodeRecord] = {}
         self.containers: dict[ContainerId, ContainerRecord] = {}
@@ -170,6 +171,7 @@ class World:
             office_at=self.office_at,
             started_at=self.started_at,
             counted_from=self.counted_from,
+            fell_at=self.fell_at,
             since=dict(self.since),
             creating=self.creating,
             settings=self.settings,

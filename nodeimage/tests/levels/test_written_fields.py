@@ -33,11 +33,17 @@ ADDED: Final = (
     Added("catalog.commands.RaiseLevel", ("level",), Level.FENCED),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
+    # Who does not know these knows of no store that was set back.
+    Added("peer.messages.Unrecorded", ("seen",), Level.ORIGINAL),
+    Added("peer.messages.UnrecordedFound", ("set_back",), Level.ORIGINAL),
     # Who does not know it checks what it checked before.
     Added("peer.messages.RangeRead", ("crc",), Level.ORIGINAL),
     Added("peer.messages.TimeFound", ("crc",), Level.ORIGINAL),
     # A controller that does not know it leaves the container where it is, as it did.
     Added("peer.reports.ReplicaState", ("cramped",), Level.ORIGINAL),
+    # One that does not know these appoints by an old copy of the store, as it did.
+    Added("peer.reports.ReplicaState", ("change", "recovered"), Level.ORIGINAL),
+    Added("store.record_types.ContainerRecord", ("changes",), Level.FENCED),
     # Dropped by an older version, it is published again, or the node counts as of level 0.
     Added("store.record_types.NodeRecord", ("supports",), Level.ORIGINAL),
     Added("store.record_types.SupportedLevels", ("run", "oldest", "newest"), Level.ORIGINAL),

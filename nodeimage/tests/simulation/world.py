@@ -133,6 +133,7 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         mock.patch("headrace.container.cycle.Writer", Writer),
         mock.patch("headrace.store.records.secrets", seeded),
         mock.patch("headrace.store.compare_and_set.secrets", seeded),
+        mock.patch("headrace.store.lineage.secrets", seeded),
         mock.patch.object(uuid, "uuid4", uuid4),
         mock.patch.object(asyncio, "Event", Event),
         mock.patch.object(os, "fsync", _nothing),  # what must be synced is the disk's to know

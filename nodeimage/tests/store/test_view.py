@@ -12,7 +12,7 @@ from msgspec import structs
 from store_files import checkpointed, overwrite
 from structlog.testing import capture_logs
 
-from headrace.ids import ContainerId, NodeId
+from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.levels import NEWEST
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import change
@@ -197,6 +197,33 @@ async def test_a_view_goes_on_when_a_file_that_was_overwritten_is_put_back(
     records.remove_node(sqlite_store, node.node_id)
     view.refresh()
     await until(lambda: not view.nodes)
+    await view.close()
+
+
+async def test_a_file_that_was_set_back_to_an_old_copy_is_shown_as_it_is_now(
+    tmp_path: Path, sqlite_store: ClusterStore
+) -> None:
+    view = ClusterView(sqlite_store)
+    node, gone = register(sqlite_store), register(sqlite_store)
+    container = container_records.create_container(sqlite_store, kind="data", primary=node)
+    await view.start()
+    assert view.fell_at == float("-inf")
+    path = tmp_path / "cluster.sqlite"
+    copy = await asyncio.to_thread(checkpointed, path)
+    records.remove_node(sqlite_store, gone.node_id)
+    later = register(sqlite_store)
+    changed = container_records.change_container(
+        sqlite_store, container.container_id, lambda now: structs.replace(now, epoch=Epoch(7))
+    )
+    await until(lambda: later.node_id in view.nodes and view.containers[container.container_id] == changed)
+    await asyncio.to_thread(checkpointed, path)
+    overwrite(path, copy)
+    view.refresh()
+    await until(lambda: view.containers[container.container_id] == container)
+    assert view.nodes.keys() == {node.node_id, gone.node_id}
+    assert view.fell_at > 0
+    after = register(sqlite_store)
+    await until(lambda: after.node_id in view.nodes)
     await view.close()
 
 

@@ -135,6 +135,28 @@ class ToyApi:
 
         self._call(cut)
 
+    def backup(self) -> tuple[dict[str, Body], int]:
+        """All that there is, as etcd's snapshot has it."""
+        return self._call(lambda: (copy.deepcopy(self.objects), self.version))
+
+    def restore(self, backup: tuple[dict[str, Body], int], *, bump: int = 0) -> None:
+        """Everything is as it was, versions too. `bump`: but for the revision (etcdutl's --bump-revision, with
+        --mark-compacted): watches from before are told that they are too old. Else those that are open end, and those
+        that begin at a version that is no more stay silent until it is there again.
+        """
+
+        def put_back() -> None:
+            objects, version = backup
+            self.objects = copy.deepcopy(objects)
+            self.version = version + bump
+            self.events.clear()
+            self._pages.clear()
+            self.oldest = self.version if bump else 0
+            self._cut += 1
+            self._wake()
+
+        self._call(put_back)
+
     def land(self) -> None:
         """Writes that were late take place now, or fail as they must; nobody hears of it."""
 

@@ -4,6 +4,8 @@
 2. Revisions are this cache's own, and rise with each change of a record. They are no resource versions: those of
    different objects may arrive in any order.
 3. A removal is remembered until FORGET others came after it; who asks from further back gets everything.
+4. Where the API server's own versions fell, as etcd was restored from a backup, all is forgotten: else the newer states
+   that are no more would keep out all that comes, for ever.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,8 +23,11 @@ _At = tuple[str, str]
 class Cache:
     """One cluster's."""
 
-    def __init__(self) -> None:
-        self.revision = 0
+    def __init__(self, after: int = 0) -> None:
+        """`after`: the revision of a cache whose place it takes; who asks from there gets everything."""
+        self.revision = after
+        self.highest: dict[str, int] = {}
+        """By kind, the highest version seen: a server may keep kinds in etcds of their own, each with its own count."""
         self._objects: dict[_At, Object] = {}
         self._versions: dict[_At, int] = {}
         """Of each object, the newest seen; of those that are gone, that of their end."""
@@ -35,11 +40,15 @@ class Cache:
         """At which revision each key changed last, in that order."""
         self._removed: dict[str, int] = {}
         """Of keys that are gone, the version of their end; in that order."""
-        self._forgotten = 0
+        self._forgotten = after + 1 if after else 0
 
     def object(self, where: Place) -> Object | None:
         """An object as last seen."""
         return self._objects.get((where.resource.kind, where.name))
+
+    def versions(self, resource: Resource) -> dict[str, int]:
+        """Of the objects of a kind that are here, by name."""
+        return {name: self._versions[kind, name] for kind, name in self._objects if kind == resource.kind}
 
     def holds(self, record: Versioned) -> None:
         """A record that stands in no object."""
@@ -53,6 +62,7 @@ class Cache:
             return False
         before = self.revision
         self._versions[at] = seen
+        self.highest[resource.kind] = max(self.highest.get(resource.kind, 0), seen)
         if deleted:
             self._objects.pop(at, None)
             self._end(at)

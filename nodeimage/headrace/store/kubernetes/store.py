@@ -137,6 +137,7 @@ class KubernetesStore:
                 return answer
 
     async def _find(self, where: Place) -> Object | None:
+        known, generation = self._seen.version(where), self._seen.generation
         try:
             found = await self._ask("GET", f"{where.resource.path(self._namespace)}/{where.name}")
         except ApiError as error:
@@ -144,6 +145,7 @@ class KubernetesStore:
                 self._seen.heard()
                 return None
             raise
+        self._seen.compare(objects.version(found), known, generation)
         self._seen.take(where.resource, found)
         return found
 
@@ -204,8 +206,14 @@ class KubernetesStore:
 
     async def _write(self, where: Place, key: str, expected: int | None, method: str, body: Object) -> Object:
         path = where.resource.path(self._namespace)
+        # A PUT that changes nothing is answered with the version that there was.
+        known = self._seen.highest(where.resource) if method == "POST" else self._seen.version(where)
+        generation = self._seen.generation
         try:
-            return await self._ask(method, path if method == "POST" else f"{path}/{where.name}", body)
+            written = await self._ask(method, path if method == "POST" else f"{path}/{where.name}", body)
+            if method != "DELETE":
+                self._seen.compare(objects.version(written), known, generation)
+            return written
         except ApiError as error:
             if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                 raise

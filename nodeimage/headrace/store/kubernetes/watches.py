@@ -3,7 +3,9 @@
 A watch resumes where it ended; one that is told that this is too long ago lists again. The lease is renewed twice a
 second, so a server that is well is heard all the time; when it is not, it is asked for the lease by name. That tells
 whether the server is there, and if it knows of a newer lease than the watch has told of for a while, the watches are
-deaf, and begin anew. (A single one that is cut off ends by TCP's keepalives, or for want of bookmarks: see api.)
+deaf, and begin anew. So do they where etcd was restored from a backup: a watch from a version that is no more stays
+silent until that is reached again. (A single one that is cut off ends by TCP's keepalives, or for want of bookmarks:
+see api.)
 """
 
 import asyncio
@@ -43,17 +45,20 @@ class Watches:
         self._namespace = namespace
         self._told = 0
         """The newest version of the lease that the watch told of."""
+        self._generation = 0
 
     async def run(self) -> None:
         """Watch, until cancelled."""
         while True:
+            self._told = 0
+            self._generation = self._seen.generation
             following = [
                 asyncio.create_task(self._follow(resource, params), name=f"watch-{resource.plural}")
                 for resource, params in objects.watched(self._cluster)
             ]
             try:
                 await self._until_deaf()
-                log.warning("the watches of Kubernetes are silent, and begin anew")
+                log.warning("the watches of Kubernetes begin anew")
             except Exception:
                 log.exception("Kubernetes gives answers that cannot be read; the watches begin anew")
                 await asyncio.sleep(AGAIN_S[-1])
@@ -72,7 +77,14 @@ class Watches:
             pause = 0.0
             try:
                 if not since:
+                    known, highest = self._seen.versions(resource), self._seen.highest(resource)
                     found, since = await self._api.list_all(path, params=params)
+                    self._seen.compare(int(since), highest, self._generation)
+                    for each in found:
+                        each_known = known.get(str(each["metadata"]["name"]), 0)
+                        self._seen.compare(objects.version(each), each_known, self._generation)
+                    if self._seen.generation != self._generation:
+                        return  # all begin anew
                     self._seen.listed(resource, found, int(since))
                     self._heard(resource, int(since))
                 async with contextlib.aclosing(self._api.watch(path, params=params, since=since)) as events:
@@ -111,7 +123,7 @@ class Watches:
         loop = asyncio.get_running_loop()
         untold: tuple[float, int] | None = None
         """Since when the watch has not told of a lease of that version."""
-        while True:
+        while self._seen.generation == self._generation:
             silent = loop.time() - self._seen.heard_at
             if silent < PING_S:
                 await asyncio.sleep(PING_S - silent)
@@ -131,6 +143,7 @@ class Watches:
     async def _ping(self) -> int | None:
         """The version of the lease, 0 where there is none; None: no answer."""
         where = objects.place(self._cluster, LEASE_KEY)
+        known, generation = self._seen.version(where), self._seen.generation
         try:
             found = await self._api.call(
                 "GET", f"{where.resource.path(self._namespace)}/{where.name}", timeout_s=ANSWER_S
@@ -145,5 +158,6 @@ class Watches:
             self._seen.trouble = str(error)
             return None
         self._seen.heard()
+        self._seen.compare(objects.version(found), known, generation)
         self._seen.take(where.resource, found)
         return objects.version(found)

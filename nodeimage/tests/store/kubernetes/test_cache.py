@@ -48,6 +48,14 @@ def test_a_list_removes_what_was_older_and_leaves_what_was_written_since() -> No
     assert not cache.only(CONTAINERS, ["c-2"], 10)
 
 
+def test_the_highest_version_is_of_a_kind_as_kinds_may_be_in_etcds_of_their_own() -> None:
+    cache = Cache()
+    cache.take(CONTAINERS, at(900), held(900))
+    cache.take(NODES, at(5, "n-1"), held(5, "node/1"))
+    cache.take(NODES, at(4, "n-1"), held(4, "node/1"))
+    assert cache.highest == {CONTAINERS.kind: 900, NODES.kind: 5}
+
+
 def test_records_that_share_an_object_come_and_go_with_it() -> None:
     cache = Cache()
     cache.take(NODES, at(5), [*held(5, "volume/a"), *held(5, "volume/b")])

@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 from toy_api import ToyApi
 
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.folder import DataFolder, Identity
-from headrace.ids import NodeId
+from headrace.ids import Epoch, NodeId
 from headrace.store import container_records, records
 from headrace.store.kubernetes import api as api_module
 from headrace.store.kubernetes import store as store_module
@@ -414,11 +415,13 @@ def test_a_put_that_changes_nothing_keeps_a_late_one_out(store: KubernetesStore,
     api.late = 1
     with pytest.raises(StoreUnavailable):
         store.put("container/5", container(5, 2), first)
+    store.put("container/6", container(6), None)
     second = store.put("container/5", container(5), first)
     api.land()
     found = store.get("container/5")
     assert found is not None
     assert found.version == second
+    assert store.watch("", since=0, timeout_s=5).generation == 0, "an older version than others have is no restore"
 
 
 def test_a_delete_whose_answer_is_lost_leaves_nothing_to_delete(store: KubernetesStore, api: ToyApi) -> None:
@@ -526,3 +529,49 @@ def test_access_that_cannot_be_had_is_refused_at_once(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     assert Access.in_cluster().url == "https://[fd00::1]:443"
+
+
+@pytest.mark.parametrize("bump", [0, 1_000_000])
+def test_what_a_restore_of_etcd_took_back_is_shown_as_it_is_now(open_kubernetes: Open, api: ToyApi, bump: int) -> None:
+    """A cache that keeps what is newest would keep out all that comes, until versions are there again."""
+    store, other = open_kubernetes(), open_kubernetes()
+    node, gone = register(store), register(store)
+    container = container_records.create_container(store, kind="data", primary=node)
+    lease = LeaseRecord(node.node_id, node.run, 1)
+    leased = records.put_lease(store, lease, None)
+    backup = api.backup()
+    renewed = records.put_lease(store, structs.replace(lease, renewal=1), leased)
+    records.remove_node(store, gone.node_id)
+    later = register(store)
+    for epoch in range(2, 12):
+        container_records.change_container(
+            store, container.container_id, lambda now, epoch=epoch: structs.replace(now, epoch=Epoch(epoch))
+        )
+    view = Follower(other)
+    until("all is seen", view.has(f"node/{later.node_id}"))
+    version = view.look()[f"container/{container.container_id}"]
+    api.restore(backup, bump=bump)
+    with pytest.raises(VersionConflict):
+        records.put_lease(store, structs.replace(lease, renewal=2), renewed)
+
+    def looked() -> bool:
+        try:
+            changes = other.watch("", since=view.revision, timeout_s=0.05)
+        except StoreUnavailable:
+            return False
+        if changes.generation:
+            assert changes.whole
+            view.versions = {each.key: each.version for each in changes.records}
+        view.revision = changes.revision
+        return changes.generation == 1
+
+    until("the restore is seen", looked)
+    expected = {f"node/{node.node_id}", f"node/{gone.node_id}", f"container/{container.container_id}"}
+    assert {each for each in view.versions if each.startswith(("node/", "container/"))} == expected
+    assert view.versions[f"container/{container.container_id}"] < version
+    after = register(other)
+    until("it goes on", view.has(f"node/{after.node_id}"))
+    container_records.change_container(store, container.container_id, lambda now: structs.replace(now, epoch=Epoch(2)))
+    found = container_records.get_container(other, container.container_id)
+    assert found is not None
+    assert found.epoch == 2

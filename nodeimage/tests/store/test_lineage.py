@@ -1,0 +1,46 @@
+"""A store that was set back is told by the ids of changes, whatever its counters say."""
+
+import pytest
+
+from headrace.store.lineage import MOST, Changes, descends, merged, with_next
+
+
+def after(changes: Changes, count: int) -> Changes:
+    for _ in range(count):
+        changes = with_next(changes)
+    return changes
+
+
+def test_a_record_descends_from_each_of_its_former_states() -> None:
+    states = [after((), 1)]
+    while len(states) < 3 * MOST:
+        states.append(with_next(states[-1]))
+    for state in states:
+        assert len(state) <= MOST
+        assert descends(states[-1], state)
+        assert descends(state, ())
+    assert descends((), ())
+
+
+def test_an_old_copy_does_not_descend_from_what_came_after_it() -> None:
+    copy = after((), 5)
+    known = with_next(copy)
+    assert not descends(copy, known)
+    assert not descends((), known)
+
+
+@pytest.mark.parametrize("since", [1, 2, MOST - 1])
+def test_an_old_copy_that_went_on_has_the_same_counters_and_other_ids(since: int) -> None:
+    copy = after((), 5)
+    known, gone_on = with_next(copy), after(copy, since)
+    assert known[-1].partition("-")[0] == gone_on[5 - len(copy) - since :][0].partition("-")[0]
+    assert not descends(gone_on, known)
+
+
+def test_a_record_that_is_built_anew_descends_from_all_that_was_found() -> None:
+    copy = after((), 5)
+    lines = [after(copy, 3), after(copy, 1), copy, ()]
+    built = merged(lines)
+    assert all(descends(built, line) for line in lines)
+    assert not descends(lines[0], built)
+    assert merged([(), ()]) == ()

@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from headrace.catalog.command_log import CommandLog, Written, next_batch, shorte
 from headrace.catalog.commands import Command, decode
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.rows import Decided
+from headrace.catalog.snapshots import Room
 from headrace.catalog.tables import apply_all
 from headrace.errors import CorruptLog, HeadraceError, StorageFull, TrimmedLog
 from headrace.ids import Position
@@ -63,6 +65,7 @@ class Applier:
         outcomes: Outcomes,
         told: Callable[[Sequence[AppliedCommand]], None],
         replaced: Callable[[Position], None],
+        room: Room,
     ) -> None:
         """`told` hears of every batch that was applied, `replaced` of tables from elsewhere; both in order."""
         self.full = False
@@ -75,6 +78,7 @@ class Applier:
         self._outcomes = outcomes
         self._told = told
         self._replaced = replaced
+        self._room = room
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog")
         self._turn = asyncio.Lock()
@@ -143,7 +147,10 @@ class Applier:
                 raise HeadraceError(f"a snapshot at {position} is older than this log, committed to {committed}")
             self._until = position
             try:
-                await self._in_thread(lambda: snapshots.install(self._folder, self._connection, snapshot, position))
+                install = partial(
+                    snapshots.install, self._folder, self._connection, snapshot, position, room=self._room
+                )
+                await self._in_thread(install)
             finally:
                 self._until = Position(0)
             log.info("catalog_replaced", folder=str(self._folder), position=position)

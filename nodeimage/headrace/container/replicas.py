@@ -7,7 +7,7 @@ heartbeats.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -19,10 +19,10 @@ from headrace.container import feed, replica_folder, roles
 from headrace.container.container import Container
 from headrace.container.damage import Damage
 from headrace.container.environment import Environment
-from headrace.container.follower import Install
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
+from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull, StoreSetBack
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
@@ -43,8 +43,6 @@ STORE_RETRY_S: Final = 0.3
 DAMAGED_RETRY_S: Final = 1.0
 SET_BACK_RETRY_S: Final = 5.0
 """Until the store is asked again whether it is still an old copy; a record that changes is looked at at once."""
-
-Snapshot = Callable[[], Awaitable[tuple[memoryview, Position]]]
 
 
 class _Kept:
@@ -96,8 +94,8 @@ class Replicas:
         """Nodes on which no process runs any more, as far as is known here."""
         self.on_unreadable: list[Callable[[ContainerId], None]] = []
         """Told of a replica here that may be damaged: `damaged` is for those that are."""
-        self.install: Install | None = None
-        """Takes over the catalog's snapshot that a primary sent."""
+        self.receive: Receive | None = None
+        """Takes over the catalog's snapshot that a primary sends."""
         self.snapshot: Snapshot | None = None
         """The catalog's newest snapshot, for a follower that is too far behind the log."""
 
@@ -336,7 +334,7 @@ class Replicas:
             record,
             replica,
             lost=lambda: self._trouble(record.primary),
-            install=self.install if record.kind == CATALOG else None,
+            receive=self.receive if record.kind == CATALOG else None,
         )
 
     def _unreadable(self, container_id: ContainerId) -> None:

@@ -198,6 +198,8 @@ class Node:
             replicas=self.replicas,
             peers=self.peers,
             changes=self._changes,
+            room=self._room.check_copy,
+            snapshot_rate=self._settings.snapshot_rate,
         )
         self._closing.push_async_callback(self.replicas.close)
         self._recovery = StoreRecovery(node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store)

@@ -347,6 +347,8 @@ class SnapshotPart(Message, frozen=True):
     """That it holds."""
     size: int
     """Of the whole, in bytes."""
+    crc: int | None = None
+    """CRC-32C of the whole. None: of an older version."""
 
 
 class ReadSnapshot(Request[SnapshotPart], frozen=True):
@@ -422,9 +424,11 @@ class Acked(Message, frozen=True):
 
 
 class SnapshotPiece(Message, frozen=True):
-    """The next bytes of a snapshot are the payload."""
+    """The next bytes of a snapshot are the payload. Without bytes: the primary lives, and they are on their way."""
 
     last: bool
+    crc: int | None = None
+    """Of the last one: CRC-32C of the whole snapshot. None: of an older version."""
 
 
 # --- around calls (peer.client and peer.server put messages in and take them out)

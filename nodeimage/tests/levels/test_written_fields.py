@@ -39,6 +39,9 @@ ADDED: Final = (
     # Who does not know it checks what it checked before.
     Added("peer.messages.RangeRead", ("crc",), Level.ORIGINAL),
     Added("peer.messages.TimeFound", ("crc",), Level.ORIGINAL),
+    # Who does not know these checks the snapshot's pages, as it did.
+    Added("peer.messages.SnapshotPart", ("crc",), Level.ORIGINAL),
+    Added("peer.messages.SnapshotPiece", ("crc",), Level.ORIGINAL),
     # A controller that does not know it leaves the container where it is, as it did.
     Added("peer.reports.ReplicaState", ("cramped",), Level.ORIGINAL),
     # One that does not know these appoints by an old copy of the store, as it did.

@@ -47,6 +47,7 @@ class ReceivedSnapshot:
         self._length = 0
         self._crc = 0
         self._synced = 0
+        self._installing: asyncio.Future[None] | None = None
 
     @classmethod
     async def begin(
@@ -99,10 +100,18 @@ class ReceivedSnapshot:
 
     async def install(self) -> None:
         """Have the tables be those of the snapshot, which was checked. Raises as `install` of `begin`."""
-        await self._install(self._path, self.position)
+        self._installing = asyncio.ensure_future(self._install(self._path, self.position))
+        self._installing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._installing)
 
     def close(self) -> None:
-        """The file goes, if it was not installed. Does not wait for it."""
+        """The file goes, once nobody installs it any more. Does not wait for that."""
+        if self._installing is not None and not self._installing.done():
+            self._installing.add_done_callback(lambda _: self._remove())
+        else:
+            self._remove()
+
+    def _remove(self) -> None:
         self._loop.run_in_executor(self._executor, _remove, self._path)
 
     def _write(self, piece: bytes | memoryview, at: int, *, sync: bool) -> int:

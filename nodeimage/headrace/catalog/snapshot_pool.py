@@ -76,6 +76,12 @@ class SharedSnapshot:
         assert file is not None, "it was let go of"
         return lambda at, length: os.pread(file.fd, length, at)
 
+    def summed(self) -> Callable[[], tuple[int, int]]:
+        """What reads all of it, in a thread: its length and its CRC-32C. Raises OSError."""
+        file = self._file
+        assert file is not None, "it was let go of"
+        return lambda: snapshots.summed(file)
+
     def damaged(self) -> None:
         """Its bytes are not what they were: nobody is to get it any more."""
         self._drop(self)
@@ -132,7 +138,7 @@ class SnapshotPool:
         """The newest snapshot that is whole; written now if there is none at `least` or behind.
 
         `keeps_log`: until it is closed, or for an hour, the log is not trimmed beyond its position. Raises
-        HeadraceError, with StorageFull among them, and OSError.
+        HeadraceError, with StorageFull among them, OSError, and sqlite3.Error.
         """
         opening = self._begun(self._newest(least, keeps_log=keeps_log))
         try:
@@ -211,14 +217,14 @@ class SnapshotPool:
                 file = OpenFile.open(path, os.O_RDONLY)
                 known, now = self._checked.get(path.name), os.fstat(file.fd)
                 if known is None or known[:3] != (now.st_ino, now.st_mtime_ns, now.st_size):
-                    snapshots.check(path, position)
+                    snapshots.check(path, position, stop=self._stop)
                     known = _Whole(now.st_ino, now.st_mtime_ns, *snapshots.summed(file))
                     self._checked = {path.name: known}
                 return position, known, file
             except NewerFormat:
                 raise
             except (HeadraceError, OSError) as error:
-                if isinstance(error, OSError) and not is_lost(error):
+                if self._stop.is_set() or (isinstance(error, OSError) and not is_lost(error)):
                     raise
                 log.error("catalog_snapshot_damaged", snapshot=path.name, error=str(error))
                 path.unlink()

@@ -217,7 +217,7 @@ def install(
         fresh.rename(kept)
         _sync(folder)
         drop_above(folder, position)
-        source = sqlite3.connect(f"{kept.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        source = _reading(kept)
         try:
             source.backup(connection)
         finally:
@@ -295,14 +295,15 @@ def _by_position(folder: Path) -> list[tuple[Path, Position]]:
     return [(path, position_of(path)) for path in snapshots(folder)]
 
 
-def check(snapshot: Path, position: Position) -> None:
+def check(snapshot: Path, position: Position, *, stop: threading.Event | None = None) -> None:
     """Look at a snapshot before it is given to another replica, and at one that came from another.
 
-    Raises HeadraceError where it is damaged or not at `position`, NewerFormat where a newer version wrote it.
+    Raises HeadraceError where it is damaged or not at `position`, NewerFormat where a newer version wrote it, and
+    sqlite3.Error where it could not be looked at, as where `stop` was set meanwhile.
     """
-    if not _is_whole(snapshot):
+    if not _is_whole(snapshot, stop):
         raise HeadraceError(f"the snapshot of the catalog at {position} is damaged; ask for it again")
-    connection = sqlite3.connect(snapshot, isolation_level=None)
+    connection = _reading(snapshot)
     try:
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
@@ -312,6 +313,8 @@ def check(snapshot: Path, position: Position) -> None:
         if (at := applied(connection)) != position:
             raise HeadraceError(f"the snapshot of the catalog is at {at}, and should be at {position}")
     except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
         raise HeadraceError(f"the snapshot of the catalog at {position} cannot be read: {error}") from error
     finally:
         connection.close()
@@ -327,25 +330,35 @@ def _refuse_newer(snapshot: Path) -> None:
         pass  # restore meets it again
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(path: Path, stop: threading.Event | None = None) -> bool:
+    """Raises sqlite3.Error where that could not be found out: who has no file descriptor left has no damage."""
     try:
-        connection = sqlite3.connect(path, isolation_level=None)
+        connection = _reading(path)
         try:
+            if stop is not None:
+                connection.set_progress_handler(stop.is_set, _STEP)
             (name,) = connection.execute("PRAGMA application_id").fetchone()
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             return bool(name == APPLICATION_ID and verdict == "ok")
         finally:
             connection.close()
-    except sqlite3.DatabaseError:
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
         return False
 
 
 def _position(path: Path) -> Position:
-    connection = sqlite3.connect(path, isolation_level=None)
+    connection = _reading(path)
     try:
         return applied(connection)
     finally:
         connection.close()
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """Makes no file where there is none."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 
 
 def _set_aside(folder: Path) -> None:

@@ -169,9 +169,7 @@ class NodeCatalog:
         position = asked.position
         if position < 0:
             # Whoever has lost its tables has the log: nothing of it is kept for them.
-            snapshot = await self._newest(asked.least, keeps_log=False)
-            self._lent.lend(snapshot)
-            position = snapshot.position
+            position = await self._lent.lend(await self._newest(asked.least, keeps_log=False))
         return await self._lent.part(position, asked.at)
 
     async def close(self) -> None:
@@ -285,7 +283,10 @@ class NodeCatalog:
         return await self._newest(least, keeps_log=True)
 
     async def _newest(self, least: Position, *, keeps_log: bool) -> GivenSnapshot:
-        shared = await self.tables.newest_snapshot(least, keeps_log=keeps_log)
+        try:
+            shared = await self.tables.newest_snapshot(least, keeps_log=keeps_log)
+        except (OSError, sqlite3.Error) as error:
+            raise HeadraceError(f"no snapshot of the catalog can be read: {error}") from error
         return GivenSnapshot(shared, self._pacer, self._executor)
 
     async def _applied(self, position: Position) -> None:

@@ -60,6 +60,16 @@ class GivenSnapshot:
                 self.damaged()
             raise
 
+    async def verify(self) -> None:
+        """Raises HeadraceError where its bytes are not those any more that were checked."""
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._executor, self._shared.summed())
+        except OSError as error:
+            raise HeadraceError(f"the snapshot at {self.position} cannot be read: {error}") from error
+        if found != (self.size, self.crc):
+            self.damaged()
+            raise HeadraceError(f"the snapshot at {self.position} has changed on the disk; ask anew")
+
     def damaged(self) -> None:
         """See OutgoingSnapshot."""
         self._shared.damaged()
@@ -80,12 +90,20 @@ class LentSnapshots:
         self._lent: dict[Position, GivenSnapshot] = {}
         self._timers: dict[Position, asyncio.TimerHandle] = {}
 
-    def lend(self, snapshot: GivenSnapshot) -> None:
-        """Keep a snapshot for the calls that read on."""
-        known = self._lent.get(snapshot.position)
-        if known is not None:
-            known.close()
-        self._lent[snapshot.position] = snapshot
+    async def lend(self, snapshot: GivenSnapshot) -> Position:
+        """Keep a snapshot for the calls that read it; its position. Raises HeadraceError where it is damaged by now."""
+        position = snapshot.position
+        if position in self._lent:
+            snapshot.close()
+        else:
+            self._lent[position] = snapshot
+            self._keep(position)
+            try:
+                await snapshot.verify()
+            except HeadraceError:
+                self._let_go(position)
+                raise
+        return position
 
     async def part(self, position: Position, at: int) -> tuple[SnapshotPart, list[bytes]]:
         """The bytes of one from `at` on. Raises HeadraceError where it has been let go of, or cannot be read."""
@@ -114,4 +132,6 @@ class LentSnapshots:
         timer = self._timers.pop(position, None)
         if timer is not None:
             timer.cancel()
-        self._lent.pop(position).close()
+        snapshot = self._lent.pop(position, None)
+        if snapshot is not None:
+            snapshot.close()

@@ -37,7 +37,7 @@ class Target:
             raise StorageFull("there is no room")
 
     async def install(self, path: Path, position: Position) -> None:
-        self.installed.append((path.read_bytes(), position))
+        self.installed.append((await asyncio.to_thread(path.read_bytes), position))
 
     async def begin(self, size: int, executor: ThreadPoolExecutor) -> ReceivedSnapshot:
         return await ReceivedSnapshot.begin(
@@ -139,7 +139,7 @@ async def test_a_file_that_is_being_installed_goes_when_that_is_over(
 
     async def slowly(path: Path, _position: Position) -> None:
         await go_on.wait()
-        target.installed.append((path.read_bytes(), Position(0)))
+        target.installed.append((await asyncio.to_thread(path.read_bytes), Position(0)))
 
     monkeypatch.setattr(target, "install", slowly)
     received = await target.begin(1, executor)
@@ -292,8 +292,8 @@ def test_an_install_that_has_no_room_for_what_goes_through_the_wal_changes_nothi
     def none(_length: int) -> None:
         raise StorageFull("there is no room")
 
+    source = snapshots.path_of(tmp_path / "primary", position)
     with pytest.raises(StorageFull):
-        source = snapshots.path_of(tmp_path / "primary", position)
         snapshots.install(tmp_path / "follower", connection, source, position, room=none)
     assert connection.execute("SELECT path FROM streams").fetchall() == [("/old",)]
     connection.close()

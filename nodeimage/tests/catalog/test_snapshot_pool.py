@@ -63,10 +63,8 @@ async def held(tmp_path: Path) -> AsyncIterator[Held]:
 
 
 def content(shared: SharedSnapshot, step: int = 10_000) -> bytes:
-    read, pieces = shared.reader(), []
-    for at in range(0, shared.size, step):
-        pieces.append(read(at, step))
-    return b"".join(pieces)
+    read = shared.reader()
+    return b"".join(read(at, step) for at in range(0, shared.size, step))
 
 
 def rows(tmp_path: Path, raw: bytes) -> list[Any]:
@@ -179,9 +177,7 @@ async def test_a_full_disk_puts_a_snapshot_off_and_takes_nothing_of_the_reserve(
     assert (await held.catalog.submit(stream("/goes-on"))).changed
 
 
-async def test_room_that_goes_while_a_snapshot_is_written_ends_it(
-    held: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_room_that_goes_while_a_snapshot_is_written_ends_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_STEP", 10)
     monkeypatch.setattr(snapshots, "_STEPS_A_SYNC", 2)
     before = await held.grow()

@@ -4,7 +4,7 @@
     catalog.suspect                      a mark: damage was met, the next start restores a snapshot
     snapshot-<applied position>.sqlite   the two newest
     catalog.damaged                      the last live file that was set aside
-    *.tmp                                on its way to be one of these; a start removes it
+    *.tmp (-journal)                     on its way to be one of these; a start removes it
 
 A snapshot is written beside, synced and renamed, so that one with its final name was whole then; it is checked when it
 is used. One that is ahead of the live file is used instead of it: the log may have been trimmed to it, or begin at it.
@@ -67,8 +67,8 @@ def open_newest(folder: Path) -> sqlite3.Connection:
     Raises FolderRefused for a newer format, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for torn in folder.glob("*.tmp"):
-        torn.unlink()
+    for torn in folder.glob("*.tmp*"):  # SQLite's journals too
+        torn.unlink(missing_ok=True)
     suspect = (folder / _SUSPECT).exists()
     if not suspect and live_file(folder).exists():
         try:
@@ -140,7 +140,9 @@ def write_snapshot(folder: Path, *, room: Room = plenty, stop: threading.Event |
     error (a full disk) what was there stays. Raises StorageFull where `room` says so, OSError, sqlite3.Error.
     """
     fresh = folder / "snapshot.tmp"
-    fresh.unlink(missing_ok=True)
+    journal = fresh.with_name("snapshot.tmp-journal")
+    for left in (fresh, journal):
+        left.unlink(missing_ok=True)
     try:
         source = sqlite3.connect(live_file(folder), isolation_level=None, timeout=30)
         try:
@@ -159,8 +161,9 @@ def write_snapshot(folder: Path, *, room: Room = plenty, stop: threading.Event |
         fresh.rename(path_of(folder, position))
         _sync(folder)
     except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
+        for left in (fresh, journal):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
         raise
     for old in snapshots(folder)[:-KEPT]:
         old.unlink()

@@ -72,19 +72,22 @@ class SharedSnapshot:
 
     def reader(self) -> Callable[[int, int], bytes]:
         """What reads, in a thread, up to so many bytes from an offset on. Raises OSError."""
-        file = self._file
-        assert file is not None, "it was let go of"
+        file = self._open_file()
         return lambda at, length: os.pread(file.fd, length, at)
 
     def summed(self) -> Callable[[], tuple[int, int]]:
         """What reads all of it, in a thread: its length and its CRC-32C. Raises OSError."""
-        file = self._file
-        assert file is not None, "it was let go of"
+        file = self._open_file()
         return lambda: snapshots.summed(file)
 
     def damaged(self) -> None:
         """Its bytes are not what they were: nobody is to get it any more."""
         self._drop(self)
+
+    def _open_file(self) -> OpenFile:
+        if self._file is None:
+            raise HeadraceError(f"the snapshot at {self.position} was let go of; ask anew")
+        return self._file
 
     def sent(self) -> None:
         """Nothing more of it is read. The log behind it is kept until `close`."""

@@ -152,8 +152,10 @@ def write_snapshot(folder: Path, *, room: Room = plenty, stop: threading.Event |
             source.set_progress_handler(rests, _STEP)
             try:
                 source.execute("VACUUM INTO ?", (str(fresh),))
-            except sqlite3.OperationalError as error:
-                raise (rests.full or error) from error
+            except sqlite3.OperationalError:
+                if rests.failure is not None:
+                    raise rests.failure from None
+                raise
         finally:
             source.close()
         position = _position(fresh)
@@ -174,7 +176,7 @@ class _Rests:
     """Called by SQLite while it writes a file: leaves the CPU and the disk to others; whether it is to end."""
 
     def __init__(self, writes: Path, room: Room, stop: threading.Event) -> None:
-        self.full: StorageFull | None = None
+        self.failure: StorageFull | OSError | None = None
         self._writes = writes
         self._room = room
         self._stop = stop
@@ -186,8 +188,8 @@ class _Rests:
             try:
                 self._room(0)  # others write too
                 _sync(self._writes)
-            except StorageFull as error:
-                self.full = error
+            except (StorageFull, OSError) as error:  # SQLite would say no more than that it was interrupted
+                self.failure = error
                 return True
         return self._stop.wait(_REST_S)
 

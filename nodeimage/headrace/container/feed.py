@@ -240,6 +240,9 @@ class FollowerFeed:
                 self._container.on_unreadable()
             elif isinstance(error, NewerFormat):
                 self._container.on_newer(error)
+        except Exception:  # a fault of ours: nothing would be sent any more, while the follower hears that we live
+            log.exception("feeding a follower went wrong", container=self._container.id, node=self.member.node)
+            self.close()
 
     async def _send_snapshot(self) -> None:
         assert self._snapshot is not None

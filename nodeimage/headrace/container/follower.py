@@ -249,9 +249,9 @@ class Follower:
         """Have the catalog's tables be those that the primary sends, before the log begins at `begin`."""
         if self._receive is None:
             raise HeadraceError(f"a snapshot came for container {self.id}, which has no tables here")
+        self._low, self._high = snapshot_transfer.LOW_BYTES, snapshot_transfer.HIGH_BYTES
         incoming = await self._receive(position, size)
         try:
-            self._low, self._high = snapshot_transfer.LOW_BYTES, snapshot_transfer.HIGH_BYTES
             await snapshot_transfer.receive(incoming, self._next)
             self._low, self._high = LOW_BYTES, HIGH_BYTES
             if begin < self.replica.committed:

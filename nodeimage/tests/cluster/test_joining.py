@@ -15,6 +15,8 @@ from old_versions import LEVEL_0, needs_level_0, old_version
 
 from headrace.store.records import CATALOG_ID
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 PARTITIONS = 200
 OFTEN = ("--chunk-bytes=65536",)
 """The log of the catalog goes in small steps."""
@@ -105,8 +107,6 @@ def test_nodes_that_die_while_they_get_a_snapshot_get_it_again_and_nobody_waits_
     assert not list((joins.data / "catalog").glob("*.tmp"))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @needs_level_0
 def test_versions_that_hold_snapshots_in_memory_give_them_to_this_one_and_get_them(make_cluster: MakeCluster) -> None:
     old = old_version(LEVEL_0)

@@ -14,6 +14,7 @@ sets:
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from itertools import chain, repeat
@@ -23,6 +24,8 @@ import kopf
 import structlog
 
 from headrace import __version__
+from headrace.log_limits import LogLimits
+from headrace.log_output import log_to, telling
 from headrace.store.kubernetes.api import Access, Api, ApiError
 from headrace_operator.admin import Admin
 from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL
@@ -307,9 +310,16 @@ def register() -> None:
 
 def main() -> None:
     """The process. Raises SystemExit."""
+    limits = LogLimits()
+    log_to(sys.stderr, limits)
     register()
+    asyncio.run(_operate(limits))
+
+
+async def _operate(limits: LogLimits) -> None:
     namespaces = _namespaces()
-    asyncio.run(kopf.operator(clusterwide=not namespaces, namespaces=namespaces, standalone=True))
+    async with telling(limits):
+        await kopf.operator(clusterwide=not namespaces, namespaces=namespaces, standalone=True)
 
 
 if __name__ == "__main__":

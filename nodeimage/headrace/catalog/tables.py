@@ -56,6 +56,7 @@ from headrace.catalog.commands import (
 from headrace.catalog.rows import Decided, Outcome
 from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.ids import Position
+from headrace.wal import WalBound
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +64,10 @@ APPLICATION_ID = 0x48524143
 """'HRAC' in the file's header, so that `file` and we know one."""
 FORMAT = 3
 """Of the schema, in user_version. A newer one is refused, an older one brought up to it."""
+
+WAL_BYTES = 16 << 20
+"""Of the write-ahead log, above which it is cut, be there readers or not."""
+_BUSY_S = 30
 
 _RETIRED = "CREATE TABLE retired(container INTEGER PRIMARY KEY);"
 _LINKS = """
@@ -120,12 +125,19 @@ _UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
 
-def open_tables(path: Path) -> sqlite3.Connection:
+class Tables(sqlite3.Connection):
+    """A connection that may apply commands."""
+
+    wal: WalBound
+
+
+def open_tables(path: Path) -> Tables:
     """A connection that may apply commands; makes the file where there is none. One thread at a time.
 
     Raises FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S, factory=Tables)
+    connection.wal = WalBound(connection, path, most_bytes=WAL_BYTES, busy_ms=_BUSY_S * 1000)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -190,6 +202,8 @@ def apply_all(connection: sqlite3.Connection, commands: list[tuple[Position, Com
         with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
             connection.execute("ROLLBACK")
         raise
+    if isinstance(connection, Tables):
+        connection.wal.written()
     return decided
 
 

@@ -1,6 +1,6 @@
 """Keeps the write-ahead log of a SQLite file below a bound.
 
-SQLite starts a WAL again from its beginning only when a writer comes at a moment at which no reader reads from it. While
+SQLite starts a WAL again from its beginning only when a writer comes while no reader reads from it. While
 readers overlap all the time there is no such moment, however short each is, and the file grows for as long as they go
 on, whatever is checkpointed meanwhile.
 

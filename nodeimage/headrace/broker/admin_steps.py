@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -28,10 +28,18 @@ TURN: Final = 256
 
 MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
 """Of one command: it is one frame of the catalog's log, and is held in memory as a whole."""
+COMMAND_ITEMS: Final = 500
+"""Topics, log starts, or the like, in one command: applying it holds up those behind it for some 10 ms."""
 MOST_WAIT_S: Final = 600.0
 """For a command to be committed and applied, whatever the client names."""
 Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str, object]]]
 """Answers a decoded request (broker, request, session) with fields for `wire.cold.encode_response`."""
+
+
+def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """In runs of COMMAND_ITEMS, in order."""
+    for index in range(0, len(items), COMMAND_ITEMS):
+        yield items[index : index + COMMAND_ITEMS]
 
 
 async def submitted(broker: "Broker", command: Command, *, timeout_ms: int) -> Any:

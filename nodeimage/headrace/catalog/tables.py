@@ -6,6 +6,8 @@
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
     log_starts     only where above 0
     groups, cursors
+    going          deleted streams of which rows are left (0: topics that were deleted singly), see apply_deleted
+    free_streams   runs of stream numbers that may be given again, with their next serials
     retired        containers that take no partitionlets any more
     links          id, name, stream, config, state
     home_starts    the history of each partition: where each home with a counter above 0 begins
@@ -24,7 +26,7 @@ from pathlib import Path
 
 import structlog
 
-from headrace.catalog import apply_chains, apply_groups, apply_links, apply_topics
+from headrace.catalog import apply_chains, apply_deleted, apply_groups, apply_links, apply_topics
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -40,6 +42,8 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
+    ExpireSomeCursors,
+    ForgetDeleted,
     PutGroup,
     PutLink,
     RaiseLevel,
@@ -121,6 +125,24 @@ CREATE INDEX cursors_by_topic ON cursors(topic);
 {_LINKS}
 """
 
+_ADDED = """
+CREATE TABLE IF NOT EXISTS going(number INTEGER PRIMARY KEY, next_serial INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS free_streams(
+  turn INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, next_serial INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS free_streams_by_number ON free_streams(first);
+"""
+"""Of feature level 1: empty until the log has come to it, so versions that do not know them are not in their way."""
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS partitionlets_by_container ON partitionlets(container, state);
+CREATE INDEX IF NOT EXISTS partitionlets_intended ON partitionlets(id) WHERE first < 0;
+CREATE INDEX IF NOT EXISTS topics_moved ON topics(number) WHERE home_counter > 0;
+"""
+"""Versions that know nothing of them keep them all the same, as SQLite does, so they are no other format: tables of
+0.1.0 get them when they are opened, at some 2 s for a million partitionlets.
+
+Not `WHERE state = 0`: a partial index by a column that statements compare with a parameter has SQLite compile these
+anew at each execution, as the parameter may make the index fit."""
+
 _UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
@@ -161,11 +183,17 @@ def open_tables(path: Path) -> Tables:
 
 
 def bring_up(connection: sqlite3.Connection) -> None:
-    """Bring tables of an older format up to this one, in one transaction."""
+    """Bring tables of an older format up to this one, in one transaction, and make the indexes that they lack."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found < FORMAT:
         steps = "".join(_UPGRADES[step] for step in range(found, FORMAT))
         connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={FORMAT}; COMMIT;")
+    connection.executescript(_ADDED)
+    for index in filter(None, map(str.strip, _INDEXES.split(";"))):
+        try:
+            connection.execute(index)
+        except sqlite3.OperationalError as error:  # a full disk, say: what it is for takes longer, and it comes later
+            log.warning("catalog_index_not_made", error=str(error))
 
 
 def applied(connection: sqlite3.Connection) -> Position:
@@ -245,6 +273,8 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_topics.alter_stream(connection, command)
         case DeleteStream():
             return apply_topics.delete_stream(connection, command)
+        case ForgetDeleted():
+            return apply_deleted.forget_deleted(connection, command)
         case RetireContainer():
             return apply_chains.retire_container(connection, command)
         case RollIntent():
@@ -267,6 +297,8 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_groups.delete_groups(connection, command)
         case ExpireCursors():
             return apply_groups.expire_cursors(connection, command)
+        case ExpireSomeCursors():
+            return apply_groups.expire_some_cursors(connection, command)
         case CopyCursors():
             return apply_groups.copy_cursors(connection, command)
         case SetHome():

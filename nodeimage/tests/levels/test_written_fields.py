@@ -31,6 +31,8 @@ class Added(NamedTuple):
 
 ADDED: Final = (
     Added("catalog.commands.RaiseLevel", ("level",), Level.FENCED),
+    Added("catalog.commands.ForgetDeleted", (), Level.FENCED),
+    Added("catalog.commands.ExpireSomeCursors", ("before", "after"), Level.FENCED),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
     # Who does not know these knows of no store that was set back.

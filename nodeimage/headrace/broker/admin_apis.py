@@ -51,8 +51,10 @@ async def delete_topics(broker: "Broker", request: Any, session: Connection) -> 
         try:
             done = await submitted(broker, command, timeout_ms=field(request, "timeout", 0))
             outcomes |= zip(some, done, strict=True)
-        except HeadraceError as error:
-            outcomes |= dict.fromkeys(some, TopicOutcome(Code(error.code), str(error)))
+        except HeadraceError as error:  # the catalog's: the others would meet it too, each after its time
+            left = [each for each in ids if each not in outcomes]
+            outcomes |= dict.fromkeys(left, TopicOutcome(Code(error.code), str(error)))
+            break
     return {
         "responses": [
             _deleted(broker, name, topic_id, row, outcomes=outcomes)
@@ -145,13 +147,15 @@ async def _move_log_starts(
     broker: "Broker", items: list[LogStart], answers: Sequence[dict[str, object]], *, timeout_ms: int
 ) -> None:
     """Commit the new log starts, and say in `answers` what came of each."""
+    done = 0
     for some, said in zip(batched(items), batched(answers), strict=True):
         try:
             outcomes = await submitted(broker, SetLogStart(items=list(some)), timeout_ms=timeout_ms)
         except HeadraceError as error:
-            for answer in said:
+            for answer in answers[done:]:
                 answer["error_code"] = int(error.code)
-            continue
+            return
+        done += len(some)
         for answer, outcome in zip(said, outcomes, strict=True):
             answer["error_code"] = int(outcome.code)
             answer["low_watermark"] = outcome.offset

@@ -49,6 +49,7 @@ from headrace.catalog.selects import (
 )
 from headrace.catalog.tables import applied
 from headrace.ids import (
+    PARTITIONLET_BITS,
     ContainerId,
     Home,
     Offset,
@@ -62,6 +63,8 @@ from headrace.ids import (
 
 _PAGE = 1000
 _NEVER = 1 << 62
+_STAYS = f"NOT EXISTS (SELECT 1 FROM going g WHERE g.number = p.id >> {PARTITIONLET_BITS})"
+"""Its stream was not deleted: of one that was, rows may be left for a while."""
 
 
 class Reader:
@@ -194,7 +197,9 @@ class Reader:
     def intended(self) -> list[PartitionletRow]:
         """Every partitionlet of a roll that is not over."""
         # An index is of these alone: they have not begun, so they have no first offset.
-        rows = self._connection.execute(f"{PARTITIONLET} WHERE p.first < 0 AND p.state = ? ORDER BY p.id", (INTENDED,))
+        rows = self._connection.execute(
+            f"{PARTITIONLET} WHERE p.first < 0 AND p.state = ? AND {_STAYS} ORDER BY p.id", (INTENDED,)
+        )
         return list(map(partitionlet_row, rows))
 
     def open_in(
@@ -204,7 +209,7 @@ class Reader:
         epoch of the container."""
         rows = self._connection.execute(
             f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? AND p.container_epoch < ? "
-            "ORDER BY p.id LIMIT ?",
+            f"AND {_STAYS} ORDER BY p.id LIMIT ?",
             (after, container, OPEN, before, limit),
         )
         return list(map(partitionlet_row, rows))
@@ -224,7 +229,7 @@ class Reader:
     def sealed_in(self, container: ContainerId, *, after: int = 0, limit: int = _PAGE) -> list[PartitionletRow]:
         """A page of the sealed partitionlets of a container, by id."""
         rows = self._connection.execute(
-            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? ORDER BY p.id LIMIT ?",
+            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? AND {_STAYS} ORDER BY p.id LIMIT ?",
             (after, container, SEALED, limit),
         )
         return list(map(partitionlet_row, rows))
@@ -375,6 +380,7 @@ class Reader:
             f"{TOPIC} WHERE t.number IN (SELECT m.number FROM topics m WHERE m.number > ? AND m.home_counter > 0 AND "
             "m.home_cluster IS NOT NULL AND m.partitions > (SELECT count(*) FROM settled_homes h "
             "WHERE h.topic = m.number AND h.counter = m.home_counter AND h.cluster = m.home_cluster) "
+            "AND EXISTS (SELECT 1 FROM streams s WHERE s.number = m.stream) "
             "ORDER BY m.number LIMIT ?) ORDER BY t.number",
             (after, limit),
         )

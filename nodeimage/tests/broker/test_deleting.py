@@ -8,6 +8,7 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.catalog.apply_deleted import AT_ONCE
 from headrace.catalog.commands import CreateStream, CreateTopics, DeleteStream, NewTopic, StreamPolicy
+from headrace.errors import Code
 from headrace.ids import Millis
 from headrace.levels import Level
 from headrace.wire.api_keys import ApiKey
@@ -73,3 +74,21 @@ async def test_a_request_to_delete_many_topics_is_several_commands_and_one_answe
     assert [count for count in submitted if count] == [500, 500, 100]
     found = await broker.catalog.query(lambda reader: reader.topics("/many"))
     assert found == []
+
+
+async def test_what_cannot_be_deleted_in_time_is_told_once_and_not_waited_for_again(broker: Broker, ask: Ask) -> None:
+    await make(broker, "/many", 1100)
+    asked: list[int] = []
+
+    async def never(command: Any, **_options: Any) -> Any:
+        asked.append(1)
+        await asyncio.Event().wait()
+
+    submit, broker.catalog.submit = broker.catalog.submit, never  # type: ignore[method-assign]
+    try:
+        topics = [{"name": f"/many:t-{at}", "topic_id": None} for at in range(1100)]
+        answer = await ask(ApiKey.DELETE_TOPICS, 6, {"topics": topics, "timeout": 10})
+    finally:
+        broker.catalog.submit = submit  # type: ignore[method-assign]
+    assert {each.error_code for each in answer.responses} == {Code.REQUEST_TIMED_OUT}
+    assert len(asked) == 1

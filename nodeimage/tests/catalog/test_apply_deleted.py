@@ -101,6 +101,7 @@ def test_a_stream_is_gone_at_once_and_its_rows_in_bounded_steps(tables: Tables) 
     assert tables.reader.cursors("g") == []
     assert tables.reader.totals() == (0, 0, 0)
     assert tables.reader.is_forgetting()
+    assert tables.reader.open_in(ContainerId(5)) == []
     commits = CommitCursors("g", -1, "", [Cursor(ids[-1], 0, Offset(1), LeaderEpoch(-1))], NOW)
     assert tables.apply(commits) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
     assert forget_all(tables) > 2

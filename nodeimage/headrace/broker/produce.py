@@ -24,7 +24,7 @@ from headrace.broker.homes import is_settled, refusal
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partition import Partition
 from headrace.broker.pending_produce import Produce
-from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told, too_few_in_sync
+from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told, why_not_committed
 from headrace.broker.topics import Topic
 from headrace.container.container import Container
 from headrace.container.producers import SequenceGap
@@ -350,8 +350,8 @@ def _append(
         raise StorageFull(container.refuses)
     if not container.has_room(len(batch)):
         raise StorageFull("no chunk is ready for this batch")
-    if container.primary.stalled:
-        raise too_few_in_sync(container)
+    if (why_not := why_not_committed(container)) is not None:
+        raise why_not
     append_time = now if topic.policy.append_time else None
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset

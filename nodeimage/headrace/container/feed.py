@@ -235,6 +235,8 @@ class FollowerFeed:
                 log.error("a follower says that it has more than there is", container=self._container.id,
                           node=self.member.node, position=message.position)  # fmt: skip
                 self._session.close()
+        elif isinstance(message, Refused) and not self._closed and message.epoch > self._container.epoch:
+            self._container.on_superseded(message.epoch)
 
     def _ended(self) -> None:
         if not self._closed:

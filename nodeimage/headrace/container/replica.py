@@ -152,8 +152,18 @@ class Primary:
         `left`: nodes that have said that they stop, or whose process is gone: a follower there that is not connected is
         not waited for. Calling it makes the proposal: from now on commit waits for both sets, until `decided`.
         """
-        if self._proposed is not None:
+        wanted = self._wanted(now, left)
+        if self._proposed is not None or wanted == self._confirmed:
             return None
+        self._proposed = wanted
+        self._choose_waited_for()
+        return wanted
+
+    def look(self, now: float, left: Collection[NodeId] = ()) -> None:
+        """See whether it is stalled, where nothing can be proposed as something is being put already."""
+        self._wanted(now, left)
+
+    def _wanted(self, now: float, left: Collection[NodeId]) -> frozenset[Member]:
         silent = {
             member
             for member, peer in self._peers.items()
@@ -169,13 +179,8 @@ class Primary:
         silent |= {old for old in self._confirmed for new in joining if old.node == new.node}
         wanted = (self._confirmed - silent) | joining
         self.stalled = len(wanted) < self._min_in_sync
-        if self.stalled:  # invariant 6: never below the minimum; those who left count until others came
-            wanted = self._confirmed | joining
-        if wanted == self._confirmed:
-            return None
-        self._proposed = wanted
-        self._choose_waited_for()
-        return wanted
+        # Invariant 6: never below the minimum; those who left count until others came.
+        return self._confirmed | joining if self.stalled else wanted
 
     def decided(self, in_sync: Iterable[Member]) -> bool:
         """The store has been seen to hold this set in this epoch, at a version newer than the proposal's base.
@@ -194,6 +199,15 @@ class Primary:
         """The record names these replicas and this minimum now."""
         self._replicas = frozenset(replicas)
         self._min_in_sync = min_in_sync
+
+    def stood_still(self, seconds: float) -> None:
+        """This process did, for so long: what followers said meanwhile waits here, so their silence does not count.
+
+        Who can have taken over meanwhile is another question: the lease goes on (`in_touch`).
+        """
+        for peer in self._peers.values():
+            peer.heard += seconds
+            peer.moved += seconds
 
     # --- state
 

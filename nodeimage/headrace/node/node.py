@@ -455,7 +455,9 @@ class Node:
     async def _prepare(self, asked: Prepare, _payload: memoryview, _session: Session) -> Prepared:
         return Prepared(format=await self.replicas.prepare(ContainerId(asked.container)))
 
-    async def _probed(self, _asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
+    async def _probed(self, asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
+        if asked.doubted:
+            await self.controller.look_and_tell(asked.doubted)
         return self.probe()
 
     def probe(self) -> ProbeAnswer:

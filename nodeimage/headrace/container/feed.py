@@ -300,6 +300,9 @@ async def accept(
         feed for feed in container.feeds if isinstance(feed, FollowerFeed) and feed.member.node == member.node
     ]:
         older.close()
+    if member in container.primary.in_sync and begin < container.committed and not asked.observer:
+        log.error("a replica in sync lacks what was acknowledged, and is let go", container=container.id,
+                  node=member.node, has=begin, committed=container.committed)  # fmt: skip
     feed = FollowerFeed(
         container=container, member=member, session=session, begin=begin, recent=recent, executor=executor
     )

@@ -47,6 +47,8 @@ class _Peer:
     connected: bool = True
     spoke: bool = False
     """In this epoch, ever."""
+    has_told: bool = False
+    """`position` is what it said that it has, on this connection."""
     assured: float = float("-inf")
 
 
@@ -112,6 +114,7 @@ class Primary:
             if peer is None:
                 return False
             peer.heard = now
+            peer.has_told = True
             peer.position = max(peer.position, position)
             if position > peer.reached or position >= self.end:
                 peer.reached = max(peer.reached, position)
@@ -167,7 +170,8 @@ class Primary:
         silent = {
             member
             for member, peer in self._peers.items()
-            if member in self._confirmed and (self._let_go(peer, now) or (not peer.connected and member.node in left))
+            if member in self._confirmed
+            and (self._let_go(peer, now) or self._lacks(peer) or (not peer.connected and member.node in left))
         }
         silent |= {member for member in self._confirmed - {self.me} if member.node not in self._replicas}
         joining = {
@@ -256,6 +260,17 @@ class Primary:
         if now - peer.heard >= LET_GO_S:
             return True
         return peer.position < self.end and now - peer.moved >= STUCK_S
+
+    def _lacks(self, peer: _Peer) -> bool:
+        """It has lost what it had acknowledged, as a volume that was put back to a snapshot has: it counts for nothing
+        until it has all again.
+        """
+        return peer.has_told and peer.position < self.committed
+
+    def lacks(self, member: Member) -> bool:
+        """Whether a member of the in-sync set has less than is committed."""
+        peer = self._peers.get(member)
+        return member in self._confirmed and peer is not None and self._lacks(peer)
 
     def _may_join(self, member: Member, peer: _Peer, now: float) -> bool:
         """Invariant 5: at or above `committed`, having spoken in this epoch; a named replica, and alive.

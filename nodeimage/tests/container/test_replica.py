@@ -129,6 +129,24 @@ def test_while_the_primary_stood_still_no_follower_was_silent() -> None:
     assert three.proposal(30.1 + LET_GO_S) == set(MEMBERS[:2])
 
 
+def test_a_member_that_lost_what_it_had_acknowledged_is_proposed_out_until_it_has_all_again() -> None:
+    """Its volume was put back to a snapshot, and its format with it."""
+    three = primary(3, min_in_sync=2)
+    for member in MEMBERS[1:]:
+        three.follows(member, Position(0), now=0.0)
+    for member in MEMBERS:
+        three.on_disk(member, Position(100), now=0.0)
+    three.gone(MEMBERS[1])
+    three.follows(MEMBERS[1], Position(0), now=0.1)
+    assert three.proposal(0.1) is None, "it has yet to say what it has"
+    three.on_disk(MEMBERS[1], Position(99), now=0.1)
+    assert three.proposal(0.2) == {MEMBERS[0], MEMBERS[2]}
+    three.decided([MEMBERS[0], MEMBERS[2]])
+    assert three.proposal(0.3) is None
+    three.on_disk(MEMBERS[1], Position(100), now=0.4)
+    assert three.proposal(0.5) == set(MEMBERS)
+
+
 def test_a_follower_joins_only_at_or_above_what_is_committed() -> None:
     """Invariant 5."""
     one = primary(1)

@@ -144,7 +144,7 @@ def _without_room(produce: ProduceRequest, found: Sequence[tuple[Topic, Partitio
 def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bool:
     try:
         header = read_batch(part.records or b"", check_crc=False)
-        return partition.known(header, append_time=topic.policy.append_time) is not None
+        return partition.known(header, name=part.topic) is not None
     except HeadraceError:
         return False  # it is refused where it is appended
 
@@ -307,6 +307,8 @@ def _append(
     if container.lost:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
     foreign = None if topic.home is None else refusal(broker, topic, partition)
+    if foreign is not None and header.producer_id >= 0:
+        partition.producers.calls(producer_id=header.producer_id, epoch=header.producer_epoch, name=part.topic)
     if foreign is not None and not _is_stored(part, topic, partition):
         if foreign.code is not Code.POLICY_VIOLATION or broker.forwards is None or not broker.forwards.accepts(topic):
             raise foreign
@@ -328,9 +330,9 @@ def _append(
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
     elif partition.seal is not None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
-    known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)
+    known = None if header.producer_id == -1 else partition.known(header, name=part.topic)
     if known is not None:
-        partition.producers.heard(header.producer_id, source=session.number)
+        partition.producers.heard(header.producer_id, source=session.number, name=part.topic)
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         result = _result(part, known.base_offset, -1, partition)
         if header.producer_id < -1:  # a token names a task, whose rows may be others now: who bears it has to know
@@ -356,7 +358,9 @@ def _append(
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset
     pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
-    partition.append(batch, header, append_time=append_time, now=now, request=pending, source=session.number)
+    partition.append(
+        batch, header, append_time=append_time, now=now, request=pending, source=session.number, name=part.topic
+    )
 
 
 def _pass_on(

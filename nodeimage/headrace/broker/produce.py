@@ -28,12 +28,13 @@ from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told, why_not_com
 from headrace.broker.topics import Topic
 from headrace.container.container import Container
 from headrace.container.producers import SequenceGap
-from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.errors import Code, HeadraceError, InvalidBatch, InvalidRecords, KafkaError, StorageFull
 from headrace.ids import Position
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
-from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch
+from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch, stamp_max_timestamp
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request
+from headrace.wire.records import Checked, check_any, check_records, check_small, is_packed
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -60,6 +61,14 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
             return
         if not session.refusals:
             session.refusals = None
+    if any(is_packed(part.records) for part in produce.partitions):
+        produce, unchecked = _checked(produce)
+        if unchecked:
+            arrived = time.monotonic()
+            pending = _pending(produce, header.api_version, slot)
+            broker.counters.produce_requests += 1
+            session.park(_start_later(broker, produce, session, pending, arrived), finish=True)
+            return
     if (
         len(produce.partitions) == 1
         and session.refusals is None
@@ -67,13 +76,7 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
     ):
         return
     arrived = time.monotonic()
-    pending = Produce(
-        slot=slot,
-        version=header.api_version,
-        acks=produce.acks,
-        partitions=len(produce.partitions) + 1,
-        timeout_ms=produce.timeout_ms,
-    )
+    pending = _pending(produce, header.api_version, slot)
     broker.counters.produce_requests += 1
     partitions = None if len(produce.partitions) > MANY else _ready(broker, produce)
     if partitions is None or broker.saturated:
@@ -81,6 +84,35 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
     else:
         _start(broker, produce, partitions, session, pending, arrived)
         pending.committed()
+
+
+def _pending(produce: ProduceRequest, version: int, slot: Slot) -> Produce:
+    partitions = len(produce.partitions) + 1
+    return Produce(slot=slot, version=version, acks=produce.acks, partitions=partitions, timeout_ms=produce.timeout_ms)
+
+
+def _checked(produce: ProduceRequest) -> tuple[ProduceRequest, bool]:
+    """With what the check of small packed batches gave; and whether others are left."""
+    unchecked = False
+    parts = []
+    for part in produce.partitions:
+        if part.records is not None and is_packed(part.records):
+            part = part._replace(checked=check_small(part.records))
+            unchecked = unchecked or part.checked is None
+        parts.append(part)
+    return produce._replace(partitions=parts), unchecked
+
+
+async def _all_checked(broker: "Broker", produce: ProduceRequest) -> ProduceRequest:
+    """With what the check of all packed batches gave."""
+    parts = []
+    for part in produce.partitions:
+        if part.checked is None and part.records is not None and is_packed(part.records):
+            async with broker.unpacking:
+                checked = await broker.loop.run_in_executor(broker.executor, check_any, part.records)
+            part = part._replace(checked=checked)
+        parts.append(part)
+    return produce._replace(partitions=parts)
 
 
 def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection) -> bool:
@@ -170,6 +202,8 @@ async def _start_later(
         if first:
             await asyncio.sleep(0)
         piece = produce._replace(partitions=produce.partitions[first : first + MANY])
+        if any(part.checked is None and is_packed(part.records) for part in piece.partitions):
+            piece = await _all_checked(broker, piece)
         partitions = _ready(broker, piece)
         if partitions is None or broker.saturated:
             await _start_when_ready(broker, piece, session, pending, arrived)
@@ -354,12 +388,28 @@ def _append(
         raise StorageFull("no chunk is ready for this batch")
     if (why_not := why_not_committed(container)) is not None:
         raise why_not
+    checked = part.checked or check_records(header, batch)
+    if isinstance(checked, InvalidBatch):
+        raise checked
+    if checked.keyless and topic.policy.compacted:
+        raise _keyless(part, checked)
+    if checked.max_timestamp != header.max_timestamp and not topic.policy.append_time:
+        stamp_max_timestamp(batch, checked.max_timestamp)
+        header = header._replace(max_timestamp=checked.max_timestamp)
     append_time = now if topic.policy.append_time else None
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset
     pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
     partition.append(
         batch, header, append_time=append_time, now=now, request=pending, source=session.number, name=part.topic
+    )
+
+
+def _keyless(part: PartitionRecords, checked: Checked) -> InvalidRecords:
+    reason = "a record of a compacted topic needs a key"
+    return InvalidRecords(
+        f"{len(checked.keyless)} records without a key, which {part.topic} is compacted by",
+        [(index, reason) for index in checked.keyless],
     )
 
 
@@ -426,7 +476,12 @@ def _early(
 
 def _refusal(part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:
     return ProduceResult(
-        topic=part.topic, partition=part.partition, error=error.code, log_start=log_start, message=str(error)
+        topic=part.topic,
+        partition=part.partition,
+        error=error.code,
+        log_start=log_start,
+        message=str(error),
+        record_errors=error.records if isinstance(error, InvalidRecords) else (),
     )
 
 

@@ -37,6 +37,8 @@ _EPOCH_AT: Final = 12
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
+LAST_ATTRIBUTES_AT: Final = 22
+"""Where the byte of the attributes is that names the codec."""
 _MAX_TIMESTAMP_AT: Final = 35
 MOST_EMPTY: Final = 1 << 30
 """Offsets of one empty batch."""
@@ -158,6 +160,24 @@ def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
     _INT16.pack_into(view, _ATTRIBUTES_AT, _INT16.unpack_from(view, _ATTRIBUTES_AT)[0] | APPEND_TIME_BIT)
     _INT64.pack_into(view, _MAX_TIMESTAMP_AT, now_ms)
     _UINT32.pack_into(view, _CRC_AT, crc32c(memoryview(view)[_ATTRIBUTES_AT:end]))
+
+
+def stamp_max_timestamp(view: bytearray | memoryview, max_timestamp: int) -> None:
+    """Make it the largest time of the batch at `view[0]`, in place, and count the CRC again: its producer told another
+    than its records bear."""
+    end = _INT32.unpack_from(view, _LENGTH_AT)[0] + _LENGTH_PREFIX
+    _INT64.pack_into(view, _MAX_TIMESTAMP_AT, max_timestamp)
+    _UINT32.pack_into(view, _CRC_AT, crc32c(memoryview(view)[_ATTRIBUTES_AT:end]))
+
+
+def uncompressed(batch: Buffer, raw: bytes) -> memoryview:
+    """The batch with its records as they are once unpacked; its CRC is that of before."""
+    whole = bytearray(memoryview(batch)[:BATCH_HEADER_SIZE])
+    attributes = _INT16.unpack_from(whole, _ATTRIBUTES_AT)[0] & ~COMPRESSION_BITS
+    _INT16.pack_into(whole, _ATTRIBUTES_AT, attributes)
+    _INT32.pack_into(whole, _LENGTH_AT, BATCH_HEADER_SIZE + len(raw) - _LENGTH_PREFIX)
+    whole += raw
+    return memoryview(whole)
 
 
 def detached(batch: memoryview) -> memoryview:
@@ -348,13 +368,19 @@ def _put_field(out: bytearray, value: bytes | None) -> None:
 
 
 def find_by_time(view: Buffer, timestamp: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at or after `timestamp` in the batches, or None."""
+    """(offset, timestamp) of the first record at or after `timestamp` in the batches, or None.
+
+    Of a batch whose records cannot be read, the header alone counts: earlier versions stored what producers sent.
+    """
     for header, batch in iter_batches(view):
         if header.max_timestamp < timestamp:
             continue
-        for record in batch_records(header, batch):
-            if record.timestamp >= timestamp:
-                return record.offset, record.timestamp
+        try:
+            for record in batch_records(header, batch):
+                if record.timestamp >= timestamp:
+                    return record.offset, record.timestamp
+        except CorruptBatch:
+            return header.base_offset, header.max_timestamp
     return None
 
 
@@ -366,7 +392,10 @@ def find_max_time(view: Buffer) -> tuple[int, int]:
             latest = header, batch
     if latest is None:
         raise CorruptBatch("no record batch to look for the latest record in")
-    best = max(batch_records(*latest), key=lambda record: record.timestamp, default=None)
+    try:
+        best = max(batch_records(*latest), key=lambda record: record.timestamp, default=None)
+    except CorruptBatch:  # as in `find_by_time`
+        return latest[0].base_offset, latest[0].max_timestamp
     if best is None:
         raise CorruptBatch("the latest record batch holds no record")
     return best.offset, best.timestamp

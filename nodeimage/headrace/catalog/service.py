@@ -43,6 +43,8 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
+    ExpireSomeCursors,
+    ForgetDeleted,
     PutGroup,
     PutLink,
     RaiseLevel,
@@ -62,6 +64,7 @@ from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import (
     Expired,
+    Forgotten,
     GroupRow,
     LinkOutcome,
     LogStartOutcome,
@@ -249,7 +252,10 @@ class Catalog:
     async def submit(self, command: PutGroup, *, here: bool = ...) -> GroupRow: ...
 
     @overload
-    async def submit(self, command: ExpireCursors, *, here: bool = ...) -> Expired: ...
+    async def submit(self, command: ExpireCursors | ExpireSomeCursors, *, here: bool = ...) -> Expired: ...
+
+    @overload
+    async def submit(self, command: ForgetDeleted, *, here: bool = ...) -> Forgotten: ...
 
     async def submit(self, command: Command, *, here: bool = False) -> Outcome:
         """Get the command into the log, wait until it is committed, and applied on this node; its outcome.

@@ -266,6 +266,8 @@ class FollowerFeed:
                 log.error("a follower says that it has more than there is", container=self._container.id,
                           node=self.member.node, position=message.position)  # fmt: skip
                 self._session.close()
+        elif isinstance(message, Refused) and not self._closed and message.epoch > self._container.epoch:
+            self._container.on_superseded(message.epoch)
 
     def _ended(self) -> None:
         if not self._closed:
@@ -336,6 +338,9 @@ async def accept(
         feed for feed in container.feeds if isinstance(feed, FollowerFeed) and feed.member.node == member.node
     ]:
         older.close()
+    if member in container.primary.in_sync and begin < container.committed and not asked.observer:
+        log.error("a replica in sync lacks what was acknowledged, and is let go", container=container.id,
+                  node=member.node, has=begin, committed=container.committed)  # fmt: skip
     feed = FollowerFeed(
         container=container,
         member=member,

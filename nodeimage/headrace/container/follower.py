@@ -98,11 +98,17 @@ class Follower:
         """It has all that was committed when the primary took it on."""
         return self._following and self.replica.committed >= self._current_from
 
-    async def close(self) -> None:
-        """Follow no more: nothing is acknowledged from now on. What came is written out."""
+    async def close(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
+        """Follow no more: nothing is acknowledged from now on. What came is written out.
+
+        `newer`: there is a higher epoch. A primary that does not reach the cluster store learns it from here.
+        """
         self._following = False
         self._task.cancel()
         if self._session is not None:
+            if newer > self.epoch and not self._session.is_closed:
+                code = int(Code.NOT_LEADER_OR_FOLLOWER)
+                self._session.send(Refused(code=code, reason="another node leads by now", epoch=newer))
             self._session.close()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([self._task])

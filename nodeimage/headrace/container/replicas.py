@@ -41,6 +41,12 @@ TICK_S: Final = 0.1
 BEAT_EVERY: Final = 3
 STORE_RETRY_S: Final = 0.3
 DAMAGED_RETRY_S: Final = 1.0
+STOOD_STILL_S: Final = 0.6
+"""A timer that is so late says that this process stood still."""
+CUT_OFF_S: Final = 3.0
+"""Without the cluster store for so long, a node may have missed that another leads."""
+SUPERSEDED_S: Final = 1.0
+"""Until a node that was told of a higher epoch claims one of its own, if it has not seen the other's record by then."""
 SET_BACK_RETRY_S: Final = 5.0
 """Until the store is asked again whether it is still an old copy; a record that changes is looked at at once."""
 
@@ -320,6 +326,7 @@ class Replicas:
         if container is None:
             return
         container.on_follower_gone = self._trouble
+        container.on_superseded = lambda epoch: self._superseded(container, epoch)
         container.on_unreadable = lambda: self._unreadable(record.container_id)
         container.on_newer = self._env.too_new
         self.led[container.id] = container
@@ -337,6 +344,17 @@ class Replicas:
             receive=self.receive if record.kind == CATALOG else None,
         )
 
+    def _superseded(self, container: Container, epoch: Epoch) -> None:
+        """A follower has left for a higher epoch: nothing more is committed here, and the view is behind."""
+        if self.led.get(container.id) is not container:
+            return
+        log.info("another node leads by now", container=container.id, epoch=epoch)
+        self._leave(container)
+        self._env.view.refresh()
+        kept = self._kept.get(container.id)
+        if kept is not None:
+            self._loop.call_later(SUPERSEDED_S, kept.changed.set)
+
     def _unreadable(self, container_id: ContainerId) -> None:
         for callback in self.on_unreadable:
             callback(container_id)
@@ -349,13 +367,23 @@ class Replicas:
     # --- the timer
 
     async def _tick_always(self) -> None:
+        last = self._loop.time()
         while True:
             await asyncio.sleep(TICK_S)
             self._ticks += 1
+            late = self._loop.time() - last - TICK_S
+            last = self._loop.time()
             try:
+                if late >= STOOD_STILL_S:
+                    log.warning("this process stood still", seconds=round(late, 1))
+                    for container in self.led.values():
+                        container.primary.stood_still(late)
                 self._look_at_disk()
+                silent_s = last - self._env.view.reachable_at
+                cut_off = f"the cluster store has not answered for {silent_s:.0f} s" if silent_s >= CUT_OFF_S else ""
                 left = {node.node_id for node in self._env.view.nodes.values() if node.stopping} | set(self.gone())
                 for container in list(self.led.values()):
+                    container.cut_off = cut_off
                     if self._ticks % BEAT_EVERY == 0:
                         for each in container.feeds:
                             each.beat()

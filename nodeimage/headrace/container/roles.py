@@ -110,7 +110,7 @@ async def follow(
     observer = env.node_id not in record.replicas
     if follower is not None and follower.epoch == record.epoch and follower.observer == observer:
         return
-    await replica.stop()
+    await replica.stop(newer=record.epoch)
     if record.epoch < replica.seen:
         raise KafkaError(Code.FENCED_LEADER_EPOCH, f"epoch {record.epoch} is older than {replica.seen}, seen here")
     await replica.saw(record.epoch)

@@ -127,6 +127,9 @@ class Probe(Request[ProbeAnswer], frozen=True):
 
     answer = ProbeAnswer
     urgent = True
+    doubted: tuple[NodeId, ...] = ()
+    """Nodes that refuse the asker, and that the asked is to try before it tells whom it hears. Version 0.1.0 does not,
+    and tells whom it heard within 2 s."""
 
 
 # --- calls

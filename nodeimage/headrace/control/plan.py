@@ -20,7 +20,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
-from headrace.control.conditions import apart, conditions, forgettable, idle, in_steps, openless, set_back, volumes_in_use
+from headrace.control.conditions import (
+    apart,
+    conditions,
+    forgettable,
+    idle,
+    in_steps,
+    openless,
+    set_back,
+    volumes_in_use,
+)
 from headrace.control.heirs import hand_over, has_another, heirs, is_in_sync
 from headrace.control.kinds import CATALOG, DATA, OPEN
 from headrace.control.observed import DEFAULT_VOLUME, Life, Observed

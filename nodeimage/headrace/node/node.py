@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
+from msgspec import structs
 
 from headrace.broker import peer_apis
 from headrace.broker.broker import Broker, NodeIdentity
@@ -455,11 +456,14 @@ class Node:
     async def _prepare(self, asked: Prepare, _payload: memoryview, _session: Session) -> Prepared:
         return Prepared(format=await self.replicas.prepare(ContainerId(asked.container)))
 
-    async def _probed(self, _asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
-        return self.probe()
+    async def _probed(self, asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
+        return self.replicas.told().answer(asked, self._alive())
 
     def probe(self) -> ProbeAnswer:
-        """How this node is."""
+        """How this node is, with all of its replicas."""
+        return structs.replace(self._alive(), replicas=self.replicas.states())
+
+    def _alive(self) -> ProbeAnswer:
         now = asyncio.get_running_loop().time()
         load = None
         if hasattr(self, "broker"):
@@ -468,7 +472,7 @@ class Node:
         return ProbeAnswer(
             node=self._record.node_id,
             run=self._record.run,
-            replicas=self.replicas.states(),
+            replicas=[],
             load=load or NodeLoad(),
             reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
             ready=self._ready,

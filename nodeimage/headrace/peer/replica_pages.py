@@ -12,18 +12,26 @@ whatever changes meanwhile comes behind. A node remembers the last few thousand 
 asked since one that is forgotten begins anew. Numbers are of one run of a node: another begins at 0.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import structlog
+from msgspec import structs
+
 from headrace.ids import ContainerId
-from headrace.peer.messages import ALL_AT_ONCE, ProbeAnswer
+from headrace.peer.messages import ALL_AT_ONCE, NO_REPLICAS, Probe, ProbeAnswer
 from headrace.peer.reports import ReplicaState
+
+log = structlog.get_logger()
 
 PAGE_BYTES: Final = 256 * 1024
 """Of one page; a header has room for 1 MiB (peer.framing)."""
 WHOLE_BYTES: Final = 900 * 1024
 """Of the answer to an older version, which knows no pages."""
+_SAID_AGAIN_S: Final = 60.0
+"""After which it is logged again that replicas are left out."""
 _GONE_KEPT: Final = 4_096
 _GONE_BYTES: Final = 10
 _STATE_BYTES: Final = 200
@@ -54,6 +62,7 @@ class ReplicaTeller:
         self._told: dict[ContainerId, tuple[int, ReplicaState]] = {}
         """In order of their numbers, as are those that are gone."""
         self._gone: OrderedDict[ContainerId, int] = OrderedDict()
+        self._said_at = float("-inf")
         self._forgotten = 0
         """The number of the newest that is gone and forgotten."""
 
@@ -95,6 +104,28 @@ class ReplicaTeller:
                 break
             kept.append(state)
         return kept, len(states) - len(kept)
+
+    def answer(self, asked: Probe, alive: ProbeAnswer) -> ProbeAnswer:
+        """What a probe is answered: `alive`, which tells nothing of replicas, with what it asks of them. Whatever is
+        wrong with that, a node that answers lives, and says so.
+        """
+        try:
+            if asked.since == NO_REPLICAS:
+                return alive
+            if asked.since == ALL_AT_ONCE:
+                states, left_out = self.whole()
+                if left_out:
+                    self._say("an older version is not told of all replicas here", left_out=left_out)
+                return structs.replace(alive, replicas=states)
+            return structs.replace(alive, **self.page(asked.since, asked.begun)._asdict())
+        except Exception as error:
+            self._say("a probe is answered without what it asks of replicas", reason=repr(error))
+            return structs.replace(alive, counter=max(asked.since, ALL_AT_ONCE), begun=asked.begun, more=True)
+
+    def _say(self, text: str, **fields: object) -> None:
+        if time.monotonic() - self._said_at > _SAID_AGAIN_S:
+            self._said_at = time.monotonic()
+            log.error(text, **fields)
 
     def page(self, since: int, begun: int) -> Page:
         """What is next for an asker that has all up to `since`."""

@@ -88,12 +88,33 @@ def compare(world: World, kept: Kept, state: BalanceState) -> BalanceState:
     return after
 
 
+RECORDS: list[dict[str, Any]] = [
+    {"state": "closed"},
+    {"state": "deleted"},
+    {"wanted": 2},
+    {"changes": ("1-a", "2-b")},
+    {"recovered": 1},
+]
+REPLICAS: list[dict[str, Any]] = [
+    {},
+    {"role": "none"},
+    {"stalled": True},
+    {"cramped": True},
+    {"stuck": True},
+    {"damaged": True},
+    {"change": "3-c"},
+    {"format": "another"},
+    {"end": Position(5_000_000)},
+]
+
+
 def change(world: World, draw: Any) -> None:
     """Something happens."""
     containers = sorted(world.containers)
     nodes = sorted(world.nodes)
     node = draw(st.sampled_from(nodes))
-    kind = draw(st.sampled_from(["time", "node", "life", "volume", "plan", "catch up", "record", "replica", "gone"]))
+    kinds = ["time", "node", "life", "volume", "plan", "catch up", "record", "replica", "primary", "primary", "gone"]
+    kind = draw(st.sampled_from(kinds))
     match kind:
         case "time":
             world.pass_time(draw(st.sampled_from([0.5, 3, 15, 700])))
@@ -124,26 +145,18 @@ def change(world: World, draw: Any) -> None:
         case "record" if containers:
             key = draw(st.sampled_from(containers))
             record = world.containers[key]
-            fields = draw(
-                st.sampled_from(
-                    [{"state": "closed"}, {"state": "deleted"}, {"in_sync": record.in_sync[:1]}, {"wanted": 2}]
-                    + [{"changes": ("1-a", "2-b")}, {"recovered": 1}, {"replicas": (record.primary,)}]
-                )
-            )
+            fields = draw(st.sampled_from([*RECORDS, {"in_sync": record.in_sync[:1]}, {"replicas": (record.primary,)}]))
             if record.kind == "data" or "state" not in fields:
                 world.containers[key] = structs.replace(record, **fields)
                 world.versions[key] += 1
-        case "replica" if containers and world.probes[node].answer is not None:
+        case "replica" | "primary" if containers:
             key = draw(st.sampled_from(containers))
-            node = draw(st.sampled_from([node, world.containers[key].primary]))
+            node = world.containers[key].primary if kind == "primary" else node
             if node not in world.probes or world.probes[node].answer is None:
                 return
-            fields = draw(
-                st.sampled_from(
-                    [{"stalled": True}, {"cramped": True}, {"stuck": True}, {"role": "none"}, {"damaged": True}]
-                    + [{"change": "3-c"}, {"format": "another"}, {"end": Position(5_000_000)}, {}]
-                )
-            )
+            fields = draw(st.sampled_from(REPLICAS))
+            if fields.get("stalled"):  # it hears nobody, and others can go on
+                world.says(node, heard=[])
             world.replica(node, key, **fields)
         case "gone" if containers and draw(st.booleans()):
             key = draw(st.sampled_from(containers))

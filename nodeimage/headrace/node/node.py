@@ -66,8 +66,8 @@ T = TypeVar("T")
 READERS = 4
 STORE_SILENT_S: Final = 2.0
 STORE_CALLS: Final = 2
-KUBERNETES_CALLS: Final = 8
-"""A call takes some milliseconds there, and a failover hundreds of calls."""
+KUBERNETES_CALLS: Final = 16
+"""A call takes some milliseconds there, and a failover hundreds of calls (as many at a time: control.put_queue)."""
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]

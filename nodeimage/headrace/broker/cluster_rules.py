@@ -4,6 +4,7 @@ Refusals are one line that says what to do. Warnings come with a request that is
 together is a host; a node that does not say which fails alone.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -128,6 +129,34 @@ def removal_fault(
 def held_by(node_id: NodeId, containers: Iterable[ContainerRecord]) -> list[ContainerRecord]:
     """The containers that have a replica on a node."""
     return [each for each in containers if each.state != DELETED and node_id in each.replicas]
+
+
+@dataclass(slots=True)
+class Duties:
+    """How many containers a node has what to do with."""
+
+    replicas: int = 0
+    leads: int = 0
+    in_sync: int = 0
+    """Of its replicas."""
+    leads_catalog: bool = False
+
+
+def duties(containers: Iterable[ContainerRecord]) -> dict[NodeId, Duties]:
+    """Of every node, in one go through the containers."""
+    found: defaultdict[NodeId, Duties] = defaultdict(Duties)
+    for each in containers:
+        if each.state == DELETED:
+            continue
+        in_sync = {node for node, _ in each.in_sync}
+        for node in each.replicas:
+            has = found[node]
+            has.replicas += 1
+            has.in_sync += node in in_sync
+            if node == each.primary:
+                has.leads += 1
+                has.leads_catalog |= each.kind == "catalog"
+    return dict(found)
 
 
 # --- redundancy

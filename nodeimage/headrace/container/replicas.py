@@ -27,6 +27,7 @@ from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFo
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
+from headrace.peer.replica_pages import ReplicaTeller
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
 from headrace.store.container_records import descends_from
@@ -49,6 +50,10 @@ SUPERSEDED_S: Final = 1.0
 """Until a node that was told of a higher epoch claims one of its own, if it has not seen the other's record by then."""
 SET_BACK_RETRY_S: Final = 5.0
 """Until the store is asked again whether it is still an old copy; a record that changes is looked at at once."""
+
+LOOKED_AT: Final = 64
+"""Replicas whose states are looked at in a tick, or a tenth of all, if that is more: what is told of one is no older
+than a second. Where there are no more, all are looked at whenever somebody asks."""
 
 
 class _Kept:
@@ -87,6 +92,9 @@ class Replicas:
         self._closed = False
         self._disk_writes = asyncio.Event()
         self._disk_writes.set()
+        self._teller = ReplicaTeller()
+        self._to_look_at: list[ContainerId] = []
+        """The rest of a round of looking at all states."""
         self.led: dict[ContainerId, Container] = {}
         """The containers that this node leads."""
         self.on_led: list[Callable[[Container], None]] = []
@@ -176,6 +184,7 @@ class Replicas:
         if self.led.get(container.id) is container:
             del self.led[container.id]
         container.lose()
+        self._note(container.id)
         log.info("leads no more", container=container.id, epoch=container.epoch)
         for callback in self.on_left:
             callback(container)
@@ -208,6 +217,7 @@ class Replicas:
                     return
                 assert record is not None
                 await self._carry_out(record, kept)
+                self._note(container_id)
                 kept.problem = ""
                 if kept.is_damaged:
                     self._loop.call_later(DAMAGED_RETRY_S, kept.changed.set)
@@ -285,6 +295,7 @@ class Replicas:
                 folder = self._env.folder / str(container_id)
                 await self._loop.run_in_executor(self._env.executor, replica_folder.remove, folder)
         self._kept.pop(container_id, None)
+        self._note(container_id)
 
     async def _carry_out(self, record: ContainerRecord, kept: _Kept) -> None:
         replica = kept.replica
@@ -295,6 +306,7 @@ class Replicas:
             await self._renew(record.container_id, kept.damage, replica)
         await replica.set_durability(fsync=self._env.options(record.kind, record.volume).fsync)
         await _remember(record, replica)
+        self._note(record.container_id)
         if record.primary == self._env.node_id:
             await self._lead(record, replica)
         else:
@@ -378,6 +390,7 @@ class Replicas:
                     log.warning("this process stood still", seconds=round(late, 1))
                     for container in self.led.values():
                         container.primary.stood_still(late)
+                self._look_at_states()
                 self._look_at_disk()
                 silent_s = last - self._env.view.reachable_at
                 cut_off = f"the cluster store has not answered for {silent_s:.0f} s" if silent_s >= CUT_OFF_S else ""
@@ -391,6 +404,20 @@ class Replicas:
             except Exception:
                 log.exception("looking after the followers went wrong")
 
+    def _look_at_states(self) -> None:
+        if not self._to_look_at:
+            self._to_look_at = list(self._kept)
+        for _ in range(min(len(self._to_look_at), max(LOOKED_AT, len(self._kept) // 10))):
+            self._note(self._to_look_at.pop())
+
+    def _note(self, container_id: ContainerId) -> None:
+        """Have told of a replica here what it is like now."""
+        kept = self._kept.get(container_id)
+        if kept is None or kept.replica is None:
+            self._teller.note(container_id, None)
+        else:
+            self._teller.note(container_id, _state(kept.replica, damaged=kept.is_damaged))
+
     def _look_at_disk(self) -> None:
         stuck = []
         for replica in self.all():
@@ -399,7 +426,9 @@ class Replicas:
                 stuck.append(replica.id)
         if stuck and self._disk_writes.is_set():
             self._disk_writes.clear()
-            log.error("the disk hangs, no role is changed here", containers=stuck)
+            for container_id in stuck:
+                self._note(container_id)
+            log.error("the disk hangs, no role is changed here", containers=len(stuck), such_as=stuck[:5])
         elif not stuck and not self._disk_writes.is_set():
             self._disk_writes.set()
             log.info("the disk writes again")
@@ -504,6 +533,7 @@ class Replicas:
         kept = self._kept.get(container_id)
         if kept is not None and kept.replica is not None:
             kept.damage.found(kept.replica.format)
+            self._note(container_id)
             kept.changed.set()
 
     def is_damaged(self, container_id: ContainerId) -> bool:
@@ -534,11 +564,16 @@ class Replicas:
         replica = self.replica(container_id)
         return None if replica is None else (replica.log, replica.committed)
 
+    def told(self) -> ReplicaTeller:
+        """What controllers are told of the replicas here; of many, it may be a second old, but for their roles."""
+        if len(self._kept) <= LOOKED_AT:
+            for container_id in self._kept.keys() | self._teller.containers():
+                self._note(container_id)
+        return self._teller
+
     def states(self) -> list[ReplicaState]:
-        """What the controller asks for."""
-        return [
-            _state(kept.replica, damaged=kept.is_damaged) for kept in self._kept.values() if kept.replica is not None
-        ]
+        """The same of all replicas."""
+        return self.told().all()
 
     # --- see in_sync.KeptRecords
 
@@ -553,6 +588,7 @@ class Replicas:
         known = None if replica is None else replica.known_record
         if replica is not None and (known is None or not descends_from(known, record)):
             await _remember(record, replica)
+            self._note(record.container_id)
 
 
 async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:

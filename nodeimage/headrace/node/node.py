@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
+from msgspec import structs
 
 from headrace.broker import peer_apis
 from headrace.broker.broker import Broker, NodeIdentity
@@ -67,8 +68,8 @@ T = TypeVar("T")
 READERS = 4
 STORE_SILENT_S: Final = 2.0
 STORE_CALLS: Final = 2
-KUBERNETES_CALLS: Final = 8
-"""A call takes some milliseconds there, and a failover hundreds of calls."""
+KUBERNETES_CALLS: Final = 16
+"""A call takes some milliseconds there, and a failover hundreds of calls (as many at a time: control.put_queue)."""
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
@@ -483,10 +484,13 @@ class Node:
     async def _probed(self, asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
         if asked.doubted:
             await self.controller.look_and_tell(asked.doubted)
-        return self.probe()
+        return self.replicas.told().answer(asked, self._alive())
 
     def probe(self) -> ProbeAnswer:
-        """How this node is."""
+        """How this node is, with all of its replicas."""
+        return structs.replace(self._alive(), replicas=self.replicas.states())
+
+    def _alive(self) -> ProbeAnswer:
         now = asyncio.get_running_loop().time()
         load = None
         if hasattr(self, "broker"):
@@ -495,7 +499,7 @@ class Node:
         return ProbeAnswer(
             node=self._record.node_id,
             run=self._record.run,
-            replicas=self.replicas.states(),
+            replicas=[],
             load=load or NodeLoad(),
             reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
             ready=self._ready,

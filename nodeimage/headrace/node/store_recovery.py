@@ -33,6 +33,8 @@ log = structlog.get_logger()
 SEEN_S: Final = 20.0
 """Within which all nodes should see that records were taken away."""
 SEEN_AGAIN_S: Final = 0.2
+WARNINGS: Final = 100
+"""That a node gives one by one."""
 ANSWER_S: Final = 60.0
 """Logs that are not open are scanned for it."""
 
@@ -110,6 +112,11 @@ class StoreRecovery:
 
     async def _look_here(self, asked: Unrecorded) -> Told:
         unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded), seen=asked.seen)
+        if len(warnings) > WARNINGS:  # a frame's header holds no more than some thousand
+            warnings = [
+                *warnings[:WARNINGS],
+                f"node {self._node}: {len(warnings) - WARNINGS} more are left out, likewise",
+            ]
         return UnrecordedFound(unseen=unseen, warnings=warnings, set_back=self._replicas.set_back()), found
 
 

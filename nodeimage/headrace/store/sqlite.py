@@ -208,21 +208,22 @@ class SqliteStore:
 
 
 def _records(connection: sqlite3.Connection, prefix: str, *, since: int) -> list[Versioned]:
-    rows = connection.execute(
-        "SELECT key, value, version FROM records "
-        "WHERE substr(key, 1, length(?1)) = ?1 AND version > ?2 AND value IS NOT NULL ORDER BY key",
-        (prefix, since),
-    )
-    return [Versioned(*row) for row in rows]
+    rows = connection.execute(_since("key, value, version", "value IS NOT NULL"), (prefix, since))
+    return [Versioned(*row) for row in sorted(rows)]
 
 
 def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> dict[str, int]:
-    rows = connection.execute(
-        "SELECT key, version FROM records "
-        "WHERE substr(key, 1, length(?1)) = ?1 AND version > ?2 AND value IS NULL ORDER BY key",
-        (prefix, since),
+    rows = connection.execute(_since("key, version", "value IS NULL"), (prefix, since))
+    return dict(sorted(rows))
+
+
+def _since(columns: str, which: str) -> str:
+    """In the order of versions, which has SQLite go by their index: those who look at the store twenty times a second,
+    and at every put, must not go through all records for the few that changed."""
+    return (
+        f"SELECT {columns} FROM records WHERE version > ?2 AND substr(key, 1, length(?1)) = ?1 AND {which} "
+        "ORDER BY version"
     )
-    return dict(rows.fetchall())
 
 
 @contextlib.contextmanager

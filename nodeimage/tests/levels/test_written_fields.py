@@ -33,10 +33,13 @@ ADDED: Final = (
     Added("catalog.commands.RaiseLevel", ("level",), Level.FENCED),
     Added("catalog.commands.ForgetDeleted", (), Level.FENCED),
     Added("catalog.commands.ExpireSomeCursors", ("before", "after"), Level.FENCED),
-    # Who does not know it tells whom it heard within 2 s, without trying them first.
-    Added("peer.messages.Probe", ("doubted",), Level.ORIGINAL),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
+    # Who does not know these tells of all its replicas at once, and is told of all.
+    Added("peer.messages.Probe", ("since", "begun"), Level.ORIGINAL),
+    Added("peer.messages.ProbeAnswer", ("counter", "begun", "more", "anew", "gone"), Level.ORIGINAL),
+    # Who does not know it tells whom it heard within 2 s, without trying them first.
+    Added("peer.messages.Probe", ("doubted",), Level.ORIGINAL),
     # Who does not know these knows of no store that was set back.
     Added("peer.messages.Unrecorded", ("seen",), Level.ORIGINAL),
     Added("peer.messages.UnrecordedFound", ("set_back",), Level.ORIGINAL),

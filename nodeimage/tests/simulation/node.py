@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import structs
+
 from headrace.container import replica_folder
 from headrace.container.catalog_log import commands_in
 from headrace.container.container import Container
@@ -361,15 +363,19 @@ class Node:
         return await self.cluster.network.open(self.host, (node.host, node.peer_port), 2.0)
 
     async def call(self, address: tuple[str, int], message: Any, buffers: Any = (), *, timeout_s: float) -> Any:
+        if self.is_old and isinstance(message, Probe):
+            message = Probe()  # as an older version asks
         return await self.cluster.network.call(self.host, address, message, buffers, timeout_s=timeout_s)
 
     # --- asked by others
 
     async def _probed(self, asked: Probe, _payload: memoryview, _session: None) -> ProbeAnswer:
-        if asked.doubted:
+        if asked.doubted and not self.is_old:
             await self.controller.look_and_tell(asked.doubted)
         await self._begun()
-        return self.probe()
+        assert self.replicas is not None
+        # An older version does not know what it is asked for.
+        return self.replicas.told().answer(Probe() if self.is_old else asked, self._alive())
 
     async def _begun(self) -> None:
         """Where the process has yet to register, the one before it is asked: it does not answer."""
@@ -377,13 +383,16 @@ class Node:
             await self.cluster.loop.create_future()
 
     def probe(self) -> ProbeAnswer:
-        now = asyncio.get_running_loop().time()
         assert self.replicas is not None
+        return structs.replace(self._alive(), replicas=self.replicas.states())
+
+    def _alive(self) -> ProbeAnswer:
+        now = asyncio.get_running_loop().time()
         heard = self.controller.heard() if self.controller is not None else set()
         return ProbeAnswer(
             node=self.node_id,
             run=self.record.run,
-            replicas=self.replicas.states(),
+            replicas=[],
             load=NodeLoad(),
             reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
             ready=True,

@@ -128,6 +128,11 @@ class StorageFull(HeadraceError):
     code = Code.KAFKA_STORAGE_ERROR
 
 
+class OutOfDescriptors(StorageFull):
+    """The process, or its machine, has no file descriptor left, or no memory for one. Nothing is lost: what was to be
+    done is put off, as on a full disk."""
+
+
 class SyncFailed(HeadraceError):
     """The disk did not take what was written, and may call it done the next time. The process must end."""
 

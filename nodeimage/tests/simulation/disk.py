@@ -115,7 +115,8 @@ def _tear(portion: Portion, chance: random.Random) -> None:
             return
         first = Portion(portion.chunk, portion.at, spare=portion.spare)
         write_portion(first, fsync=False, written=lambda _position: None)
-    fd = portion.chunk.body.file.fd
+    file = portion.chunk.body.opened()
+    fd = file.fd
     in_order = chance.random() < 0.5
     for at, joined in pieces:
         end = chance.randrange(len(joined) + 1)

@@ -158,13 +158,13 @@ class DataFolder:
         if identity.level:
             fields["level"] = identity.level
         temporary = self.path / "node.json.tmp"
-        with temporary.open("w") as file:
-            json.dump(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self.path / name)
-        folder = os.open(self.path, os.O_RDONLY)
+        folder = os.open(self.path, os.O_RDONLY)  # first: without a descriptor nothing is changed
         try:
+            with temporary.open("w") as file:
+                json.dump(fields, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self.path / name)
             os.fsync(folder)
         finally:
             os.close(folder)

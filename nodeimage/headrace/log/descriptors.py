@@ -45,6 +45,15 @@ def put_off_without_descriptors(what: Path | str) -> Iterator[None]:
         raise
 
 
+def are_lacking() -> bool:
+    """[blocking] Whether nothing can be opened right now: for libraries whose errors do not say why."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return lacks_descriptors(error)
+    return False
+
+
 def out_of_descriptors(what: Path | str, error: OSError) -> OutOfDescriptors:
     """What is raised for `error` where `what` could not be opened."""
     return OutOfDescriptors(f"{what} cannot be opened for now: {error.strerror}. It goes on when there are some again.")

@@ -128,9 +128,9 @@ class StorageFull(HeadraceError):
     code = Code.KAFKA_STORAGE_ERROR
 
 
-class OutOfDescriptors(StorageFull):
+class OutOfDescriptors(StorageFull, OSError):
     """The process, or its machine, has no file descriptor left, or no memory for one. Nothing is lost: what was to be
-    done is put off, as on a full disk."""
+    done is put off, as on a full disk. An OSError too, as what it was made from: never one of a disk that failed."""
 
 
 class SyncFailed(HeadraceError):

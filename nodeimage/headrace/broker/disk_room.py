@@ -56,9 +56,12 @@ class DiskRoom:
     def has(self, length: int) -> bool:
         """[blocking] Whether a file gets `length` bytes; it gives them back at once."""
         try:
-            with put_off_without_descriptors(self._folder), tempfile.TemporaryFile(dir=self._folder) as file:
-                with full_disk_as_storage_full(self._folder):
-                    os.posix_fallocate(file.fileno(), 0, length)
+            with (
+                put_off_without_descriptors(self._folder),
+                full_disk_as_storage_full(self._folder),
+                tempfile.TemporaryFile(dir=self._folder) as file,
+            ):
+                os.posix_fallocate(file.fileno(), 0, length)
         except StorageFull:
             return False
         return True

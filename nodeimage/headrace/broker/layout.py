@@ -26,6 +26,11 @@ class NodeSettings:
     """Room on the disk that new chunks leave free."""
     rebalance_delay_ms: int = 50
     """How long a group's first rebalance waits for more members."""
+    max_connections: int = 0
+    """Of clients; 0: as many as the process has descriptors for."""
+    max_connections_per_ip: int = 0
+    """0: half of `max_connections`."""
+    connections_max_idle_ms: int = 600_000
     fsync: bool = True
 
 

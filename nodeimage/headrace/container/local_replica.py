@@ -339,6 +339,8 @@ class LocalReplica:
         await self._write_now(lambda state: structs.replace(state, unsynced=True, held=held))
         try:
             await self._loop.run_in_executor(self._executor, replica_folder.sync_files, self.folder)
+        except OutOfDescriptors:  # before a sync: it is as unsafe as before, and made safe the next time
+            raise
         except OSError as error:
             self._fatal(f"container {self.id}: what was not synced could not be: {error}")  # invariant 13
             raise

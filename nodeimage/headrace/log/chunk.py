@@ -20,8 +20,9 @@ behind it, so a crash at any step leaves an open chunk with some bytes behind it
 What readers see of a chunk is one immutable `Body`, swapped whole; a replaced file closes when its last reader is done.
 
 An open chunk's file stays open. A closed chunk's is opened and mapped when it is used, and stays so while it is among
-those that were used last (descriptors.py): a node has far more chunks than descriptors. Before a name is taken from a
-closed chunk's file, it is opened for those who read it (`ClosedFile.keep`): by its name they would find another, or none.
+those that were used last (descriptors.py): a node has far more chunks than descriptors. Before a name is taken from
+a closed chunk's file, it is opened for those who read it (`ClosedFile.keep`): by its name they would find another file,
+or none.
 """
 
 import os
@@ -113,7 +114,7 @@ class ClosedFile:
             self._kept = False
 
     def end(self) -> None:
-        """The log is closed, and what has its name may soon be another: it is not opened again. Who reads it goes on."""
+        """The log is closed, and its name may soon be another file's: it is not opened again. Who reads it goes on."""
         with self._lock:
             self._kept = self._ended = True
 
@@ -175,7 +176,7 @@ class Body:
 
     @contextmanager
     def losing_its_name(self) -> Iterator[OpenFile]:
-        """What is done within takes the file's name from it, and those who read it go on. Raises as `ClosedFile.use`."""
+        """What is done within takes the file's name from it; who reads it goes on. Raises as `ClosedFile.use`."""
         assert isinstance(self.file, ClosedFile)
         self.file.keep()
         try:

@@ -24,7 +24,7 @@ from headrace.errors import OutOfDescriptors
 
 _LACKING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 DEFAULT_OPENED: Final = 128
-"""Files that a process keeps open which has said nothing else; a node does (node/descriptor_plan.py)."""
+"""Files that a process keeps open which has said nothing else; a node does (descriptor_plan.py)."""
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
@@ -39,6 +39,8 @@ def put_off_without_descriptors(what: Path | str) -> Iterator[None]:
     is another matter."""
     try:
         yield
+    except OutOfDescriptors:
+        raise
     except OSError as error:
         if lacks_descriptors(error):
             raise out_of_descriptors(what, error) from error

@@ -9,7 +9,6 @@ import gc
 import io
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ import structlog
 import uvloop
 
 from headrace.broker.broker import NodeIdentity
+from headrace.descriptor_plan import LEAST, raise_limit
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.node.environment import EXIT_DISK_FAILED, EXIT_REFUSED
 from headrace.node.node import Node
@@ -84,9 +84,10 @@ def _write_ready(path: Path, identity: NodeIdentity, admin_port: int | None) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    limit = raise_limit()
     _log_to_stderr()
+    if limit < LEAST:
+        log.warning("few file descriptors: raise the limit of open files", limit=limit, least=LEAST)
     sys.setswitchinterval(SWITCH_S)
     try:
         return uvloop.run(serve(options))

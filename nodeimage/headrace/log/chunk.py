@@ -118,14 +118,16 @@ class ClosedFile:
         with self._lock:
             self._kept = self._ended = True
 
-    def let_go(self) -> None:
+    def let_go(self) -> bool:
         """See descriptors.KeptOpen."""
-        if self._lock.acquire(blocking=False):
-            try:
-                if not self._kept:
-                    self._opened = None
-            finally:
-                self._lock.release()
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._kept:
+                self._opened = None
+        finally:
+            self._lock.release()
+        return True
 
     def _open(self) -> Opened:
         if self._ended:
@@ -142,6 +144,7 @@ class ClosedFile:
             raise CorruptLog(f"{self.path}: another file has taken its place. Refetch this chunk.")
         self._file = found
         self._opened = opened
+        self.recent = True  # else it might be the first to go
         OPENED.opened(self)
         return opened
 

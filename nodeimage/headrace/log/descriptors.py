@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -93,8 +93,8 @@ class KeptOpen(Protocol):
     recent: bool
     """It was used since this was last set to False."""
 
-    def let_go(self) -> None:
-        """Close, unless it is being opened right now. Who reads goes on reading."""
+    def let_go(self) -> bool:
+        """Close; who reads goes on reading. False: not now, as it is being opened."""
 
 
 class OpenedFiles:
@@ -110,19 +110,23 @@ class OpenedFiles:
         return len(self._files)
 
     def opened(self, file: KeptOpen) -> None:
-        """`file` was opened, and stays so until others need its place. Only a weak reference to it is held."""
+        """`file` was opened, which is a use too, and stays so until others need its place. Only a weak reference to it is held."""
         with self._lock:
             self._files.append(weakref.ref(file))
             found = self._oldest(len(self._files) - self.most)
-        for each in found:
-            each.let_go()
+        self._let_go(found)
 
     def make_way(self) -> None:
         """Something else needs descriptors: half of what is open goes, those not used lately first."""
         with self._lock:
             found = self._oldest(-(-len(self._files) // 2))
-        for each in found:
-            each.let_go()
+        self._let_go(found)
+
+    def _let_go(self, files: Iterable[KeptOpen]) -> None:
+        for each in files:
+            if not each.let_go():
+                with self._lock:
+                    self._files.append(weakref.ref(each))
 
     def _oldest(self, count: int) -> list[KeptOpen]:
         """Takes out so many. One that was used since the last look goes behind all others, once."""

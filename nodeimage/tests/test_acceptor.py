@@ -62,6 +62,13 @@ async def port() -> AsyncIterator[tuple[int, Admission]]:
     await found.wait_closed()
 
 
+async def connections(admission: Admission, count: int) -> None:
+    """Return when there are so many."""
+    async with asyncio.timeout(10):
+        while len(admission) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
 async def ended(reader: asyncio.StreamReader) -> bool:
     async with asyncio.timeout(10):
         try:
@@ -74,8 +81,7 @@ async def test_silent_connections_make_way(port: tuple[int, Admission], monkeypa
     monkeypatch.setattr("headrace.admission.LOCAL", 0)
     number, admission = port
     silent = [await asyncio.open_connection("127.0.0.1", number) for _ in range(3)]
-    while len(admission) < 3:
-        await asyncio.sleep(0.001)
+    await connections(admission, 3)
     talking = [await asyncio.open_connection("127.0.0.1", number) for _ in range(3)]
     for _, writer in talking:
         writer.write(b"x")
@@ -88,8 +94,7 @@ async def test_silent_connections_make_way(port: tuple[int, Admission], monkeypa
     assert admission.refused == 1
     for _, each in (*silent, *talking, (reader, writer)):
         each.close()
-    while len(admission):
-        await asyncio.sleep(0.001)
+    await connections(admission, 0)
 
 
 async def test_without_descriptors_it_waits_and_does_not_spin(
@@ -133,8 +138,7 @@ def test_it_is_so_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
         await loop.sock_sendall(client, b"z")
         answer = await asyncio.wait_for(loop.sock_recv(client, 1), 10)
         client.close()
-        while len(admission):
-            await asyncio.sleep(0.001)
+        await connections(admission, 0)
         found.close()
         await found.wait_closed()
         return answer

@@ -22,7 +22,7 @@ class HttpConnections:
         self.admission = Admission(
             kind="http",
             most=plan.http,
-            most_of_address=plan.http,
+            most_of_address=plan.limit,
             descriptors=plan.limit - plan.reserve // 4,
             time=asyncio.get_running_loop().time,
             drop_idle=self._drop_longest_idle,

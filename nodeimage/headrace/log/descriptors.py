@@ -110,7 +110,7 @@ class OpenedFiles:
         return len(self._files)
 
     def opened(self, file: KeptOpen) -> None:
-        """`file` was opened, which is a use too, and stays so until others need its place. Only a weak reference to it is held."""
+        """`file` was opened, and stays so until others need its place. Only a weak reference to it is held."""
         with self._lock:
             self._files.append(weakref.ref(file))
             found = self._oldest(len(self._files) - self.most)

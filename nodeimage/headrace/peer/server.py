@@ -51,7 +51,7 @@ def session_admission(plan: DescriptorPlan) -> Admission:
     return Admission(
         kind="nodes",
         most=plan.peers,
-        most_of_address=plan.peers,
+        most_of_address=plan.limit,
         descriptors=plan.limit - plan.reserve // 2,
         time=asyncio.get_running_loop().time,
     )
@@ -80,7 +80,7 @@ class PeerServer:
         self._identity = Identity(cluster_id, secret, node, run)
         self._handlers = handlers
         self._streams = {} if streams is None else streams
-        self._admission = admission or session_admission(plan_of_process())
+        self._admission = session_admission(plan_of_process()) if admission is None else admission
         self._acceptor: Acceptor | None = None
         self._sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,4 +1,4 @@
-"""A log under a process's limit of open files: closed chunks share few descriptors, and without any, things are put off.
+"""A log under a limit of open files: closed chunks share few descriptors, and without any, things are put off.
 
 The limit is the kernel's own here, lowered for a while: what is open stays open, and nothing more can be opened.
 """
@@ -24,7 +24,6 @@ from headrace.log.descriptors import OPENED, OpenedFiles, listing
 from headrace.log.folder import CUT, marks_in
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
-
 
 STRIDE = 5
 
@@ -325,8 +324,8 @@ def test_any_call_may_find_no_descriptor(
             for chunk in writing.log.chunks_to_close():
                 again(lambda chunk=chunk: writing.log.close_chunk(chunk))
             chunk = writing.log.closed_chunks()[0]
-            again(lambda: rewrite(chunk.path))
-            again(lambda: writing.log.reopen_chunk(chunk))
+            again(lambda chunk=chunk: rewrite(chunk.path))
+            again(lambda chunk=chunk: writing.log.reopen_chunk(chunk))
             again(writing.check)
             writing.log.close()
             again(writing.reopen)

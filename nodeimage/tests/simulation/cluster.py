@@ -23,7 +23,18 @@ from simulation.broker_side import BrokerSide
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
 from simulation.disk import Flipped
-from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_full, draw_hang, draw_rolls, draw_unopened
+from simulation.faults import (
+    Fault,
+    Jump,
+    Trouble,
+    draw,
+    draw_clocks,
+    draw_flips,
+    draw_full,
+    draw_hang,
+    draw_rolls,
+    draw_unopened,
+)
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
 from simulation.node import Node

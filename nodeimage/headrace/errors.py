@@ -139,6 +139,11 @@ class StorageFull(HeadraceError):
     code = Code.KAFKA_STORAGE_ERROR
 
 
+class OutOfDescriptors(StorageFull, OSError):
+    """The process, or its machine, has no file descriptor left, or no memory for one. Nothing is lost: what was to be
+    done is put off, as on a full disk. An OSError too, as what it was made from: never one of a disk that failed."""
+
+
 class SyncFailed(HeadraceError):
     """The disk did not take what was written, and may call it done the next time. The process must end."""
 

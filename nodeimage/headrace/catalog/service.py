@@ -77,7 +77,7 @@ from headrace.catalog.rows import (
 from headrace.catalog.snapshot_pool import SharedSnapshot, SnapshotPool
 from headrace.catalog.snapshots import Room, plenty
 from headrace.catalog.submitting import Route, Submitter
-from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, StorageFull
+from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, OutOfDescriptors, StorageFull
 from headrace.ids import Position
 
 __all__ = ["Applied", "Catalog", "CatalogFailed", "Change"]
@@ -430,20 +430,28 @@ class Catalog:
             self._snapshot_task = None
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
-        reader: Reader | None = getattr(self._of_thread, "reader", None)
-        if reader is None:
-            reader = self._of_thread.reader = Reader(snapshots.live_file(self._folder))
-            self._readers.append(reader)
         try:
-            reader.begin()
-            return fn(reader)
+            reader = self._reader()
+            try:
+                reader.begin()
+                return fn(reader)
+            finally:
+                reader.end()
         except sqlite3.DatabaseError as error:
+            if snapshots.cannot_open(error):
+                raise OutOfDescriptors(f"{self._folder}: a file cannot be opened just now: {error}") from error
             if snapshots.is_damage(error):
                 mark_suspect(self._folder)
                 self._loop.call_soon_threadsafe(self._applier.fail, error)
             raise
-        finally:
-            reader.end()
+
+    def _reader(self) -> Reader:
+        """This thread's."""
+        reader: Reader | None = getattr(self._of_thread, "reader", None)
+        if reader is None:
+            reader = self._of_thread.reader = Reader(snapshots.live_file(self._folder))
+            self._readers.append(reader)
+        return reader
 
 
 def _check_size(payload: bytes | memoryview) -> None:

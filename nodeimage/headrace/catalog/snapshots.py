@@ -28,6 +28,8 @@ from crc32c import crc32c
 from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, bring_up, open_tables
 from headrace.errors import HeadraceError, NewerFormat, StorageFull
 from headrace.ids import Position
+from headrace.log import descriptors
+from headrace.log.descriptors import listing
 from headrace.log.files import OpenFile, is_lost
 
 log = structlog.get_logger(__name__)
@@ -37,6 +39,7 @@ _LIVE = "catalog.sqlite"
 _SUSPECT = "catalog.suspect"
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR_CORRUPTFS", "SQLITE_IOERR_READ", "SQLITE_IOERR_SHORT_READ")
 """Errors of SQLite for what a file holds. CORRUPTFS is a sector that the disk cannot read (EIO)."""
+_UNOPENED = ("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")
 _NAME = re.compile(r"snapshot-(\d{20})\.sqlite")
 _READ_BYTES: Final = 1 << 20
 
@@ -67,8 +70,9 @@ def open_newest(folder: Path) -> sqlite3.Connection:
     Raises FolderRefused for a newer format, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for torn in folder.glob("*.tmp*"):  # SQLite's journals too
-        torn.unlink(missing_ok=True)
+    for torn in listing(folder):
+        if ".tmp" in torn.name:  # SQLite's journals too
+            torn.unlink(missing_ok=True)
     suspect = (folder / _SUSPECT).exists()
     if not suspect and live_file(folder).exists():
         try:
@@ -255,7 +259,7 @@ def summed(file: OpenFile) -> tuple[int, int]:
 
 def snapshots(folder: Path) -> list[Path]:
     """The snapshots in order of position."""
-    return sorted(path for path in folder.glob("snapshot-*.sqlite") if _NAME.fullmatch(path.name))
+    return sorted(path for path in listing(folder) if _NAME.fullmatch(path.name)) if folder.exists() else []
 
 
 def positions(folder: Path) -> list[Position]:
@@ -287,9 +291,16 @@ def is_damage(error: sqlite3.DatabaseError) -> bool:
     return name.startswith(_DAMAGE) or type(error) is sqlite3.DatabaseError
 
 
+def cannot_open(error: sqlite3.Error) -> bool:
+    """Whether SQLite could not open a file, for whatever reason."""
+    return getattr(error, "sqlite_errorname", "").startswith(_UNOPENED)
+
+
 def is_full(error: sqlite3.Error) -> bool:
-    """Whether an error means that there is no room on the disk."""
+    """[blocking] Whether an error means that there is no room on the disk, or no file descriptor."""
     name = getattr(error, "sqlite_errorname", "")
+    if cannot_open(error):
+        return descriptors.are_lacking()
     return name.startswith("SQLITE_FULL") or (
         # SQLite reports a full disk as a failed write where it extends the WAL or the shared-memory index.
         name in ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
@@ -348,7 +359,7 @@ def _is_whole(path: Path, stop: threading.Event | None = None) -> bool:
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
-        if not is_damage(error):
+        if not is_damage(error):  # such as one for want of descriptors: nobody knows
             raise
         return False
 

@@ -23,7 +23,16 @@ from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
 from headrace.container.snapshot_transfer import Receive, Snapshot
-from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull, StoreSetBack
+from headrace.errors import (
+    Code,
+    CorruptLog,
+    HeadraceError,
+    KafkaError,
+    NewerFormat,
+    OutOfDescriptors,
+    StorageFull,
+    StoreSetBack,
+)
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
@@ -235,7 +244,7 @@ class Replicas:
                 if kept.problem != str(error):
                     log.warning("a replica is not as it should be", container=container_id, reason=str(error))
                 kept.problem = str(error)
-                if isinstance(error, CorruptLog | StorageFull):
+                if isinstance(error, CorruptLog | StorageFull) and not isinstance(error, OutOfDescriptors):
                     for callback in self.on_unusable:
                         callback(container_id, error)
                 await asyncio.sleep(STORE_RETRY_S)

@@ -19,24 +19,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 from msgspec import structs
 
+from headrace.acceptor import Acceptor
 from headrace.broker import peer_apis
 from headrace.broker.broker import Broker, NodeIdentity
 from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.disk_room import DiskRoom
 from headrace.broker.headrace_admin import add_methods
-from headrace.broker.listener import Connection
 from headrace.broker.node_status import node_status
 from headrace.catalog.service import Catalog
 from headrace.container import replica_folder
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
+from headrace.descriptor_plan import plan_of_process
 from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.folder import FORMER_S, DataFolder, Identity
 from headrace.ids import ContainerId, Millis, NodeId
 from headrace.levels import Level
 from headrace.links.link_admin import LinkAdmin
 from headrace.links.links import Links
+from headrace.log.descriptors import OPENED
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
@@ -93,7 +95,7 @@ class Node:
         self._load = LoadMeter()
         self._closing = contextlib.AsyncExitStack()
         """What has been started, to be stopped in reverse order."""
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._ready = False
         self._waits_for = "its folder"
         """Until it is ready: what it is at."""
@@ -123,6 +125,7 @@ class Node:
         if options.admin_port is not None:
             await self._serve_http(bind, options.admin_port)
         loop = asyncio.get_running_loop()
+        OPENED.most = plan_of_process().chunks
         self._waits_for = "the cluster store"
         self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
         self._closing.callback(self._store.close)
@@ -170,8 +173,10 @@ class Node:
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.broker.cluster.open_data)
         for name, each in listening.items():
-            accepted = partial(Connection, self.broker, listener=name)
-            self._servers.append(await loop.create_server(accepted, sock=each, backlog=1024))
+            acceptor = Acceptor(each, partial(self.broker.accepted, listener=name), self.broker.admission)
+            acceptor.start()
+            self._closing.callback(acceptor.close)
+            self._acceptors.append(acceptor)
         self._ready = True
         return self.identity
 
@@ -314,8 +319,8 @@ class Node:
         if self._ready:
             self._ready = False
             await self.containers.hand_over()
-            for server in self._servers:
-                server.close()
+            for acceptor in self._acceptors:
+                acceptor.close()
         await self._closing.aclose()
 
     # --- the cluster store

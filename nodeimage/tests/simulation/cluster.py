@@ -23,7 +23,18 @@ from simulation.broker_side import BrokerSide
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
 from simulation.disk import Flipped
-from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_full, draw_hang, draw_rolls
+from simulation.faults import (
+    Fault,
+    Jump,
+    Trouble,
+    draw,
+    draw_clocks,
+    draw_flips,
+    draw_full,
+    draw_hang,
+    draw_rolls,
+    draw_unopened,
+)
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
 from simulation.node import Node
@@ -44,6 +55,7 @@ CLOCKS = 3_000_000_019
 HANGS = 4_000_000_007
 FULL = 5_000_000_029
 VERSIONS = 6_000_000_013
+UNOPENED = 7_000_000_001
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -115,6 +127,9 @@ class Cluster:
         if self.shape.nodes > self.shape.replicas and self.shape.min_in_sync > 1:  # else nobody waits for them
             full = draw_full(random.Random(seed + FULL), begin=2.5, length=self.shape.faults_s)
             self.faults = sorted(self.faults + full, key=lambda fault: fault.at)
+
+        unopened = draw_unopened(random.Random(seed + UNOPENED), begin=2.5, length=self.shape.faults_s)
+        self.faults = sorted(self.faults + unopened, key=lambda fault: fault.at)
 
         self.versions = draw_versions(
             random.Random(seed + VERSIONS), nodes=self.shape.nodes, begin=2.5, length=self.shape.faults_s

@@ -116,6 +116,16 @@ def draw_hang(chance: random.Random, *, begin: float, length: float) -> list[Fau
     return [Fault(begin + chance.random() * length, "disk hangs", chance.uniform(8, 20), chance.random())]
 
 
+def draw_unopened(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """In some runs, processes have no file descriptor left, for a moment or for longer than is waited for them."""
+    if chance.random() < 0.7:
+        return []
+    return [
+        Fault(begin + chance.random() * length, "no descriptors", chance.choice((0.2, 2.0, 12.0)), chance.random())
+        for _ in range(chance.randint(1, 3))
+    ]
+
+
 def draw_full(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
     """In some runs, the disks of all followers of a container are full at once, for longer than they are waited for."""
     if chance.random() < 0.7:
@@ -362,6 +372,12 @@ class Trouble:
         node.disk.full += 1
         await asyncio.sleep(fault.lasts * 2)
         node.disk.full -= 1
+
+    async def _no_descriptors(self, fault: Fault) -> None:
+        node = self._any(fault)
+        node.disk.unopened += 1
+        await asyncio.sleep(fault.lasts)
+        node.disk.unopened -= 1
 
     async def _followers_full(self, fault: Fault) -> None:
         """Of one container; they say so."""

@@ -20,6 +20,7 @@ from headrace.catalog.commands import CommitCursors, RollDone, Rolled
 from headrace.catalog.reader import Reader
 from headrace.container import feed, replica_folder
 from headrace.container.catalog_log import CatalogLog
+from headrace.container.cycle import SyncCycle
 from headrace.container.follower import Follower
 from headrace.container.history import History
 from headrace.container.local_replica import LocalReplica
@@ -28,9 +29,11 @@ from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
 from headrace.control import levels
 from headrace.control.clocks import Clocks
+from headrace.errors import OutOfDescriptors
 from headrace.ids import Position
 from headrace.levels import NEWEST
 from headrace.log import frames
+from headrace.log.container_log import WriteJob
 from headrace.node.catalog import NodeCatalog
 from headrace.peer.messages import Acked
 from headrace.store import features
@@ -228,6 +231,16 @@ def sets_no_folder_apart() -> Any:
     return mock.patch.object(Node, "_fence")
 
 
+def counts_what_was_put_off_as_written() -> Any:
+    """Without a descriptor the next chunk's file does not appear, and its frames are nowhere."""
+    done = SyncCycle._job_done
+
+    def planted(cycle: SyncCycle, job: WriteJob, error: Exception | None) -> None:
+        done(cycle, job, None if isinstance(error, OutOfDescriptors) else error)
+
+    return mock.patch.object(SyncCycle, "_job_done", planted)
+
+
 # Each search begins at the first seed that noticed the fault when this was written.
 
 
@@ -243,6 +256,7 @@ def sets_no_folder_apart() -> Any:
         (makes_every_folder_with_the_same_format, 1),
         (takes_frames_as_they_are, 1),
         (leaves_damage_where_it_is, 1),
+        (counts_what_was_put_off_as_written, 20),
     ],
 )
 def test_a_planted_fault_is_found(planted: Planted, first: int) -> None:

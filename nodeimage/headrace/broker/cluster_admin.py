@@ -139,8 +139,10 @@ async def node_drain(broker: "Broker", params: Drain) -> dict[str, object]:
 
 async def node_remove(broker: "Broker", params: Removal) -> dict[str, object]:
     """Forget a node for good; `check_only`: say whether that may be, and leave it."""
-    node = _node(broker, params.node)
     view = broker.cluster.view
+    if params.force and NodeId(params.node) not in view.nodes:
+        return await _forget_lost(broker, params)
+    node = _node(broker, params.node)
     fault = rules.removal_fault(node.node_id, nodes=view.nodes, containers=view.containers.values(), force=params.force)
     if fault is not None:
         raise refused(fault)
@@ -152,6 +154,17 @@ async def node_remove(broker: "Broker", params: Removal) -> dict[str, object]:
         view.refresh()
         log.warning("node removed", node=node.node_id, replicas_given_up=len(held))
     return {"node": node.node_id, "removed": not params.check_only, "replicas_given_up": len(held)}
+
+
+async def _forget_lost(broker: "Broker", params: Removal) -> dict[str, object]:
+    """A node that has no record, as the store lost it: it is not to come back."""
+    node_id = NodeId(params.node)
+    if not await broker.store(lambda store: records.had_node_id(store, node_id)):
+        _node(broker, params.node)  # raises: there never was one
+    if not params.check_only:
+        await broker.store(lambda store: records.remove_node(store, node_id, force=True))
+        log.warning("a node without a record was removed", node=node_id)
+    return {"node": node_id, "removed": not params.check_only, "replicas_given_up": 0}
 
 
 def _node(broker: "Broker", number: int) -> NodeRecord:

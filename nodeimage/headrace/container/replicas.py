@@ -7,6 +7,7 @@ heartbeats.
 """
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,7 @@ from headrace.peer.messages import Follow
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
 from headrace.store.container_records import descends_from
+from headrace.store.lineage import is_given_up
 from headrace.store.records import ContainerRecord
 
 if TYPE_CHECKING:
@@ -289,12 +291,21 @@ class Replicas:
         record = await self._newest(record, kept, replica)
         if kept.is_damaged:
             await self._renew(record.container_id, kept.damage, replica)
+        await self._check_parted(record, replica)
         await replica.set_durability(fsync=self._env.options(record.kind, record.volume).fsync)
         await _remember(record, replica)
         if record.primary == self._env.node_id:
             await self._lead(record, replica)
         else:
             await self._follow(record, replica)
+
+    async def _check_parted(self, record: ContainerRecord, replica: LocalReplica) -> None:
+        """Begin anew where the replica went on by an old copy of the store, and the record by what others knew: its
+        history does not tell what it wrote in an epoch from what they wrote in the same (container.found)."""
+        known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.format))
+        if known is not None and is_given_up(record.changes, known.changes) and own not in record.in_sync:
+            log.error("a replica that went on by an old copy of the cluster store begins anew", container=replica.id)
+            await replica.renew()
 
     async def _renew(self, container_id: ContainerId, damage: Damage, replica: LocalReplica) -> None:
         """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is."""
@@ -446,6 +457,10 @@ class Replicas:
     def set_back(self) -> list[ContainerId]:
         """The containers whose replicas here stand still, as the store has no trace of what they know."""
         return sorted(container_id for container_id, kept in self._kept.items() if kept.set_back)
+
+    def highest_id(self) -> ContainerId:
+        """The highest id of a container that has a replica here; 0: there is none."""
+        return max(replica_folder.listed(self._env.folder), default=ContainerId(0))
 
     async def unrecorded(
         self, recorded: Collection[ContainerId], *, seen: bool = False

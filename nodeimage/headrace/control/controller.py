@@ -491,6 +491,7 @@ class Controller:
             volume=volume,
             begun=self._begun,
             traced=self._view.may(Level.FENCED),
+            least_id=self._view.highest.get("next/container", 0),
         )
         self._view.refresh()
         await self._shown(record.container_id)

@@ -31,11 +31,12 @@ from headrace.store.record_types import (
 )
 
 
-def take_container_id(store: ClusterStore, kind: str) -> ContainerId:
-    """The id for a new container: one that nobody has had, but the catalog's is always the same."""
+def take_container_id(store: ClusterStore, kind: str, *, least: int = 0) -> ContainerId:
+    """The id for a new container: one that nobody has had, but the catalog's is always the same. `least`: see
+    take_id."""
     if kind == "catalog":
         return CATALOG_ID
-    while (taken := take_id(store, "container")) == CATALOG_ID:
+    while (taken := take_id(store, "container", least=least)) == CATALOG_ID:
         continue
     return ContainerId(taken)
 

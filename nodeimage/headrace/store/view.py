@@ -29,7 +29,9 @@ from headrace.store.records import (
     DeletedContainers,
     FeaturesRecord,
     LeaseRecord,
+    NextId,
     NodeRecord,
+    ProducerIdBlock,
     R,
     VolumeRecord,
 )
@@ -57,9 +59,11 @@ class Changed:
     cluster: bool = False
     balance: bool = False
     features: bool = False
+    counters: bool = False
+    """One fell; that one rises is told to nobody."""
 
     def __bool__(self) -> bool:
-        settings = self.cluster or self.balance or self.features
+        settings = self.cluster or self.balance or self.features or self.counters
         return bool(self.containers or self.nodes or self.volumes or self.lease or settings)
 
 
@@ -78,6 +82,10 @@ class ClusterView:
         self.lease_version: int | None = None
         self.balance = BalanceRecord()
         self.features = FeaturesRecord()
+        self.counters: dict[str, int] = {}
+        """Of ids, by key: the next one."""
+        self.highest: dict[str, int] = {}
+        """The same, as they were when they were highest: a store that was set back falls behind it."""
         self.revision = 0
         self.reachable_at = float("-inf")
         """Loop time of the last look that succeeded."""
@@ -187,7 +195,10 @@ class ClusterView:
             return
         self.reachable_at = self._loop.time()
         changed = Changed()
-        if changes.generation > self._generation:
+        if changes.generation > self._generation and not changes.whole:
+            self.revision = 0  # it was asked for what came after a revision of before: all of it is looked at next
+            self.refresh()
+        elif changes.generation > self._generation:
             self._fall(changes, changed)
         elif changes.generation == self._generation and changes.revision > self.revision:
             removed = dict(changes.removed)
@@ -207,7 +218,6 @@ class ClusterView:
 
     def _fall(self, changes: Changes, changed: Changed) -> None:
         """Show what there is now, in place of all that was shown."""
-        assert changes.whole, "a store that was set back tells everything"
         self._generation = changes.generation
         if self._started.is_set():
             self.fell_at = self._loop.time()
@@ -266,9 +276,19 @@ class ClusterView:
             case records.BALANCE_KEY:
                 self.balance = _read(value, BalanceRecord, key) or BalanceRecord()
                 changed.balance = True
+            case records.PRODUCER_IDS_KEY:
+                self._count(key, _read(value, ProducerIdBlock, key), changed)
+            case "next":
+                self._count(key, _read(value, NextId, key), changed)
             case records.FEATURES_KEY:
                 self.features = _read(value, FeaturesRecord, key) or FeaturesRecord()
                 changed.features = True
+
+    def _count(self, key: str, counter: ProducerIdBlock | NextId | None, changed: Changed) -> None:
+        at = 0 if counter is None else counter.next
+        self.counters[key] = at
+        self.highest[key] = max(self.highest.get(key, 0), at)
+        changed.counters |= at < self.highest[key]
 
 
 def _read(value: bytes | None, type_: type[R], key: str) -> R | None:

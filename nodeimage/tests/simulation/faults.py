@@ -383,6 +383,7 @@ class Trouble:
             self._set_full(node, False)
 
     def _set_full(self, node: "Node", full: bool) -> None:
+        node.says_full = full
         try:
             records.set_full(self._cluster.store, node.node_id, full, run=node.record.run)
         except HeadraceError as error:
@@ -585,6 +586,8 @@ class Trouble:
 
     async def _hand_over(self, fault: Fault) -> None:
         """Another replica in sync becomes the primary, as the controller has it, though nobody died."""
+        if self._cluster.set_back:
+            return  # nor would the controller
         for container_id in self._cluster.containers():
             record = self._cluster.record(container_id)
             assert record is not None

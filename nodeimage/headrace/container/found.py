@@ -110,7 +110,13 @@ def _that_count(found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
             for pair in each.record.in_sync
         )
     ]
-    return counting or found
+    # Where there are none, nobody has committed anything since: what was committed is on all members of each set. Most
+    # copies are kept then.
+    return counting or max((_of_line(each, found) for each in found), key=len)
+
+
+def _of_line(one: FoundReplica, found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
+    return [each for each in found if not _parted(one.record, each.record)]
 
 
 def _parted(one: ContainerRecord, other: ContainerRecord) -> bool:

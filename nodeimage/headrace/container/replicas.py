@@ -24,14 +24,15 @@ from headrace.container.follower import Install
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
+from headrace.container.replica import Member
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull, StoreSetBack
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
-from headrace.peer.messages import Follow
+from headrace.peer.messages import Follow, ProbeAnswer
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
 from headrace.store.container_records import descends_from
-from headrace.store.lineage import is_given_up
+from headrace.store.lineage import descends, is_given_up
 from headrace.store.records import ContainerRecord
 
 if TYPE_CHECKING:
@@ -96,6 +97,13 @@ class Replicas:
         """Told of a node whose connection with a replica here has ended, or that does not answer one."""
         self.gone: Callable[[], Collection[NodeId]] = tuple
         """Nodes on which no process runs any more, as far as is known here."""
+        self.heard: Callable[[], Collection[NodeId]] = tuple
+        """Nodes that answer others."""
+        self._told_at: dict[NodeId, float] = {}
+        """When each node last said what it knows."""
+        self._led_at: dict[ContainerId, float] = {}
+        self._better: dict[ContainerId, ReplicaState] = {}
+        """Of containers here, what another node knows that the records seen here have no trace of."""
         self.on_unreadable: list[Callable[[ContainerId], None]] = []
         """Told of a replica here that may be damaged: `damaged` is for those that are."""
         self.install: Install | None = None
@@ -251,21 +259,28 @@ class Replicas:
         Raises StoreSetBack, with the replica standing still, where the store has been set back to before what is known
         here (DESIGN section 13): who leads by it may lack what was acknowledged.
         """
-        known = replica.known_record
-        if known is not None and not descends_from(record, known):
+        known, better = replica.known_record, self._better.get(record.container_id)
+        if not _is_newest(record, known, better):
             found = await self._env.store(lambda store: container_records.get_container(store, record.container_id))
             self._env.view.refresh()
             if found is None:
                 raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "its record has gone from the cluster store")
             record = found
-            if not descends_from(record, known):
+            if not _is_newest(record, known, better):
                 kept.set_back = True
                 container = self.led.get(record.container_id)
                 if container is not None:
                     self._leave(container)
                 await replica.stop()
-                container_records.check_descent(record, known)
+                if known is not None:
+                    container_records.check_descent(record, known)
+                raise StoreSetBack(
+                    f"the cluster store has no trace of a change of container {record.container_id} that others know: "
+                    "it is an old copy. Nothing is led; build it anew with `headrace recover-store`"
+                )
         kept.set_back = False
+        if better is not None and self._better.get(record.container_id) is better:
+            del self._better[record.container_id]
         return record
 
     def _may_go(self, container_id: ContainerId, record: ContainerRecord | None) -> bool:
@@ -283,6 +298,7 @@ class Replicas:
                 folder = self._env.folder / str(container_id)
                 await self._loop.run_in_executor(self._env.executor, replica_folder.remove, folder)
         self._kept.pop(container_id, None)
+        self._better.pop(container_id, None)
 
     async def _carry_out(self, record: ContainerRecord, kept: _Kept) -> None:
         replica = kept.replica
@@ -336,6 +352,7 @@ class Replicas:
         container.on_unreadable = lambda: self._unreadable(record.container_id)
         container.on_newer = self._env.too_new
         self.led[container.id] = container
+        self._led_at[container.id] = self._loop.time()
         log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)
         for callback in self.on_led:
             callback(container)
@@ -485,6 +502,24 @@ class Replicas:
                 found.append(replica)
         return unseen, found, warnings
 
+    def told(self, answer: ProbeAnswer) -> None:
+        """Another node says what it knows. Who leads by an old copy of the store learns of it, and stands still."""
+        self._told_at[answer.node] = self._loop.time()
+        containers = self._env.view.containers
+        for each in answer.replicas:
+            record = containers.get(each.container) if each.change else None
+            if record is None or each.container not in self._kept or _has_trace(record, each):
+                continue
+            self._better[each.container] = each
+            self._kept[each.container].changed.set()
+
+    def unasked(self, container: Container, wanted: Collection[Member]) -> set[NodeId]:
+        """Nodes that are to leave the in-sync set, live, and have not said what they know since the container is led
+        here: the store may have been set back, and they may know better."""
+        led_at = self._led_at.get(container.id, float("-inf"))
+        leaving = {member.node for member in container.primary.in_sync} - {member.node for member in wanted}
+        return {node for node in leaving.intersection(self.heard()) if self._told_at.get(node, led_at) <= led_at}
+
     def damaged(self, container_id: ContainerId) -> None:
         """What this node's replica of a container holds is damaged below its synced mark (invariant 14).
 
@@ -542,6 +577,19 @@ class Replicas:
         known = None if replica is None else replica.known_record
         if replica is not None and (known is None or not descends_from(known, record)):
             await _remember(record, replica)
+
+
+def _has_trace(record: ContainerRecord, told: ReplicaState) -> bool:
+    """Whether a record has a trace of the newest change that a replica elsewhere knows, or was given up for newer."""
+    if record.changes and record.changes[-1] == told.change:
+        return True
+    return descends(record.changes, (told.change,)) or record.recovered > told.recovered
+
+
+def _is_newest(record: ContainerRecord, known: ContainerRecord | None, better: ReplicaState | None) -> bool:
+    if known is not None and not descends_from(record, known):
+        return False
+    return better is None or _has_trace(record, better)
 
 
 async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:

@@ -87,6 +87,8 @@ class Controller:
         lease_call: StoreCall | None = None,
     ) -> None:
         """`lease_call`: for the lease, where it would wait behind others with `store_call`."""
+        self.on_answer: list[Callable[[ProbeAnswer], None]] = []
+        """Told of each answer to a probe."""
         self._own = own
         self._run = run
         self._view = view
@@ -122,7 +124,9 @@ class Controller:
         """Probe, and take office when it is free, until `close`."""
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
-        self._prober = Prober(own=self._own, view=self._view, peers=self._peers, changed=self._wake.set)
+        self._prober = Prober(
+            own=self._own, view=self._view, peers=self._peers, changed=self._wake.set, told=self._heard_of
+        )
         self._office = Office(
             own=self._own,
             run=self._run,
@@ -166,6 +170,10 @@ class Controller:
     def heard(self) -> set[NodeId]:
         """The nodes that answered this one's probes within 2 s: part of what a probe's answer tells."""
         return self._prober.heard()
+
+    def _heard_of(self, answer: ProbeAnswer) -> None:
+        for callback in self.on_answer:
+            callback(answer)
 
     def gone(self) -> set[NodeId]:
         """The nodes whose host says that no process of theirs is there."""

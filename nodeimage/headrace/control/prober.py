@@ -53,9 +53,19 @@ class Nodes(Protocol):
 
 
 class Prober:
-    """Keeps a Sight of each other node. `changed` is called when something was seen that matters to a plan."""
+    """Keeps a Sight of each other node. `changed` is called when something was seen that matters to a plan, `told` with
+    each answer."""
 
-    def __init__(self, *, own: NodeId, view: Nodes, peers: Peers, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        own: NodeId,
+        view: Nodes,
+        peers: Peers,
+        changed: Callable[[], None],
+        told: Callable[[ProbeAnswer], None] = lambda _answer: None,
+    ) -> None:
+        self._told = told
         self._own = own
         self._view = view
         self._peers = peers
@@ -172,6 +182,7 @@ class Prober:
         self._sights[watched.node] = Sight(answer, now := self._loop.time())
         if now - asked_at <= PROBE_S:  # else this process stood still, and the answer waited
             self.clocks.told(watched.node, answer.clock)
+        self._told(answer)
         if before.answer is None or before.refused_twice or _essence(before.answer) != _essence(answer):
             self._changed()
 

@@ -251,6 +251,8 @@ class Node:
         self.view.on_change(self._view_changed)
         self.replicas.on_trouble.append(self.controller.look_at)
         self.replicas.gone = self.controller.gone
+        self.replicas.heard = self.controller.heard
+        self.controller.on_answer.append(self.replicas.told)
         self.replicas.on_opened.append(lambda _: self._changes.wake())
         self.replicas.on_led.append(lambda _: self._changes.wake())
         self.replicas.start()

@@ -258,6 +258,8 @@ class Node:
         self.view.on_change(self._view_changed)
         replicas.on_trouble.append(self.controller.look_at)
         replicas.gone = self.controller.gone
+        replicas.heard = self.controller.heard
+        self.controller.on_answer.append(replicas.told)
         replicas.start()
         self.controller.start()
 
@@ -418,6 +420,7 @@ class Node:
         return Rolled(0)
 
     async def _unrecorded(self, asked: Unrecorded, payload: memoryview, session: Any) -> Any:
+        await self._begun()
         assert self.replicas is not None
         peers: Any = self
         recovery = StoreRecovery(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError
 from headrace.node.store_recovery import StoreRecovery
 from headrace.store import records
+from simulation.odd_calls import OddError
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -114,5 +115,5 @@ class Operator:
 async def _refusable(recovery: StoreRecovery, *, apply: bool) -> dict[str, Any] | Exception:
     try:
         return await recovery.recover(apply=apply)
-    except (HeadraceError, OSError) as error:
+    except (HeadraceError, OSError, OddError) as error:
         return error

@@ -7,6 +7,8 @@ call that needs it. What may be asked is decided in `cluster_rules`; the calls o
 """
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -23,6 +25,7 @@ from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import Probe, ProbeAnswer
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records, records
+from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, NodeRecord
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PROBE_S: Final = 1.5
+SHOWN: Final = 20
+"""Containers that are named, of many."""
 EVENTS: Final = 20
 
 
@@ -67,7 +72,39 @@ async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object
             volume_shown(each, nodes, kept, held=held.get(name, 0)) for name, each in sorted(view.volumes.items())
         ],
         "lacking": [msgspec.to_builtins(each) for each in lacking],
+        "set_back": await _set_back(broker, kept, replicas),
     }
+
+
+async def _set_back(
+    broker: "Broker", kept: Sequence[ContainerRecord], replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
+) -> dict[str, object] | None:
+    """What a cluster store that was set back to an old copy keeps from going on; None: it was not."""
+    suspected = rules.knowing_better(kept, replicas=replicas)
+    if not suspected:
+        return None
+    read = partial(_records_of, containers=list(suspected))
+    try:  # this node's view may be behind for a moment
+        newest = await broker.store(read)
+    except HeadraceError:
+        return None  # nobody can say, without the store
+    found = rules.knowing_better(newest, replicas=replicas)
+    if not found:
+        return None
+    return {
+        "containers": len(found),
+        "such_as": sorted(found)[:SHOWN],
+        "nodes": sorted({node for nodes in found.values() for node in nodes}),
+        "reason": "the cluster store is an old copy of itself: these nodes know newer records of these containers, and "
+        "nobody leads, follows or cuts by the old ones",
+        "do": "start all nodes, then `headrace recover-store`",
+    }
+
+
+def _records_of(store: ClusterStore, *, containers: Iterable[ContainerId]) -> list[ContainerRecord]:
+    """[blocking]"""
+    found = (container_records.get_container(store, each) for each in containers)
+    return [each for each in found if each is not None]
 
 
 async def cluster_events(broker: "Broker", params: Newest) -> list[dict[str, object]]:

@@ -31,8 +31,8 @@ from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow, ProbeAnswer
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
-from headrace.store.container_records import descends_from
-from headrace.store.lineage import descends, is_given_up
+from headrace.store.container_records import descends_from, has_trace
+from headrace.store.lineage import is_given_up
 from headrace.store.records import ContainerRecord
 
 if TYPE_CHECKING:
@@ -507,11 +507,12 @@ class Replicas:
         self._told_at[answer.node] = self._loop.time()
         containers = self._env.view.containers
         for each in answer.replicas:
-            record = containers.get(each.container) if each.change else None
-            if record is None or each.container not in self._kept or _has_trace(record, each):
+            kept = self._kept.get(each.container) if each.change else None
+            record = containers.get(each.container)
+            if kept is None or record is None or has_trace(record, change=each.change, recovered=each.recovered):
                 continue
             self._better[each.container] = each
-            self._kept[each.container].changed.set()
+            kept.changed.set()
 
     def unasked(self, container: Container, wanted: Collection[Member]) -> set[NodeId]:
         """Nodes that are to leave the in-sync set, live, and have not said what they know since the container is led
@@ -579,17 +580,10 @@ class Replicas:
             await _remember(record, replica)
 
 
-def _has_trace(record: ContainerRecord, told: ReplicaState) -> bool:
-    """Whether a record has a trace of the newest change that a replica elsewhere knows, or was given up for newer."""
-    if record.changes and record.changes[-1] == told.change:
-        return True
-    return descends(record.changes, (told.change,)) or record.recovered > told.recovered
-
-
 def _is_newest(record: ContainerRecord, known: ContainerRecord | None, better: ReplicaState | None) -> bool:
     if known is not None and not descends_from(record, known):
         return False
-    return better is None or _has_trace(record, better)
+    return better is None or has_trace(record, change=better.change, recovered=better.recovered)
 
 
 async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:

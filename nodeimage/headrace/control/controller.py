@@ -11,7 +11,7 @@ again until the record has another version, and nothing else is planned for that
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -103,6 +103,8 @@ class Controller:
         self._clocks_off: set[NodeId] = set()
         """Of which an event told."""
         self._waits: dict[ContainerId, str] = {}
+        self._set_back = False
+        """It was told that the cluster store was set back."""
         self._unsure: dict[ContainerId, _Unsure] = {}
         self._creating: set[Creation] = set()
         self._begun: Begun = {}
@@ -404,11 +406,25 @@ class Controller:
         self._clocks_off |= off.keys()
 
     def _tell_waits(self, changes: Iterable[Change]) -> None:
-        waits = {each.container: each.reason for each in changes if isinstance(each, Wait)}
+        waiting = [each for each in changes if isinstance(each, Wait)]
+        waits = {each.container: each.reason for each in waiting}
+        set_back = {each.container: each.reason for each in waiting if each.set_back}
         for container, reason in waits.items():
-            if self._waits.get(container) != reason:
+            if self._waits.get(container) != reason and container not in set_back:
                 self.events.add("wait", reason, container=container)
         self._waits = waits
+        self._tell_set_back(set_back)
+
+    def _tell_set_back(self, waits: Mapping[ContainerId, str]) -> None:
+        """One event for all containers: there may be ten thousands."""
+        if bool(waits) == self._set_back:
+            return
+        self._set_back = bool(waits)
+        if waits:
+            container, reason = next(iter(waits.items()))
+            self.events.add("frozen", f"{len(waits)} containers are frozen, such as {container}: {reason}")
+        else:
+            self.events.add("thawed", "no container is frozen any more: the cluster store has their newest records")
 
     # --- applying
 

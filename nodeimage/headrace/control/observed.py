@@ -18,7 +18,7 @@ from enum import Enum
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
-from headrace.store.lineage import descends
+from headrace.store.container_records import has_trace
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 DEFAULT_VOLUME = "default"
@@ -134,7 +134,7 @@ class Observed:
         better: dict[ContainerId, list[NodeId]] = {}
         for (node, container), replica in told.items():
             record = self.containers.get(container) if replica.change else None
-            if record is not None and _knows_better(replica, record):
+            if record is not None and not has_trace(record, change=replica.change, recovered=replica.recovered):
                 better.setdefault(container, []).append(node)
         object.__setattr__(self, "_know_better", better)
         newest = {node.slot: node.node_id for node in sorted(self.nodes.values(), key=lambda each: each.node_id)}
@@ -281,9 +281,3 @@ def _is_nearly_dead(observed: Observed, node: NodeId, silence: float, now: float
         return False
     waited = now - max(sight.silent_since, observed.counted_from)
     return silence >= 0.75 * silence_s and waited >= 0.75 * silence_s / 2
-
-
-def _knows_better(replica: ReplicaState, record: ContainerRecord) -> bool:
-    if record.changes and replica.change == record.changes[-1]:
-        return False
-    return not descends(record.changes, (replica.change,)) and record.recovered <= replica.recovered

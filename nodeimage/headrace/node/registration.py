@@ -2,7 +2,8 @@
 
 1. The node's registration. A store that was set back has an older one (another run, another address), or none. A node
    that was removed has none either: removals leave a trace (records.RemovedNodes), and end the node.
-2. The counters of ids. Whoever has seen a higher one than the store has raises it again, beyond what it has seen, so
+2. That containers were deleted. Their replicas are gone everywhere, so nobody could lead what an old copy brings back.
+3. The counters of ids. Whoever has seen a higher one than the store has raises it again, beyond what it has seen, so
    that nobody is given an id that somebody has.
 
 Crash behaviour: all of it is said again by the next run, or by the other nodes. Knows nothing of containers: what is
@@ -12,15 +13,16 @@ not to be done by their old records is seen to by the replicas (store.lineage).
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
 from msgspec import structs
 
 from headrace.errors import FolderRefused, HeadraceError
-from headrace.ids import NodeId
+from headrace.ids import ContainerId, NodeId
 from headrace.levels import Level
-from headrace.store import records
+from headrace.store import container_records, records
 from headrace.store.protocol import StoreCall
 from headrace.store.records import NodeRecord
 
@@ -40,6 +42,9 @@ class _View(Protocol):
 
     @property
     def highest(self) -> Mapping[str, int]: ...
+
+    @property
+    def undeleted(self) -> set[ContainerId]: ...
 
     @property
     def fell_at(self) -> float: ...
@@ -88,7 +93,7 @@ class Registration:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _is_due(self) -> bool:
-        return self._is_lost() or bool(self._behind())
+        return self._is_lost() or bool(self._behind()) or bool(self._view.undeleted)
 
     def _is_lost(self) -> bool:
         own = self._view.nodes.get(self._record.node_id)
@@ -106,8 +111,12 @@ class Registration:
             try:
                 if self._is_lost():
                     await self._put_registration()
+                if undeleted := sorted(self._view.undeleted):
+                    await self._store(partial(container_records.delete_again, containers=undeleted))
+                    self._view.undeleted.difference_update(undeleted)
+                    log.warning("deleted again, as the cluster store was set back", containers=undeleted)
                 if behind := self._behind():
-                    await self._store(lambda store, behind=behind: records.raise_counters(store, behind))  # type: ignore[misc]
+                    await self._store(partial(records.raise_counters, seen=behind))
                     log.warning("counters of ids are raised again, as the cluster store was set back", behind=behind)
             except FolderRefused as error:
                 self._end(str(error))

@@ -86,6 +86,8 @@ class ClusterView:
         """Of ids, by key: the next one."""
         self.highest: dict[str, int] = {}
         """The same, as they were when they were highest: a store that was set back falls behind it."""
+        self.undeleted: set[ContainerId] = set()
+        """Containers that were deleted, and are not by the old copy that the store was set back to."""
         self.revision = 0
         self.reachable_at = float("-inf")
         """Loop time of the last look that succeeded."""
@@ -222,10 +224,13 @@ class ClusterView:
         if self._started.is_set():
             self.fell_at = self._loop.time()
             log.error("the cluster store was set back to an old copy", revision=changes.revision, before=self.revision)
+        deleted, before = {key for key in self.containers if self.is_deleted(key)}, self.deleted
         for key in self._known.keys() - {each.key for each in changes.records}:
             self._show(key, None, 0, changed)
         for each in changes.records:
             self._show(each.key, each.value, each.version, changed)
+        deleted.update(before.beyond(self.deleted))
+        self.undeleted |= {each for each in deleted if not self.is_deleted(each)}
         self.revision = changes.revision
 
     def _tell(self, changed: Changed) -> None:

@@ -127,10 +127,8 @@ class Cluster:
             self.faults = sorted([*self.faults, *self.versions.faults], key=lambda fault: fault.at)
             found_of_level_0(self.store, 1 + seed % 1000)
 
-        self.store_set_back: SetBack | None = None
-        if self.versions is None:  # else records have no ids of changes at first
-            self.store_set_back = draw_set_back(random.Random(seed + SET_BACK), begin=2.5, length=self.shape.faults_s)
-        self.oddity = draw_odd(random.Random(seed + ODD), begin=2.5, length=self.shape.faults_s)
+        self.store_set_back = _set_back(seed, self.shape)
+        self.oddity = _oddity(seed, self.shape)
 
     def _lay_out(self, seed: int, folder: Path, *, shape: Shape, chance: random.Random, loop: SimulatedLoop) -> None:
         self.seed = seed
@@ -445,6 +443,26 @@ def _shape(chance: random.Random, extra: random.Random) -> Shape:
 def has_topics(seed: int) -> bool:
     """Whether a seed's run has a catalog and brokers."""
     return bool(_shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA)).topics)
+
+
+def _set_back(seed: int, shape: Shape) -> SetBack | None:
+    if has_versions(seed):
+        return None  # records have no ids of changes at first
+    return draw_set_back(random.Random(seed + SET_BACK), begin=2.5, length=shape.faults_s)
+
+
+def _oddity(seed: int, shape: Shape) -> Odd | None:
+    return draw_odd(random.Random(seed + ODD), begin=2.5, length=shape.faults_s)
+
+
+def is_set_back(seed: int) -> bool:
+    """Whether the cluster store of a seed's run is set back to an old copy."""
+    return _set_back(seed, _shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA))) is not None
+
+
+def has_odd_calls(seed: int) -> bool:
+    """Whether calls of the store fail unexpectedly in a seed's run."""
+    return _oddity(seed, _shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA))) is not None
 
 
 def has_versions(seed: int) -> bool:

@@ -285,10 +285,15 @@ class Node:
 
     def _why_not_ready(self) -> str:
         if not self._ready:
-            return f"the node {'stops' if self.ended.is_set() else f'waits for {self._waits_for}'}"
+            return f"the node {'stops' if self.ended.is_set() else f'waits for {self._waits_for}'}{self._trouble()}"
         return why_not_ready(
             self.view, self._record.node_id, led=self.replicas.led.keys(), heard=self.controller.heard()
         )
+
+    def _trouble(self) -> str:
+        """Why the catalog's replica here is not as it should be: what a node that is not ready may wait for."""
+        problem = self.replicas.problem(CATALOG_ID) if hasattr(self, "replicas") else ""
+        return f": {problem}" if problem else ""
 
     def _why_not_safe(self) -> str:
         if not self._ready:

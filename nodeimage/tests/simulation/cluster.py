@@ -159,6 +159,8 @@ class Cluster:
         """How it was damaged."""
         self.over = False
         self.faults: list[Fault] = []
+        self.store_set_back: SetBack | None = None
+        self.oddity: Odd | None = None
         self.clocks_ahead: dict[int, float] = {}
         self.jumps: list[Jump] = []
 

@@ -12,6 +12,7 @@ copy, that copy is shown, as a whole: who goes by it sees to what must not be do
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -44,6 +45,9 @@ log = structlog.get_logger()
 WATCH_S = 1.0
 AGAIN_S = 0.2
 """After a look that failed."""
+WHOLE_S = 30.0
+"""So often everything is looked at: a store that was set back, and went on past the revision that was seen last before
+anybody looked again, is known only by what it has in an older version."""
 PUTS_S = 30.0
 """So long after the store was set back a put of before may be told of, with a version that is no more."""
 
@@ -147,8 +151,12 @@ class ClusterView:
 
     def _watch(self) -> None:
         failing = False
+        whole_at = time.monotonic() + WHOLE_S
         while not self._closed.is_set():
             try:
+                if time.monotonic() >= whole_at:
+                    whole_at = time.monotonic() + WHOLE_S
+                    self._look(0, whole=True)
                 self._look(WATCH_S if self._started.is_set() else 0)
             except StoreUnavailable as error:
                 if not failing and not self._closed.is_set():
@@ -176,9 +184,11 @@ class ClusterView:
             except Exception:
                 log.exception("looking at the cluster store went wrong")
 
-    def _look(self, timeout_s: float) -> None:
-        """One look, and wait until the loop has taken it in: the next one begins where it ended."""
-        changes = self._store.watch("", since=self.revision, timeout_s=timeout_s)
+    def _look(self, timeout_s: float, *, whole: bool = False) -> None:
+        """One look, at what has changed or at all that there is; it waits until the loop has taken it in: the next one
+        begins where it ended.
+        """
+        changes = self._store.watch("", since=0 if whole else self.revision, timeout_s=timeout_s)
         taken = threading.Event()
         try:
             self._loop.call_soon_threadsafe(self._take, changes, taken)
@@ -200,7 +210,7 @@ class ClusterView:
         if changes.generation > self._generation and not changes.whole:
             self.revision = 0  # it was asked for what came after a revision of before: all of it is looked at next
             self.refresh()
-        elif changes.generation > self._generation:
+        elif changes.generation > self._generation or self._is_of_another_line(changes):
             self._fall(changes, changed)
         elif changes.generation == self._generation and changes.revision > self.revision:
             removed = dict(changes.removed)
@@ -217,6 +227,12 @@ class ClusterView:
         taken.set()
         self._started.set()
         self._tell(changed)
+
+    def _is_of_another_line(self, changes: Changes) -> bool:
+        """Whether the store has a record in an older version than one that it must have had by that revision."""
+        if not (changes.whole and changes.one_count) or changes.generation < self._generation:
+            return False
+        return any(each.version < self._known.get(each.key, 0) <= changes.revision for each in changes.records)
 
     def _fall(self, changes: Changes, changed: Changed) -> None:
         """Show what there is now, in place of all that was shown."""

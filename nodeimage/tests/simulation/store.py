@@ -73,7 +73,7 @@ class MemoryStore:
         whole = not 0 < since <= self.revision
         changed = [each for each in self.list(prefix) if whole or each.version > since]
         removed = {key: at for key, at in self.removed.items() if at > since and key.startswith(prefix)}
-        return Changes(self.revision, changed, {} if whole else removed, whole=whole)
+        return Changes(self.revision, changed, {} if whole else removed, whole=whole, one_count=True)
 
     def _expect(self, key: str, expected: int | None) -> Versioned | None:
         found = self.records.get(key)
@@ -212,6 +212,7 @@ class StoreView(ClusterView):
         self._highest = 0
         """The highest revision seen, as a store's client keeps it."""
         self._falls = 0
+        self._looks = 0
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -243,17 +244,19 @@ class StoreView(ClusterView):
 
     def _watch_on(self) -> None:
         if not self._ended:
-            self._look_once()
+            self._looks += 1
+            # Now and then at everything, as the view does (view.WHOLE_S).
+            self._look_once(whole=self._link.store.falls > 0 and self._looks % 5 == 0)
             self._later(AGAIN_S if self._link.away else WATCH_S, self._watch_on)
 
-    def _look_once(self) -> None:
+    def _look_once(self, *, whole: bool = False) -> None:
         self._looking = False
         if self._link.away or self._ended:
             return
         store = self._link.store
         self._falls += store.revision < self._highest
         self._highest = store.revision
-        changes = replace(store.watch("", since=self.revision, timeout_s=0), generation=self._falls)
+        changes = replace(store.watch("", since=0 if whole else self.revision, timeout_s=0), generation=self._falls)
         self._later(self._chance.random() * 0.002, lambda: self._ended or self._take(changes, _TAKEN))
 
 

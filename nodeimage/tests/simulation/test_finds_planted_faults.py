@@ -21,7 +21,7 @@ from headrace.catalog import apply_chains, apply_groups
 from headrace.catalog.apply_chains import _finish
 from headrace.catalog.commands import CommitCursors, RollDone, Rolled
 from headrace.catalog.reader import Reader
-from headrace.container import feed, replica_folder, replicas
+from headrace.container import feed, replica_folder
 from headrace.container.catalog_log import CatalogLog
 from headrace.container.follower import Follower
 from headrace.container.history import History
@@ -245,11 +245,6 @@ def lets_who_knows_better_leave_unasked() -> Any:
     return both
 
 
-def feeds_replicas_that_parted_by_their_histories() -> Any:
-    """Two nodes wrote in one epoch, the one by the newest state of the store, the other by an old copy."""
-    return mock.patch.object(replicas, "is_given_up", return_value=False)
-
-
 def gives_a_proposal_up_at_an_unexpected_error() -> Any:
     """Nobody else puts it, and commits wait for both sets for ever."""
     put = InSync._put
@@ -328,7 +323,6 @@ def test_a_fault_planted_in_upgrades_is_found(planted: Planted, first: int) -> N
     [
         (takes_an_old_copy_of_the_store_for_the_newest, 2),
         (lets_who_knows_better_leave_unasked, 176),
-        (feeds_replicas_that_parted_by_their_histories, 0),
     ],
 )
 def test_a_fault_planted_in_what_tells_an_old_store_is_found(planted: Planted, first: int) -> None:

@@ -18,6 +18,7 @@ from headrace.store import container_records, features, records
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX
 from simulation.broker_side import BrokerSide
 from simulation.disk import damage, flip
+from simulation.odd_calls import OddError
 from simulation.topics import lives_in
 
 if TYPE_CHECKING:
@@ -628,16 +629,16 @@ class Trouble:
 
 
 async def _rolled(rolls: Rolls, partition: Partition, to: ContainerId | None) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await rolls.roll(partition, to=to)
 
 
 async def _closed(upper: BrokerSide, container_id: ContainerId) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await upper.close_container(container_id)
 
 
 async def _retired(upper: BrokerSide, container_id: ContainerId, taken: list[bool]) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await upper.broker.catalog.submit(RetireContainer(container_id))
         taken.append(True)

@@ -46,6 +46,7 @@ class FakeCluster:
         self.lacking: list[Object] = []
         self.containers = 2
         self.catalog = True
+        self.set_back: Object | None = None
         self.unsafe: dict[str, str | None] = {}
         """Pods whose nodes cannot be spared, and why; None: they do not answer."""
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
@@ -174,6 +175,7 @@ class FakeCluster:
             "nodes": nodes,
             "volumes": list(self.volumes.values()),
             "lacking": self.lacking,
+            "set_back": self.set_back,
         }
 
     def cluster_events(self, events: int) -> list[Object]:

@@ -55,6 +55,7 @@ async def test_a_new_cluster_has_its_objects_and_is_ready() -> None:
         "Sized",
         "Current",
         "Storage",
+        "StoreCurrent",
         "FeatureLevel",
     ]
     assert status["bootstrap"] == "c-bootstrap.ns.svc:9092"
@@ -67,7 +68,7 @@ async def test_all_conditions_are_there_at_first_sight() -> None:
     world.cluster.away = True
     world.declare("StreamCluster", "c", SPEC)
     await world.once(KEY)
-    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 8
+    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 9
     assert world.condition("StreamCluster", "c", "Available")[:2] == ("False", "NoAnswer")
 
 
@@ -363,6 +364,23 @@ async def test_records_that_were_deleted_by_hand_are_a_condition_that_says_what_
     assert (status, reason) == ("False", "RecordsLost")
     assert "headrace recover-store --pod" in message
     assert world.condition("StreamCluster", "c", "Redundant")[:2] == ("Unknown", "RecordsLost")
+
+
+async def test_a_store_that_was_set_back_is_a_condition_that_says_what_to_do_and_goes_by_itself() -> None:
+    world = await started()
+    assert world.condition("StreamCluster", "c", "StoreCurrent")[:2] == ("True", "Whole")
+    world.cluster.set_back = {"containers": 1, "such_as": [1], "nodes": [2, 3], "reason": "", "do": ""}
+    await world.once(KEY)
+    status, reason, message = world.condition("StreamCluster", "c", "StoreCurrent")
+    assert (status, reason) == ("False", "SetBack")
+    assert "nodes 2, 3 know newer records of 1 containers (1), which stand still" in message
+    assert "`headrace recover-store --pod --yes`" in message
+    assert world.condition("StreamCluster", "c", "Available")[:2] == ("False", "SetBack")
+    assert world.condition("StreamCluster", "c")[:2] == ("False", "SetBack")
+    world.cluster.set_back = None
+    await world.once(KEY)
+    assert world.condition("StreamCluster", "c", "StoreCurrent")[:2] == ("True", "Whole")
+    assert world.condition("StreamCluster", "c")[:2] == ("True", "Ready")
 
 
 async def test_a_newer_operator_restarts_no_pod_by_itself() -> None:

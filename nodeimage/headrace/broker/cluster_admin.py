@@ -8,7 +8,8 @@ call that needs it. What may be asked is decided in `cluster_rules`; the calls o
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer
 from headrace.peer.replica_pages import ToldReplicas
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records, records
+from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, NodeRecord
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PROBE_S: Final = 1.5
+SHOWN: Final = 20
+"""Containers that are named, of many."""
 EVENTS: Final = 20
 LACKING: Final = 1_000
 """Containers without whole redundancy that a status names; it counts them all."""
@@ -80,6 +84,7 @@ async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object
             msgspec.to_builtins(each)
             for each in sorted(lacking, key=lambda each: (each.in_sync >= each.min_in_sync, each.container))[:LACKING]
         ],
+        "set_back": await _set_back(broker, kept, replicas),
     }
 
 
@@ -88,6 +93,37 @@ def _by_volume(containers: Iterable[ContainerRecord]) -> defaultdict[str, list[C
     for each in containers:
         found[each.volume].append(each)
     return found
+
+
+async def _set_back(
+    broker: "Broker", kept: Sequence[ContainerRecord], replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
+) -> dict[str, object] | None:
+    """What a cluster store that was set back to an old copy keeps from going on; None: it was not."""
+    suspected = rules.knowing_better(kept, replicas=replicas)
+    if not suspected:
+        return None
+    read = partial(_records_of, containers=list(suspected))
+    try:  # this node's view may be behind for a moment
+        newest = await broker.store(read)
+    except HeadraceError:
+        return None  # nobody can say, without the store
+    found = rules.knowing_better(newest, replicas=replicas)
+    if not found:
+        return None
+    return {
+        "containers": len(found),
+        "such_as": sorted(found)[:SHOWN],
+        "nodes": sorted({node for nodes in found.values() for node in nodes}),
+        "reason": "the cluster store is an old copy of itself: these nodes know newer records of these containers, and "
+        "nobody leads, follows or cuts by the old ones",
+        "do": "start all nodes, then `headrace recover-store`",
+    }
+
+
+def _records_of(store: ClusterStore, *, containers: Iterable[ContainerId]) -> list[ContainerRecord]:
+    """[blocking]"""
+    found = (container_records.get_container(store, each) for each in containers)
+    return [each for each in found if each is not None]
 
 
 async def cluster_events(broker: "Broker", params: Newest) -> list[dict[str, object]]:
@@ -158,8 +194,10 @@ async def node_drain(broker: "Broker", params: Drain) -> dict[str, object]:
 
 async def node_remove(broker: "Broker", params: Removal) -> dict[str, object]:
     """Forget a node for good; `check_only`: say whether that may be, and leave it."""
-    node = _node(broker, params.node)
     view = broker.cluster.view
+    if params.force and NodeId(params.node) not in view.nodes:
+        return await _forget_lost(broker, params)
+    node = _node(broker, params.node)
     fault = rules.removal_fault(node.node_id, nodes=view.nodes, containers=view.containers.values(), force=params.force)
     if fault is not None:
         raise refused(fault)
@@ -171,6 +209,17 @@ async def node_remove(broker: "Broker", params: Removal) -> dict[str, object]:
         view.refresh()
         log.warning("node removed", node=node.node_id, replicas_given_up=len(held))
     return {"node": node.node_id, "removed": not params.check_only, "replicas_given_up": len(held)}
+
+
+async def _forget_lost(broker: "Broker", params: Removal) -> dict[str, object]:
+    """A node that has no record, as the store lost it: it is not to come back."""
+    node_id = NodeId(params.node)
+    if not await broker.store(lambda store: records.had_node_id(store, node_id)):
+        _node(broker, params.node)  # raises: there never was one
+    if not params.check_only:
+        await broker.store(lambda store: records.remove_node(store, node_id, force=True))
+        log.warning("a node without a record was removed", node=node_id)
+    return {"node": node_id, "removed": not params.check_only, "replicas_given_up": 0}
 
 
 def _node(broker: "Broker", number: int) -> NodeRecord:

@@ -14,6 +14,7 @@ from msgspec import structs
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.peer.reports import ReplicaState
+from headrace.store.container_records import has_trace
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 DELETED = "deleted"
@@ -176,6 +177,20 @@ class Lack:
     reason: str
     behind_bytes: int | None
     """What the replica that is furthest ahead of those not in sync has still to copy; None where none copies."""
+
+
+def knowing_better(
+    containers: Iterable[ContainerRecord], *, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
+) -> dict[ContainerId, list[NodeId]]:
+    """Of containers whose records are older than what replicas know, the nodes that know better: the cluster store was
+    set back to an old copy (DESIGN section 13). `replicas`: what the nodes that answer have."""
+    found: dict[ContainerId, list[NodeId]] = {}
+    for record in containers:
+        for node, states in sorted(replicas.items()):
+            state = states.get(record.container_id)
+            if state is not None and not has_trace(record, change=state.change, recovered=state.recovered):
+                found.setdefault(record.container_id, []).append(node)
+    return found
 
 
 def lacks(

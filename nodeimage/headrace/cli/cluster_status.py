@@ -84,6 +84,7 @@ def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[
         **{name: own[name] for name in ("streams", "topics", "partitions")},
         "links": [{name: each[name] for name in LINK_FIELDS} for each in cluster.admin("link.list")],
         **{name: answer[name] for name in ("redundancy", "volumes", "nodes", "lacking")},
+        "set_back": answer.get("set_back"),  # older nodes do not tell
         "events": newest_events((each for each in seen if each is not None), events),
     }
 
@@ -144,6 +145,16 @@ def controller_in_words(controller: int | None, nodes: Iterable[Mapping[str, Any
     return f"node {controller}" if answers else f"node {controller}, which does not answer"
 
 
+def set_back_in_words(told: Mapping[str, Any] | None) -> str:
+    """That the cluster store was set back to an old copy, in one line; "": it was not, as far as is known."""
+    if not told:
+        return ""
+    nodes, count = told["nodes"], told["containers"]
+    knows = f"node {nodes[0]} knows" if len(nodes) == 1 else f"nodes {', '.join(map(str, nodes))} know"
+    frozen = f"container {told['such_as'][0]}" if count == 1 else f"{count} containers, such as {told['such_as'][0]}"
+    return f"an old copy of itself: {knows} newer records of {frozen}, which stand still; {told['do']}"
+
+
 def clocks_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
     """Whose clock is off, and by how much; "": nobody's that is known."""
     return "; ".join(
@@ -172,6 +183,8 @@ def _print(shown: dict[str, Any]) -> None:
     if shown["links"]:
         heading["links"] = links_in_words(shown["links"])
     heading["redundancy"] = redundancy_in_words(shown["redundancy"])
+    if set_back := set_back_in_words(shown["set_back"]):
+        heading["cluster store"] = set_back
     if clocks := clocks_in_words(shown["nodes"]):
         heading["clocks"] = clocks
     print_fields(described(heading))

@@ -7,7 +7,8 @@ heartbeats.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -22,6 +23,7 @@ from headrace.container.environment import Environment
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
+from headrace.container.replica import Member
 from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.errors import (
     Code,
@@ -36,10 +38,11 @@ from headrace.errors import (
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
-from headrace.peer.replica_pages import ReplicaTeller
+from headrace.peer.replica_pages import Change, ReplicaTeller
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
-from headrace.store.container_records import descends_from
+from headrace.store.container_records import descends_from, has_trace
+from headrace.store.lineage import is_given_up
 from headrace.store.records import ContainerRecord
 
 if TYPE_CHECKING:
@@ -115,6 +118,15 @@ class Replicas:
         """Told of a node whose connection with a replica here has ended, or that does not answer one."""
         self.gone: Callable[[], Collection[NodeId]] = tuple
         """Nodes on which no process runs any more, as far as is known here."""
+        self.told_of: Callable[[ContainerId], Iterable[ReplicaState]] = lambda _container: ()
+        """What other nodes told last of their replicas of a container."""
+        self.heard: Callable[[], Collection[NodeId]] = tuple
+        """Nodes that answer others."""
+        self._told_at: dict[NodeId, float] = {}
+        """When each node last said what it knows."""
+        self._led_at: dict[ContainerId, float] = {}
+        self._better: dict[ContainerId, ReplicaState] = {}
+        """Of containers here, what another node knows that the records seen here have no trace of."""
         self.on_unreadable: list[Callable[[ContainerId], None]] = []
         """Told of a replica here that may be damaged: `damaged` is for those that are."""
         self.receive: Receive | None = None
@@ -162,6 +174,8 @@ class Replicas:
                     continue
                 kept = self._kept[container_id] = _Kept()
             self._heed(container_id)
+            for told in self.told_of(container_id):
+                self._compare(container_id, told)
             kept.changed.set()
             if kept.task is None or kept.task.done():
                 kept.task = self._loop.create_task(self._keep(container_id, kept), name=f"replica-{container_id}")
@@ -272,21 +286,28 @@ class Replicas:
         Raises StoreSetBack, with the replica standing still, where the store has been set back to before what is known
         here (DESIGN section 13): who leads by it may lack what was acknowledged.
         """
-        known = replica.known_record
-        if known is not None and not descends_from(record, known):
+        known, better = replica.known_record, self._better.get(record.container_id)
+        if not _is_newest(record, known, better):
             found = await self._env.store(lambda store: container_records.get_container(store, record.container_id))
             self._env.view.refresh()
             if found is None:
                 raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "its record has gone from the cluster store")
             record = found
-            if not descends_from(record, known):
+            if not _is_newest(record, known, better):
                 kept.set_back = True
                 container = self.led.get(record.container_id)
                 if container is not None:
                     self._leave(container)
                 await replica.stop()
-                container_records.check_descent(record, known)
+                if known is not None:
+                    container_records.check_descent(record, known)
+                raise StoreSetBack(
+                    f"the cluster store has no trace of a change of container {record.container_id} that others know: "
+                    "it is an old copy. Nothing is led; build it anew with `headrace recover-store`"
+                )
         kept.set_back = False
+        if better is not None and self._better.get(record.container_id) is better:
+            del self._better[record.container_id]
         return record
 
     def _may_go(self, container_id: ContainerId, record: ContainerRecord | None) -> bool:
@@ -305,6 +326,7 @@ class Replicas:
                 await self._loop.run_in_executor(self._env.executor, replica_folder.remove, folder)
         self._kept.pop(container_id, None)
         self._note(container_id)
+        self._better.pop(container_id, None)
 
     async def _carry_out(self, record: ContainerRecord, kept: _Kept) -> None:
         replica = kept.replica
@@ -313,6 +335,7 @@ class Replicas:
         record = await self._newest(record, kept, replica)
         if kept.is_damaged:
             await self._renew(record.container_id, kept.damage, replica)
+        await self._check_parted(record, replica)
         await replica.set_durability(fsync=self._env.options(record.kind, record.volume).fsync)
         await _remember(record, replica)
         self._note(record.container_id)
@@ -320,6 +343,14 @@ class Replicas:
             await self._lead(record, replica)
         else:
             await self._follow(record, replica)
+
+    async def _check_parted(self, record: ContainerRecord, replica: LocalReplica) -> None:
+        """Begin anew where the replica went on by an old copy of the store, and the record by what others knew: its
+        history does not tell what it wrote in an epoch from what they wrote in the same (container.found)."""
+        known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.format))
+        if known is not None and is_given_up(record.changes, known.changes) and own not in record.in_sync:
+            log.error("a replica that went on by an old copy of the cluster store begins anew", container=replica.id)
+            await replica.renew()
 
     async def _renew(self, container_id: ContainerId, damage: Damage, replica: LocalReplica) -> None:
         """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is."""
@@ -351,6 +382,7 @@ class Replicas:
         container.on_unreadable = lambda: self._unreadable(record.container_id)
         container.on_newer = self._env.too_new
         self.led[container.id] = container
+        self._led_at[container.id] = self._loop.time()
         log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)
         for callback in self.on_led:
             callback(container)
@@ -511,6 +543,10 @@ class Replicas:
         """The containers whose replicas here stand still, as the store has no trace of what they know."""
         return sorted(container_id for container_id, kept in self._kept.items() if kept.set_back)
 
+    def highest_id(self) -> ContainerId:
+        """The highest id of a container that has a replica here; 0: there is none."""
+        return max(replica_folder.listed(self._env.folder), default=ContainerId(0))
+
     async def unrecorded(
         self, recorded: Collection[ContainerId], *, seen: bool = False
     ) -> tuple[list[ContainerId], list[FoundReplica], list[str]]:
@@ -533,6 +569,30 @@ class Replicas:
             if replica is not None:
                 found.append(replica)
         return unseen, found, warnings
+
+    def told(self, node: NodeId, changes: Iterable[Change], whole: bool) -> None:
+        """Another node says what it knows; `whole`: all of it by now. Who leads by an old copy of the store learns of
+        it, and stands still."""
+        if whole:
+            self._told_at[node] = self._loop.time()
+        for container, state in changes:
+            if state is not None:
+                self._compare(container, state)
+
+    def _compare(self, container: ContainerId, told: ReplicaState) -> None:
+        kept = self._kept.get(container)
+        record = self._env.view.containers.get(container)
+        if kept is None or record is None or has_trace(record, change=told.change, recovered=told.recovered):
+            return
+        self._better[container] = told
+        kept.changed.set()
+
+    def unasked(self, container: Container, wanted: Collection[Member]) -> set[NodeId]:
+        """Nodes that are to leave the in-sync set, live, and have not said what they know since the container is led
+        here: the store may have been set back, and they may know better."""
+        led_at = self._led_at.get(container.id, float("-inf"))
+        leaving = {member.node for member in container.primary.in_sync} - {member.node for member in wanted}
+        return {node for node in leaving.intersection(self.heard()) if self._told_at.get(node, led_at) <= led_at}
 
     def damaged(self, container_id: ContainerId) -> None:
         """What this node's replica of a container holds is damaged below its synced mark (invariant 14).
@@ -573,7 +633,7 @@ class Replicas:
         replica = self.replica(container_id)
         return None if replica is None else (replica.log, replica.committed)
 
-    def told(self) -> ReplicaTeller:
+    def teller(self) -> ReplicaTeller:
         """What controllers are told of the replicas here; of many, it may be a second old, but for their roles."""
         if len(self._kept) <= LOOKED_AT:
             for container_id in self._kept.keys() | self._teller.containers():
@@ -582,7 +642,7 @@ class Replicas:
 
     def states(self) -> list[ReplicaState]:
         """The same of all replicas."""
-        return self.told().all()
+        return self.teller().all()
 
     # --- see in_sync.KeptRecords
 
@@ -598,6 +658,12 @@ class Replicas:
         if replica is not None and (known is None or not descends_from(known, record)):
             await _remember(record, replica)
             self._note(record.container_id)
+
+
+def _is_newest(record: ContainerRecord, known: ContainerRecord | None, better: ReplicaState | None) -> bool:
+    if known is not None and not descends_from(record, known):
+        return False
+    return better is None or has_trace(record, change=better.change, recovered=better.recovered)
 
 
 async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:

@@ -14,7 +14,7 @@ however long it takes, and what it finds first is put while it goes on.
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -99,6 +99,8 @@ class Controller:
         lease_call: StoreCall | None = None,
     ) -> None:
         """`lease_call`: for the lease, where it would wait behind others with `store_call`."""
+        self.on_answer: list[Callable[[NodeId, Sequence[ReplicaChange], bool], None]] = []
+        """Told of each answer to a probe: who answers, what changed of its replicas, and whether it has told of all."""
         self._own = own
         self._run = run
         self._view = view
@@ -115,6 +117,8 @@ class Controller:
         self._asked_about: dict[NodeId, float] = {}
         """When others were asked last whether they hear a node that refuses."""
         self._waits: dict[ContainerId, str] = {}
+        self._set_back = False
+        """It was told that the cluster store was set back."""
         self._creating: set[Creation] = set()
         self._begun: Begun = {}
         """Containers that could not be made yet: the next attempt goes on with the folders that there are."""
@@ -141,7 +145,7 @@ class Controller:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._prober = Prober(
-            own=self._own, view=self._view, peers=self._peers, changed=self._wake.set, told=self._told
+            own=self._own, view=self._view, peers=self._peers, changed=self._wake.set, told=self._answered
         )
         self._puts = PutQueue(
             view=self._view,
@@ -271,6 +275,20 @@ class Controller:
     def _told(self, node: NodeId, changes: Iterable[ReplicaChange]) -> None:
         for container, replica in changes:
             self._replicas_changed[node, container] = replica
+
+    def _answered(self, node: NodeId, changes: Sequence[ReplicaChange], whole: bool) -> None:
+        self._told(node, changes)
+        for callback in self.on_answer:
+            callback(node, changes, whole)
+
+    def told_of(self, container: ContainerId) -> list[ReplicaState]:
+        """The replicas of a container on other nodes, as these told of them last."""
+        record = self._view.containers.get(container)
+        nodes = {*self._inventory.nodes(container), *(() if record is None else record.replicas)} - {self._own}
+        found = (
+            self._replicas_changed.get((node, container), self._inventory.replica(node, container)) for node in nodes
+        )
+        return [each for each in found if each is not None]
 
     def _office_changed(self, held: bool) -> None:
         self._since.clear()
@@ -493,13 +511,31 @@ class Controller:
         self._clocks_off |= off.keys()
 
     def _tell_waits(self, changes: Iterable[Change]) -> None:
-        waits = {each.container: each.reason for each in changes if isinstance(each, Wait)}
-        new = [container for container, reason in waits.items() if self._waits.get(container) != reason]
+        waiting = [each for each in changes if isinstance(each, Wait)]
+        waits = {each.container: each.reason for each in waiting}
+        set_back = {each.container: each.reason for each in waiting if each.set_back}
+        new = [
+            container
+            for container, reason in waits.items()
+            if self._waits.get(container) != reason and container not in set_back
+        ]
         for container in new[:WAITS_TOLD]:
             self.events.add("wait", waits[container], container=container)
         if len(new) > WAITS_TOLD:
             self.events.add("wait", f"{len(new) - WAITS_TOLD} more containers wait, such as container {new[-1]}")
         self._waits = waits
+        self._tell_set_back(set_back)
+
+    def _tell_set_back(self, waits: Mapping[ContainerId, str]) -> None:
+        """One event for all containers: there may be ten thousands."""
+        if bool(waits) == self._set_back:
+            return
+        self._set_back = bool(waits)
+        if waits:
+            container, reason = next(iter(waits.items()))
+            self.events.add("frozen", f"{len(waits)} containers are frozen, such as {container}: {reason}")
+        else:
+            self.events.add("thawed", "no container is frozen any more: the cluster store has their newest records")
 
     # --- applying
 
@@ -547,6 +583,7 @@ class Controller:
             volume=volume,
             begun=self._begun,
             traced=self._view.may(Level.FENCED),
+            least_id=self._view.highest.get("next/container", 0),
         )
         self._view.refresh()
         await self._shown(record.container_id)

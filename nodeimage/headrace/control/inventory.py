@@ -22,7 +22,7 @@ from headrace.control.kinds import CATALOG, CLOSED, DATA, DELETED, OPEN
 from headrace.control.placement import Held
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.reports import ReplicaState
-from headrace.store.lineage import descends
+from headrace.store.container_records import has_trace
 from headrace.store.records import ContainerRecord, VolumeRecord
 
 _NOTHING: Final[Mapping[NodeId, ReplicaState]] = {}
@@ -160,7 +160,11 @@ class Inventory:
         self._better.pop(container, None)
         if record is None or told is None:
             return
-        better = [node for node, replica in told.items() if replica.change and _knows_better(replica, record)]
+        better = [
+            node
+            for node, replica in told.items()
+            if not has_trace(record, change=replica.change, recovered=replica.recovered)
+        ]
         if better:
             self._better[container] = better
 
@@ -169,6 +173,10 @@ class Inventory:
     def replica(self, node: NodeId, container: ContainerId) -> ReplicaState | None:
         """A replica, as its node told of it last."""
         return self._replicas.get(container, _NOTHING).get(node)
+
+    def nodes(self, container: ContainerId) -> Collection[NodeId]:
+        """The nodes that told of a replica of it."""
+        return self._replicas.get(container, _NOTHING).keys()
 
     def know_better(self, container: ContainerId) -> Collection[NodeId]:
         """The nodes that know a change of a container's record of which the record has no trace."""
@@ -280,9 +288,3 @@ def _tells_else(before: ReplicaState, after: ReplicaState) -> bool:
         or before.change != after.change
         or before.recovered != after.recovered
     )
-
-
-def _knows_better(replica: ReplicaState, record: ContainerRecord) -> bool:
-    if record.changes and replica.change == record.changes[-1]:
-        return False
-    return not descends(record.changes, (replica.change,)) and record.recovered <= replica.recovered

@@ -159,11 +159,11 @@ class _Plan:
             if self._now - began >= self._settings.set_back_s:
                 names = ", ".join(map(str, sorted(better)))
                 text = f"the cluster store was set back: node {names} knows newer changes of its record"
-                self._add(Wait(container, f"{text}. Bring them back with `headrace recover-store`"))
+                self._add(Wait(container, f"{text}. Bring them back with `headrace recover-store`", set_back=True))
         else:
             names = ", ".join(map(str, sorted(unheard)))
             text = f"the cluster store was set back, and node {names}, silent since then, may know better"
-            self._add(Wait(container, f"{text}: bring it back, or remove it"))
+            self._add(Wait(container, f"{text}: bring it back, or remove it", set_back=True))
         return True
 
     # --- primaries

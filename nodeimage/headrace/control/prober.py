@@ -62,7 +62,8 @@ class Nodes(Protocol):
 
 class Prober:
     """Keeps a Sight of each other node. `changed` is called when something was seen that matters to a plan at once,
-    `told` with what a node's replicas are, as it changes: they are not in its Sight.
+    `told` with each answer: the node, what its replicas are, as it changes (they are not in its Sight), and whether it
+    has told of all of them now.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class Prober:
         view: Nodes,
         peers: Peers,
         changed: Callable[[], None],
-        told: Callable[[NodeId, Sequence[Change]], None] = lambda _node, _changes: None,
+        told: Callable[[NodeId, Sequence[Change], bool], None] = lambda _node, _changes, _whole: None,
     ) -> None:
+        self._told = told
         self._own = own
         self._view = view
         self._peers = peers
         self._changed = changed
-        self._told = told
         self._loop = asyncio.get_running_loop()
         self.clocks = Clocks(own=own, monotonic=self._loop.time)
         self._origin = self._beat_at = self._loop.time()
@@ -103,7 +104,7 @@ class Prober:
                 for task in watched.tasks():
                     task.cancel()
                 del self._watched[node], self._sights[node]
-                self._told(node, [(container, None) for container in watched.told.replicas])
+                self._told(node, [(container, None) for container in watched.told.replicas], False)
                 if record is None:
                     self.clocks.forget(node)
         for node, record in self._view.nodes.items():
@@ -235,8 +236,8 @@ class Prober:
         watched.refusals = watched.failures = 0
         watched.refused_for = ""
         news, known = watched.told.take(answer, asked_since=asked.since)
-        if news.changes:
-            self._told(watched.node, news.changes)
+        if known:
+            self._told(watched.node, news.changes, not answer.more)
         if known and not answer.more:
             watched.told_at = now
         self._sights[watched.node] = Sight(

@@ -170,7 +170,8 @@ def _write(
             _put(store, f"{records.NODE_PREFIX}{identity.node_id}", _node(identity, old))
         for record in containers:
             container_records.put_container(store, record, None)
-        skip_ids(store, "node", max(identity.node_id for identity in identities))
+        named = (node for record in containers for node in (*record.replicas, *(each for each, _ in record.in_sync)))
+        skip_ids(store, "node", max([*named, *(NodeId(identity.node_id) for identity in identities)]))
         skip_ids(store, "container", max(record.container_id for record in containers))
     for each in parted:
         _set_aside(each, warnings)

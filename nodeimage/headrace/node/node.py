@@ -47,6 +47,7 @@ from headrace.node.environment import NodeEnvironment
 from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
+from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, ReadSnapshot, Submit, Unrecorded
@@ -156,7 +157,7 @@ class Node:
             data=options.data,
             catalog=self.catalog,
             executor=self._executor,
-            producer_block=lambda size: records.next_producer_block(self._store, size),
+            producer_block=self._producer_block,
             link=ClusterLink(node_id=record.node_id, view=self.view, replicas=self.replicas, peers=self.peers),
             store=self.store,
             controller=self.controller,
@@ -211,7 +212,9 @@ class Node:
             snapshot_rate=self._settings.snapshot_rate,
         )
         self._closing.push_async_callback(self.replicas.close)
-        self._recovery = StoreRecovery(node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store)
+        self._recovery = StoreRecovery(
+            node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store, view=self.view
+        )
         self._handlers: PeerHandlers = {
             Probe: self._probed,
             Prepare: self._prepare,
@@ -249,15 +252,27 @@ class Node:
             changes=self._changes,
             note_stop=lambda: self._folder.stops(str(self._run)),
         )
+        self._registration = Registration(
+            record,
+            view=self.view,
+            store=self.store,
+            folder_level=lambda: self._fenced,
+            full=lambda: self._disk.full,
+            removed=self._removed,
+        )
         self.view.on_change(self._view_changed)
         self.replicas.on_trouble.append(self.controller.look_at)
         self.replicas.gone = self.controller.gone
+        self.replicas.heard = self.controller.heard
+        self.replicas.told_of = self.controller.told_of
+        self.controller.on_answer.append(self.replicas.told)
         self.replicas.on_opened.append(lambda _: self._changes.wake())
         self.replicas.on_led.append(lambda _: self._changes.wake())
         self.replicas.start()
         self.controller.start()
         self._closing.push_async_callback(self._disk.close)
         self._closing.push_async_callback(self.controller.close)
+        self._closing.push_async_callback(self._registration.close)
 
     async def _start_links(self, secret: str) -> None:
         self.links = Links(self.broker, secret=secret)
@@ -283,10 +298,15 @@ class Node:
 
     def _why_not_ready(self) -> str:
         if not self._ready:
-            return f"the node {'stops' if self.ended.is_set() else f'waits for {self._waits_for}'}"
+            return f"the node {'stops' if self.ended.is_set() else f'waits for {self._waits_for}'}{self._trouble()}"
         return why_not_ready(
             self.view, self._record.node_id, led=self.replicas.led.keys(), heard=self.controller.heard()
         )
+
+    def _trouble(self) -> str:
+        """Why the catalog's replica here is not as it should be: what a node that is not ready may wait for."""
+        problem = self.replicas.problem(CATALOG_ID) if hasattr(self, "replicas") else ""
+        return f": {problem}" if problem else ""
 
     def _why_not_safe(self) -> str:
         if not self._ready:
@@ -361,16 +381,19 @@ class Node:
         minimum = cluster.min_in_sync or (2 if replicas == 3 else 1)
         records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
         present = self._folder.identity()
+        lost = False
         if present is not None:
             self._folder.check_cluster(present, cluster.cluster_id)
-            self._fenced = self._folder.fence(level)
             self._mind_old_copy(store, present)
+            lost = records.may_be_lost(store, NodeId(present.node_id), folder_level=present.level)
+            if lost or records.get_node(store, NodeId(present.node_id)) is not None:
+                self._fenced = self._folder.fence(level)  # not for one that was removed: see may_be_lost
         identity = present or self._reserved(store, cluster.cluster_id)
         run = self._run
         record = records.register_node(
             store,
             node_id=NodeId(identity.node_id),
-            new=present is None,
+            new=present is None or lost,
             format=uuid.UUID(identity.folder_id),
             run=run,
             host=options.host,
@@ -406,6 +429,11 @@ class Node:
         except StorageFull as error:  # it has never had any noted, or there were room
             log.warning("this run is not noted in the data folder", reason=str(error))
 
+    def _producer_block(self, size: int) -> range:
+        """[blocking]"""
+        least = self.view.highest.get(records.PRODUCER_IDS_KEY, 0)
+        return records.next_producer_block(self._store, size, least=least)
+
     def _reserved(self, store: ClusterStore, cluster_id: str) -> Identity:
         """[blocking] What a new folder is going to be. A store that was set back may give an id again that is taken."""
         while True:
@@ -423,9 +451,11 @@ class Node:
             self.broker.records_changed(changed.containers)
         if changed.features or changed.nodes:
             self._heed_level()
-        if changed.nodes and self.view.nodes.get(self._record.node_id) is None:
-            log.critical("this node was removed from the cluster; it stops", node=self._record.node_id)
-            self.ended.set()
+        self._registration.look()
+
+    def _removed(self, reason: str) -> None:
+        log.critical("this node was removed from the cluster; it stops", node=self._record.node_id, reason=reason)
+        self.ended.set()
 
     def _heed_level(self) -> None:
         """Have older versions refuse this node's folder as soon as the cluster's level is about to be raised, and see
@@ -446,6 +476,8 @@ class Node:
             return partial(self._fence, told.required)
         if own is not None and own.run == self._record.run and own.supports != self._record.supports:
             return self._say_range
+        if told.required < self._fenced:
+            return partial(self._raise_again, self._fenced)
         if told.level > self._noted and CATALOG_ID in self.replicas.led:
             return partial(self._note_level, told.level)
         return None
@@ -470,6 +502,12 @@ class Node:
         self._fenced = await asyncio.get_running_loop().run_in_executor(self._executor, fence)
         log.info("older versions refuse this folder from now on", level=level)
 
+    async def _raise_again(self, level: int) -> None:
+        await self.store(lambda store: features.raise_again(store, level))
+        log.warning("the feature level is raised again, as the cluster store was set back", level=level)
+        self.view.refresh()
+        await asyncio.sleep(STORE_AGAIN_S)
+
     async def _say_range(self) -> None:
         supports = self._record.supports
         assert supports is not None
@@ -489,7 +527,7 @@ class Node:
     async def _probed(self, asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
         if asked.doubted:
             await self.controller.look_and_tell(asked.doubted)
-        return self.replicas.told().answer(asked, self._alive())
+        return self.replicas.teller().answer(asked, self._alive())
 
     def probe(self) -> ProbeAnswer:
         """How this node is, with all of its replicas."""

@@ -181,6 +181,8 @@ class UnrecordedFound(Message, frozen=True):
     """Of folders that cannot be read."""
     set_back: list[ContainerId] = []
     """Those that have a record of which the replica here knows a newer state: the store was set back."""
+    counters: dict[str, int] = {}
+    """Of ids, by their keys in the store, as high as the node has seen them."""
 
 
 class Unrecorded(Request[UnrecordedFound], frozen=True):

@@ -124,11 +124,11 @@ class SqliteStore:
                 self._generation += revision < self._highest
                 self._highest = revision
                 if revision == since:
-                    return Changes(revision, [], {}, whole=False, generation=self._generation)
+                    return Changes(revision, [], {}, whole=False, generation=self._generation, one_count=True)
                 whole = since == 0 or not forgotten <= since < revision
                 records = _records(self._connection, prefix, since=0 if whole else since)
                 removed = {} if whole else _removed(self._connection, prefix, since=since)
-                return Changes(revision, records, removed, whole, self._generation)
+                return Changes(revision, records, removed, whole, self._generation, one_count=True)
             finally:
                 self._connection.execute("ROLLBACK")
 

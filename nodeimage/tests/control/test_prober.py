@@ -99,7 +99,7 @@ async def test_a_node_lives_with_its_first_page_and_is_known_with_its_last() -> 
     told: dict[int, ReplicaState | None] = {}
     view = View(node(1, peer_port=1), node(2, peer_port=2))
     prober = Prober(
-        own=OWN, view=view, peers=peers, changed=lambda: None, told=lambda _node, changes: told.update(changes)
+        own=OWN, view=view, peers=peers, changed=lambda: None, told=lambda _node, changes, _whole: told.update(changes)
     )
     try:
         peers.let_through()

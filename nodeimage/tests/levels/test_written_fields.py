@@ -42,7 +42,7 @@ ADDED: Final = (
     Added("peer.messages.Probe", ("doubted",), Level.ORIGINAL),
     # Who does not know these knows of no store that was set back.
     Added("peer.messages.Unrecorded", ("seen",), Level.ORIGINAL),
-    Added("peer.messages.UnrecordedFound", ("set_back",), Level.ORIGINAL),
+    Added("peer.messages.UnrecordedFound", ("set_back", "counters"), Level.ORIGINAL),
     # Who does not know it checks what it checked before.
     Added("peer.messages.RangeRead", ("crc",), Level.ORIGINAL),
     Added("peer.messages.TimeFound", ("crc",), Level.ORIGINAL),
@@ -54,6 +54,10 @@ ADDED: Final = (
     # One that does not know these appoints by an old copy of the store, as it did.
     Added("peer.reports.ReplicaState", ("change", "recovered"), Level.ORIGINAL),
     Added("store.record_types.ContainerRecord", ("changes",), Level.FENCED),
+    # What these are to DeletedContainers, which is as it was; and what an older version leaves alone: it takes a node
+    # that has lost its record for one that was removed.
+    Added("store.record_types.Gone", ("ranges",), Level.ORIGINAL),
+    Added("store.record_types.RemovedNodes", ("ranges",), Level.ORIGINAL),
     # Dropped by an older version, it is published again, or the node counts as of level 0.
     Added("store.record_types.NodeRecord", ("supports",), Level.ORIGINAL),
     Added("store.record_types.SupportedLevels", ("run", "oldest", "newest"), Level.ORIGINAL),

@@ -18,6 +18,7 @@ from headrace.store import container_records, features, records
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX
 from simulation.broker_side import BrokerSide
 from simulation.disk import damage, flip
+from simulation.odd_calls import OddError
 from simulation.topics import lives_in
 
 if TYPE_CHECKING:
@@ -399,6 +400,7 @@ class Trouble:
             self._set_full(node, False)
 
     def _set_full(self, node: "Node", full: bool) -> None:
+        node.says_full = full
         try:
             records.set_full(self._cluster.store, node.node_id, full, run=node.record.run)
         except HeadraceError as error:
@@ -601,6 +603,8 @@ class Trouble:
 
     async def _hand_over(self, fault: Fault) -> None:
         """Another replica in sync becomes the primary, as the controller has it, though nobody died."""
+        if self._cluster.set_back:
+            return  # nor would the controller
         for container_id in self._cluster.containers():
             record = self._cluster.record(container_id)
             assert record is not None
@@ -641,16 +645,16 @@ class Trouble:
 
 
 async def _rolled(rolls: Rolls, partition: Partition, to: ContainerId | None) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await rolls.roll(partition, to=to)
 
 
 async def _closed(upper: BrokerSide, container_id: ContainerId) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await upper.close_container(container_id)
 
 
 async def _retired(upper: BrokerSide, container_id: ContainerId, taken: list[bool]) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await upper.broker.catalog.submit(RetireContainer(container_id))
         taken.append(True)

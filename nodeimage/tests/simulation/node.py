@@ -25,7 +25,9 @@ from headrace.errors import Code, CorruptLog, FolderRefused, HeadraceError, Kafk
 from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.scrub import Scrubbed, scrub
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.node.registration import Registration
+from headrace.node.store_recovery import StoreRecovery
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled, Unrecorded
 from headrace.peer.reports import NodeLoad
 from headrace.store import features, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
@@ -35,6 +37,7 @@ from simulation import disk
 from simulation.broker_side import BrokerSide, data_folder
 from simulation.loop import Process, Task
 from simulation.network import PORT, End, Host
+from simulation.odd_calls import OddError
 from simulation.store import StoreLink, StoreView
 
 if TYPE_CHECKING:
@@ -84,7 +87,7 @@ class Node:
         cluster.network.hosts[number] = self.host
         self.wall_ahead = cluster.clocks_ahead.get(number, 0.0)
         """Seconds by which its wall clock is ahead of the true time."""
-        self.link = StoreLink(cluster.store, cluster.loop, self.chance)
+        self.link = StoreLink(cluster.store, cluster.loop, self.chance, cluster.odd)
         self.format = uuid.uuid4()
         self.node_format = str(self.format)
         self.node_id = NodeId(0)
@@ -101,6 +104,8 @@ class Node:
         self.runs = 0
         self.is_old = False
         """It runs an older version (simulation.versions)."""
+        self.says_full = False
+        """What it says of its disk."""
         self.fenced = 0
         """The feature level that its folder has seen."""
         self._scrubbing: set[ContainerId] = set()
@@ -209,6 +214,9 @@ class Node:
                 self.is_old = False
                 self.restart(process, str(error))
                 await asyncio.sleep(math.inf)
+            except OddError as error:  # so does a process that could not start
+                self.restart(process, str(error))
+                await asyncio.sleep(math.inf)
         self.record = record
         self.node_id = record.node_id
         self.view = StoreView(self.link, self.cluster.loop, self.chance)
@@ -222,6 +230,7 @@ class Node:
             Probe: self._probed,
             Prepare: self._prepare,
             RollAway: self._roll_away,
+            Unrecorded: self._unrecorded,
             Append: self._append,
             Latest: self._latest,
             Read: self._read,
@@ -237,12 +246,23 @@ class Node:
             settings=SETTINGS,
         )
         self.controller._levelling = self.is_old
+        self.registration = Registration(
+            record,
+            view=self.view,
+            store=self.store,
+            folder_level=lambda: self.fenced,
+            full=lambda: self.says_full,
+            removed=lambda reason: self.cluster.checks.fail(f"node {self.number} takes itself for removed: {reason}"),
+        )
         if self.cluster.shape.topics:
             self.upper = BrokerSide(self, process)
             self.cluster.loop.spawn(self.upper.serve())
         self.view.on_change(self._view_changed)
         replicas.on_trouble.append(self.controller.look_at)
         replicas.gone = self.controller.gone
+        replicas.heard = self.controller.heard
+        replicas.told_of = self.controller.told_of
+        self.controller.on_answer.append(replicas.told)
         replicas.start()
         self.controller.start()
 
@@ -251,7 +271,7 @@ class Node:
         process, replicas, controller = self.process, self.replicas, self.controller
         if process is None or replicas is None or controller is None:
             return
-        with contextlib.suppress(HeadraceError, TimeoutError):
+        with contextlib.suppress(HeadraceError, TimeoutError, OddError):
             await self.store(lambda store: records.set_stopping(store, self.node_id, run=self.record.run))
             async with asyncio.timeout(5):
                 while any(len(each.primary.in_sync) > 1 for each in replicas.led.values()):  # noqa: ASYNC110
@@ -313,6 +333,8 @@ class Node:
 
     def _view_changed(self, changed: Changed) -> None:
         assert self.replicas is not None
+        if not self.is_old:
+            self.registration.look()
         if changed.features or changed.nodes:
             self._heed_level()
         if self.upper is not None:
@@ -375,7 +397,7 @@ class Node:
         await self._begun()
         assert self.replicas is not None
         # An older version does not know what it is asked for.
-        return self.replicas.told().answer(Probe() if self.is_old else asked, self._alive())
+        return self.replicas.teller().answer(Probe() if self.is_old else asked, self._alive())
 
     async def _begun(self) -> None:
         """Where the process has yet to register, the one before it is asked: it does not answer."""
@@ -408,6 +430,15 @@ class Node:
 
     async def _roll_away(self, _asked: RollAway, _payload: memoryview, _session: None) -> Rolled:
         return Rolled(0)
+
+    async def _unrecorded(self, asked: Unrecorded, payload: memoryview, session: Any) -> Any:
+        await self._begun()
+        assert self.replicas is not None
+        peers: Any = self
+        recovery = StoreRecovery(
+            node=self.node_id, replicas=self.replicas, peers=peers, store=self.store, view=self.view
+        )
+        return await recovery.answer(asked, payload, session)
 
     async def _append(self, asked: Append, _payload: memoryview, _session: None) -> Position:
         container = self._led(asked.container)

@@ -33,6 +33,7 @@ from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
 from simulation.disk import Writer, open_within_limits
 from simulation.loop import PROCESS, Event, Task
+from simulation.odd_calls import OddError
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -118,6 +119,8 @@ class _Logger:
         import traceback
 
         self._line("exception", event, fields)
+        if isinstance(sys.exception(), OddError):
+            return  # it was caused, and is told: what has to be done is done again, or the run ends otherwise
         self._cluster.checks.fail(f"{event}: {traceback.format_exc()}")
 
 

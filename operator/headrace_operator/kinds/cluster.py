@@ -55,7 +55,9 @@ from headrace_operator.status import Condition
 
 log = structlog.get_logger()
 
-TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", LEVEL)
+STORE: Final = "StoreCurrent"
+"""The condition that the cluster store is no old copy of itself, as after a restore of etcd."""
+TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", STORE, LEVEL)
 ASIDE: Final = (LEVEL,)
 PODS_END_S: Final = 30.0
 """So long the end of a cluster waits for its pods, before it deletes what they still write."""
@@ -262,7 +264,9 @@ class Clusters:
             else:
                 seen.note("Available", False, "NoAnswer", seen.problem, again_s=SOON_S)
             seen.note("Redundant", None, "NoAnswer", "the cluster does not answer")
+            seen.note(STORE, None, "NoAnswer", "the cluster does not answer")
             return
+        self._store_state(seen)
         redundancy = seen.status["redundancy"]
         # A cluster that answers has had its catalog's, at least. Older nodes do not tell of that.
         if not redundancy["containers"] or not redundancy.get("catalog", True):
@@ -270,7 +274,10 @@ class Clusters:
             seen.note("Available", False, "RecordsLost", f"{text} brings them back", again_s=WORKING_S)
             seen.note("Redundant", None, "RecordsLost", text)
             return
-        if redundancy["below_minimum"]:
+        if set_back := seen.status.get("set_back"):
+            text = f"{set_back['containers']} of {redundancy['containers']} containers stand still"
+            seen.note("Available", False, "SetBack", f"{text}: see {STORE}", again_s=WORKING_S)
+        elif redundancy["below_minimum"]:
             few, all_of_them = redundancy["below_minimum"], redundancy["containers"]
             text = f"{few} of {all_of_them} containers take no writes: see `headrace status`"
             seen.note("Available", False, "Waiting", text, again_s=WORKING_S)
@@ -282,6 +289,20 @@ class Clusters:
         reasons = sorted({str(each["reason"]) for each in seen.status["lacking"]})
         text = f"{redundancy['lacking']} of {redundancy['containers']} containers have too few replicas in sync"
         seen.note("Redundant", False, "UnderReplicated", f"{text}: {'; '.join(reasons[:3])}", again_s=WORKING_S)
+
+    @staticmethod
+    def _store_state(seen: Seen) -> None:
+        told = (seen.status or {}).get("set_back")
+        if not told:
+            seen.note(STORE, True, "Whole")
+            return
+        nodes, such_as = (", ".join(map(str, told[name])) for name in ("nodes", "such_as"))
+        text = (
+            f"the cluster store was set back to an old copy, as by a restore of etcd: nodes {nodes} know newer records "
+            f"of {told['containers']} containers ({such_as}), which stand still. Once all pods run: "
+            "`headrace recover-store --pod --yes` in one of them"
+        )
+        seen.note(STORE, False, "SetBack", text, again_s=WORKING_S)
 
     async def _pass_on_events(self, objects: ClusterObjects, seen: Seen, body: Body) -> None:
         """Each once, also by the operator that comes after this one. Every node has seen some: most the controllers."""
@@ -378,6 +399,10 @@ def event_reason(kind: str) -> str:
             return "LoadMoved"
         case "container":
             return "ContainerChanged"
+        case "frozen":
+            return "StoreSetBack"
+        case "thawed":
+            return "StoreRecovered"
         case "wait":
             return "ContainerWaits"
         case "node":

@@ -113,7 +113,10 @@ class StoreRecovery:
     async def _look_here(self, asked: Unrecorded) -> Told:
         unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded), seen=asked.seen)
         if len(warnings) > WARNINGS:  # a frame's header holds no more than some thousand
-            warnings = [*warnings[:WARNINGS], f"node {self._node}: {len(warnings) - WARNINGS} more are left out, likewise"]
+            warnings = [
+                *warnings[:WARNINGS],
+                f"node {self._node}: {len(warnings) - WARNINGS} more are left out, likewise",
+            ]
         return UnrecordedFound(unseen=unseen, warnings=warnings, set_back=self._replicas.set_back()), found
 
 

@@ -240,7 +240,6 @@ class Replicas:
                     return
                 assert record is not None
                 await self._carry_out(record, kept)
-                self._note(container_id)
                 kept.problem = ""
                 if kept.is_damaged:
                     self._loop.call_later(DAMAGED_RETRY_S, kept.changed.set)
@@ -268,6 +267,8 @@ class Replicas:
                 kept.problem = repr(error)
                 await asyncio.sleep(STORE_RETRY_S)
                 kept.changed.set()
+            finally:
+                self._note(container_id)
 
     async def _check_kept(self, record: ContainerRecord, kept: _Kept) -> None:
         """Raises StoreSetBack where a replica that is about to go knows better than its record: it stays, and is told
@@ -278,6 +279,7 @@ class Replicas:
             if state is None or not state.record or descends_from(record, decode_record(state.record)):
                 return
             kept.replica = await self._open(record)
+            self._note(record.container_id)
         await self._newest(record, kept, kept.replica)
 
     async def _newest(self, record: ContainerRecord, kept: _Kept, replica: LocalReplica) -> ContainerRecord:
@@ -332,6 +334,7 @@ class Replicas:
         replica = kept.replica
         if replica is None:
             replica = kept.replica = await self._open(record)
+            self._note(record.container_id)
         record = await self._newest(record, kept, replica)
         if kept.is_damaged:
             await self._renew(record.container_id, kept.damage, replica)

@@ -56,6 +56,8 @@ STEPS_AT_ONCE: Final = 4
 """Of a plan, of about a millisecond, before others get their turn."""
 TAKEN_AT_ONCE: Final = 128
 """Changes of records and replicas that are taken in within a step."""
+OWN_S: Final = 0.5
+"""Out of office, the replicas here are looked at so often."""
 PUTS_S: Final = 1.0
 """So long a plan is awaited to be put before the next one is made."""
 WAITS_TOLD: Final = 20
@@ -137,6 +139,7 @@ class Controller:
         """Since the inventory has taken them in."""
         self._replicas_changed: dict[tuple[NodeId, ContainerId], ReplicaState | None] = {}
         self._own_told = ToldReplicas()
+        self._own_looked_at = float("-inf")
         self.events = Events()
         """What was done and why, oldest first."""
 
@@ -391,7 +394,10 @@ class Controller:
 
     async def _take_in(self) -> None:
         """Have the inventory be as the view and the prober are now."""
-        self._told(self._own, self._own_told.take_all(self._own_probe().replicas))
+        now = self._loop.time()
+        if self.in_office or now - self._own_looked_at >= OWN_S:
+            self._own_looked_at = now
+            self._told(self._own, self._own_told.take_all(self._own_probe().replicas))
         async for _ in self._in_turns(self._taking()):
             pass
 

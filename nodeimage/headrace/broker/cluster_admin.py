@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PROBE_S: Final = 1.5
+STORE_SILENT_S: Final = 3.0
 SHOWN: Final = 20
 """Containers that are named, of many."""
 EVENTS: Final = 20
@@ -72,6 +73,7 @@ async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object
             "catalog": any(each.kind == "catalog" for each in kept),
             "lacking": len(lacking),
             "below_minimum": len(below),
+            "stalled": sum(each.stalled for each in lacking if each not in below),
             "behind_bytes": sum(each.behind_bytes or 0 for each in lacking),
         },
         "nodes": [_node_shown(broker, node, answers.get(node.node_id), duties) for node in broker.cluster.nodes()],
@@ -80,12 +82,20 @@ async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object
             for name, each in sorted(view.volumes.items())
         ],
         # The most urgent of them: the answer does not grow with the cluster.
-        "lacking": [
-            msgspec.to_builtins(each)
-            for each in sorted(lacking, key=lambda each: (each.in_sync >= each.min_in_sync, each.container))[:LACKING]
-        ],
+        "lacking": [msgspec.to_builtins(each) for each in sorted(lacking, key=_urgency)[:LACKING]],
         "set_back": await _set_back(broker, kept, replicas),
+        "store": {"node": broker.node_id, "silent_ms": _store_silent_ms(broker)},
     }
+
+
+def _store_silent_ms(broker: "Broker") -> int:
+    """So long this node has not heard of the cluster store; 0: it answers."""
+    silent_s = broker.loop.time() - broker.cluster.view.reachable_at
+    return round(1000 * silent_s) if silent_s >= STORE_SILENT_S else 0
+
+
+def _urgency(lack: rules.Lack) -> tuple[bool, ContainerId]:
+    return (lack.in_sync >= lack.min_in_sync and not lack.stalled), lack.container
 
 
 def _by_volume(containers: Iterable[ContainerRecord]) -> defaultdict[str, list[ContainerRecord]]:

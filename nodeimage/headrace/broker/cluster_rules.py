@@ -177,6 +177,8 @@ class Lack:
     reason: str
     behind_bytes: int | None
     """What the replica that is furthest ahead of those not in sync has still to copy; None where none copies."""
+    stalled: bool = False
+    """Nothing is committed: too few are in sync, or one that is cannot be let go, as the cluster store is away."""
 
 
 def knowing_better(
@@ -218,9 +220,15 @@ def lacks(
                 min_in_sync=each.min_in_sync,
                 reason=_why(each, nodes, replicas),
                 behind_bytes=_behind(each, replicas),
+                stalled=_is_stalled(each, replicas),
             )
         )
     return found
+
+
+def _is_stalled(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> bool:
+    primary = replicas.get(record.primary, {}).get(record.container_id)
+    return primary is not None and primary.role == "primary" and primary.stalled
 
 
 def _why(

@@ -701,7 +701,7 @@ def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
         last_epoch=replica.last_epoch,
         end=replica.log.end,
         committed=replica.committed,
-        stalled=container is not None and container.primary.stalled,
+        stalled=container is not None and bool(container.stalled or container.outcast),
         in_sync=[member.node for member in container.primary.in_sync] if container is not None else [],
         format=replica.format,
         damaged=damaged,

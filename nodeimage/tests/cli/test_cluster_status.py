@@ -9,6 +9,7 @@ from headrace.cli.cluster_status import (
     newest_events,
     redundancy_in_words,
     set_back_in_words,
+    store_in_words,
     volume_in_words,
 )
 from headrace.cli.containers import with_bytes
@@ -113,6 +114,12 @@ def test_a_clock_that_is_off_is_told_in_one_line_and_others_not_at_all() -> None
     assert clocks_in_words(nodes) == "node 2's clock is 3min ahead of the cluster's time"
     assert "node 3's clock is 2min behind" in clocks_in_words([*nodes, {"node": 3, "clock_off_ms": -120_000}])
     assert clocks_in_words(nodes[:1]) == ""
+
+
+def test_a_store_that_does_not_answer_is_told_in_one_line_with_what_goes_on() -> None:
+    assert store_in_words(None) == store_in_words({"node": 1, "silent_ms": 0}) == ""
+    said = store_in_words({"node": 1, "silent_ms": 12_345})
+    assert said.startswith("node 1 has not heard of it for 12s: what is led is written and read as before")
 
 
 def test_a_store_that_was_set_back_is_told_in_one_line_with_what_to_do() -> None:

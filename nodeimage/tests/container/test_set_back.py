@@ -10,8 +10,7 @@ from several import Several, until
 
 from headrace.container.in_sync import ASKED_AGAIN_S
 from headrace.ids import ContainerId, Epoch, Position
-from headrace.peer.messages import ProbeAnswer
-from headrace.peer.reports import NodeLoad, ReplicaState
+from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
 from headrace.store.lineage import merged
 from headrace.store.protocol import ClusterStore
@@ -39,11 +38,6 @@ async def changed_once(three: Several) -> ContainerId:
     for node in three.nodes:
         await until(lambda node=node: node.replicas.known_record(made) == record or None)  # type: ignore[misc]
     return made
-
-
-def answer(three: Several, number: int, *replicas: ReplicaState) -> ProbeAnswer:
-    node = three.nodes[number]
-    return ProbeAnswer(node.node_id, node.record.run, list(replicas), NodeLoad(), reaches_store=True, ready=True)
 
 
 def knows(container: ContainerId, change: str) -> ReplicaState:
@@ -85,10 +79,11 @@ async def test_who_leads_stands_still_while_another_knows_a_change_that_the_stor
     made = await changed_once(three)
     await three.led(made)
     first = three.nodes[0].replicas
-    first.told(answer(three, 1, knows(made, three.nodes[0].view.containers[made].changes[-1])))
+    second = three.nodes[1].node_id
+    first.told(second, [(made, knows(made, three.nodes[0].view.containers[made].changes[-1]))], True)
     assert made in first.led
     elsewhere = "2-0123456789abcdef"
-    first.told(answer(three, 1, knows(made, elsewhere)))
+    first.told(second, [(made, knows(made, elsewhere))], True)
     await until(lambda: made not in first.led or None)
     assert first.set_back() == [made]
     assert "no trace of a change" in first.problem(made)
@@ -108,5 +103,20 @@ async def test_nobody_who_lives_leaves_before_it_has_said_what_it_knows(three: S
     await until(lambda: first.replicas._in_sync._putting.get(made))
     await asyncio.sleep(3 * ASKED_AGAIN_S)
     assert len(first.view.containers[made].in_sync) == 3
-    first.replicas.told(answer(three, 2))
+    first.replicas.told(last.node_id, [], False)
+    await asyncio.sleep(3 * ASKED_AGAIN_S)
+    assert len(first.view.containers[made].in_sync) == 3, "it has not told of all yet"
+    first.replicas.told(last.node_id, [], True)
     await until(lambda: len(first.view.containers[made].in_sync) == 2 or None)
+
+
+async def test_what_was_told_before_counts_when_a_record_comes_that_has_no_trace_of_it(three: Several) -> None:
+    """Nodes tell of a replica once, not with each answer."""
+    made = await changed_once(three)
+    await three.led(made)
+    first = three.nodes[0].replicas
+    first.told_of = lambda container: [knows(container, "2-0123456789abcdef")]
+    assert made in first.led
+    await three.change(made, lambda now: structs.replace(now, wanted=5))
+    await until(lambda: made not in first.led or None)
+    assert first.set_back() == [made]

@@ -21,7 +21,16 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import Code, CorruptLog, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
+from headrace.errors import (
+    Code,
+    CorruptLog,
+    FolderRefused,
+    HeadraceError,
+    KafkaError,
+    NewerFormat,
+    OutOfDescriptors,
+    StorageFull,
+)
 from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.scrub import Scrubbed, scrub
@@ -494,7 +503,12 @@ class Node:
                 log = replica.log
                 read = partial(scrub, log.folder, Scrubbed(), synced=log.synced)
                 try:
-                    found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
+                    while True:
+                        try:
+                            found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
+                            break
+                        except OutOfDescriptors:  # later
+                            await asyncio.sleep(1.0)
                 except OSError:
                     if self._has(replica, log):
                         raise

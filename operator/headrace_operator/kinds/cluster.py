@@ -293,6 +293,14 @@ class Clusters:
     @staticmethod
     def _store_state(seen: Seen) -> None:
         told = (seen.status or {}).get("set_back")
+        store = (seen.status or {}).get("store") or {}
+        if not told and store.get("silent_ms"):
+            text = (
+                f"node {store['node']} has not reached the API server for {store['silent_ms'] / 1000:.0f} s: nothing "
+                "fails over, and a container that a replica in sync leaves takes no writes until it does"
+            )
+            seen.note(STORE, False, "NotReached", text, again_s=WORKING_S)
+            return
         if not told:
             seen.note(STORE, True, "Whole")
             return

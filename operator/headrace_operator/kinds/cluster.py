@@ -30,7 +30,7 @@ from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
-from headrace_operator.kinds.cluster_record import Recording, present_image
+from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image
 from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
@@ -125,7 +125,7 @@ class Clusters:
         except NameTaken as error:
             await self._reporter.report(body, [_name_taken(error)], {}, types=TYPES)
             return QUIET_S
-        image = node_image(spec, default=self._image, present=present_image(seen))
+        image = node_image(spec, default=self._image, present=kept_image(seen))
         objects = ClusterObjects(dict(body), spec, image=image, record_format=seen.record_format)
         if await self._recording.ensure(objects, spec, seen):
             await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
@@ -137,7 +137,7 @@ class Clusters:
         return seen.again_s
 
     async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        await self._recording.keep_image(objects, seen)
+        await self._recording.keep_image(objects, spec, seen)
         size = await self._sizing.next_size(objects, spec, seen)
         try:
             await self._apply(objects, spec, seen, size)
@@ -331,7 +331,7 @@ class Clusters:
             "bootstrap": bootstrap(objects.name, objects.namespace),
             "externalBootstrap": ",".join(outside[:3]),
             "clusterId": status.get("cluster"),
-            "version": image_version(objects.image),
+            "version": _versions(seen),
             "featureLevel": seen.level,
         }
 
@@ -361,6 +361,11 @@ class Clusters:
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
         return None
+
+
+def _versions(seen: Seen) -> str | None:
+    """Of the pods that are ready: one, or several while they are made anew; None: no pod is."""
+    return ", ".join(sorted({image_version(image) for image in images_running(seen)})) or None
 
 
 def _name_taken(error: NameTaken) -> Condition:

@@ -49,7 +49,7 @@ class Replicating:
                 return
         noted = _pair(asked)
         if known_default_volume(seen) != noted:
-            await self._recording.note(objects, seen, DEFAULT_VOLUME, noted)
+            await self._recording.note(objects, seen, {DEFAULT_VOLUME: noted})
 
     async def _raised(self, objects: ClusterObjects, asked: dict[str, int]) -> bool:
         """Nobody has asked for it in so many words, so where it cannot be, nothing is wrong."""

@@ -242,6 +242,18 @@ class Kube:
                 return
             params["continue"] = following
 
+    async def events(self, kind: str, namespace: str, name: str) -> Sequence[Manifest]:
+        """What Kubernetes tells of an object; none where this operator may not ask. Raises ApiError, ApiSilent."""
+        params = {"limit": str(PAGE), "fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"}
+        try:
+            listed = await self._api.call("GET", path("v1", "Event", namespace), params=params)
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            log.info("no right to look at events: causes are not known", namespace=namespace, error=str(error))
+            return []
+        return list(listed["items"])
+
     async def delete(
         self,
         api_version: str,

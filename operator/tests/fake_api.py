@@ -90,6 +90,9 @@ class FakeApi:
             if namespace and meta.get("namespace") != namespace:
                 continue
             wanted = [pair.split("=") for pair in params.get("labelSelector", "").split(",") if pair]
+            fields = [pair.split("=") for pair in params.get("fieldSelector", "").split(",") if pair]
+            if not all(_at(each, field) == value for field, value in fields):
+                continue
             if all((meta.get("labels") or {}).get(key) == value for key, value in wanted):
                 found.append(each)
         return {"items": found, "metadata": {"resourceVersion": str(self._version)}}
@@ -183,6 +186,12 @@ class FakeApi:
     def _bump(self, found: Object) -> None:
         self._version += 1
         found["metadata"]["resourceVersion"] = str(self._version)
+
+
+def _at(found: Any, field: str) -> Any:
+    for name in field.split("."):
+        found = (found or {}).get(name)
+    return found
 
 
 def _check(changed: Object) -> None:

@@ -59,7 +59,11 @@ class FakeCluster:
         """Of features; None: of a version that knows of none."""
         self.moved: set[int] = set()
         """Nodes that were emptied."""
+        self.placed: dict[int, Object] = {}
+        """Zone, host and labels of nodes, as the cluster tells them."""
         self.next_node = 1
+        self.first_port = 30000
+        """Of the NodePorts that Kubernetes chooses."""
         self.happened: dict[str, list[Object]] = {}
         """Events that nodes have seen, by address."""
         self.links: dict[tuple[str, str], Object] = {}
@@ -160,7 +164,8 @@ class FakeCluster:
                 self.moved.discard(number)
             state = ("drained" if number in self.moved else "draining") if drain else "up" if alive else "down"
             replicas = 0 if number in self.moved else 2
-            nodes.append({"node": number, "state": state, "replicas": replicas, "address": f"{pod}:9092"})
+            told = {"node": number, "state": state, "replicas": replicas, "address": f"{pod}:9092"}
+            nodes.append({**told, **self.placed.get(number, {})})
         return {
             "cluster": "id",
             "controller": nodes[0]["node"] if nodes else None,
@@ -312,10 +317,9 @@ class FakeCluster:
             self._run_stateful_set(stateful_set)
         for service in self.api.find("Service"):
             if service["spec"].get("type") == "NodePort":
+                pod = int(re.findall(r"\d+", service["metadata"]["name"])[0])
                 for index, port in enumerate(service["spec"]["ports"]):
-                    port.setdefault(
-                        "nodePort", 30000 + 10 * int(re.findall(r"\d+", service["metadata"]["name"])[0]) + index
-                    )
+                    port.setdefault("nodePort", self.first_port + 10 * pod + index)
 
     def _run_stateful_set(self, stateful_set: Object) -> None:
         name, spec = stateful_set["metadata"]["name"], stateful_set["spec"]

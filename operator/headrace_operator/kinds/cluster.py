@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 import msgspec
@@ -30,8 +31,8 @@ from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
-from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image
-from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
+from headrace_operator.kinds.cluster_record import NODE_PORTS, Recording, images_running, kept_image, known_node_ports
+from headrace_operator.kinds.cluster_roll import Rolling
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
 from headrace_operator.kinds.cluster_view import (
@@ -39,6 +40,7 @@ from headrace_operator.kinds.cluster_view import (
     SOON_S,
     WORKING_S,
     Seen,
+    find_causes,
     is_record,
     look,
     outside_address,
@@ -57,6 +59,8 @@ log = structlog.get_logger()
 
 TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", LEVEL)
 ASIDE: Final = (LEVEL,)
+OUTSIDE: Final = "-external"
+"""How the names of the pods' Services for clients outside end."""
 PODS_END_S: Final = 30.0
 """So long the end of a cluster waits for its pods, before it deletes what they still write."""
 EVENTS: Final = 200
@@ -139,22 +143,24 @@ class Clusters:
     async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
         await self._recording.keep_image(objects, spec, seen)
         size = await self._sizing.next_size(objects, spec, seen)
+        await find_causes(self._kube, Key("StreamCluster", objects.namespace, objects.name), seen, size)
+        self._sizing.check(objects, spec, seen, size)
         try:
             await self._apply(objects, spec, seen, size)
         except ApiError as error:
             if error.status not in REFUSALS:
                 raise
             seen.note("Reconciled", False, "Refused", f"{error}: change what it names", again_s=QUIET_S)
-            self._availability(seen)
+            self._availability(spec, seen)
             return
         except NameTaken as error:
             seen.conditions.append(_name_taken(error))
-            self._availability(seen)
+            self._availability(spec, seen)
             return
         await self._sizing.forget(objects, seen, size)
         await self._place_nodes(objects, spec, seen)
         await self._rolling.step(objects, seen, size)
-        self._availability(seen)
+        self._availability(spec, seen)
         await self._tell_cluster(objects, spec, seen)
 
     # --- objects
@@ -168,10 +174,16 @@ class Clusters:
             image=objects.image,
             replicas=most_replicas(spec, seen),
             record_format=seen.record_format,
+            node_ports=known_node_ports(seen),
         )
         is_ours = partial(belongs, cluster=objects.name)
+        outside: dict[str, list[int]] = {}
         for manifest in wanted.all():
-            if manifest["kind"] != "StatefulSet":
+            if manifest["metadata"]["name"].endswith(OUTSIDE):
+                made = await self._apply_outside(objects, spec, manifest, is_ours)
+                ports = [port.get("nodePort") for port in made["spec"]["ports"]]
+                outside[manifest["metadata"]["name"].removesuffix(OUTSIDE)] = ports if all(ports) else []
+            elif manifest["kind"] != "StatefulSet":
                 await self._kube.apply(manifest, is_ours=is_ours)
             elif not self._storing.rebuilding(seen):
                 seen.stateful_set = await self._kube.apply(manifest, is_ours=is_ours)
@@ -180,9 +192,32 @@ class Clusters:
         kept = {each["metadata"]["name"] for each in wanted.external_services()}
         for service in seen.services:
             name = service["metadata"]["name"]
-            if name.endswith("-external") and name not in kept:
+            if name.endswith(OUTSIDE) and name not in kept:
                 await self._kube.delete("v1", "Service", objects.namespace, name)
+        if any(outside.values()):
+            noted = msgspec.json.encode(outside, order="sorted").decode()
+            await self._recording.note(objects, seen, {NODE_PORTS: noted})
         seen.note("Reconciled", True, "Applied")
+
+    async def _apply_outside(
+        self, objects: ClusterObjects, spec: ClusterSpec, manifest: Manifest, is_ours: Callable[[Manifest], bool]
+    ) -> Manifest:
+        """A pod's Service for clients outside, with the ports that it had, as far as nobody else has taken them."""
+        asked = spec.listeners.external.node_ports if spec.listeners.external is not None else []
+        while True:
+            try:
+                return await self._kube.apply(manifest, is_ours=is_ours)
+            except ApiError as error:
+                ports = manifest["spec"]["ports"]
+                had = [port["nodePort"] for port in ports if "nodePort" in port and port["nodePort"] not in asked]
+                if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or not had:
+                    raise
+                taken = [each for each in had if str(each) in str(error)] or had
+                left = [{k: v for k, v in port.items() if k != "nodePort" or v not in taken} for port in ports]
+                manifest = {**manifest, "spec": {**manifest["spec"], "ports": left}}
+                name = manifest["metadata"]["name"]
+                text = f"{name} had port {', '.join(map(str, taken))}, and gets another one: {error}"
+                await self._reporter.tell(objects, "NodePortChanged", text, warning=True)
 
     async def _drop(self, api_version: str, kind: str, namespace: str, name: str, *, of: str) -> None:
         """Have an object of the cluster `of` be gone; one of that name that is another's stays."""
@@ -255,10 +290,14 @@ class Clusters:
 
     # --- what is said of it
 
-    def _availability(self, seen: Seen) -> None:
+    def _availability(self, spec: ClusterSpec, seen: Seen) -> None:
+        self._answers(seen)
+        self._storing.note_full(spec, seen)
+
+    def _answers(self, seen: Seen) -> None:
         if seen.status is None:
-            if hopeless := told_of_pods(seen.pods):
-                seen.note("Available", False, "PodsCannotRun", hopeless, again_s=SOON_S)
+            if stuck := seen.told_of_stuck():
+                seen.note("Available", False, "PodsCannotRun", stuck, again_s=SOON_S)
             else:
                 seen.note("Available", False, "NoAnswer", seen.problem, again_s=SOON_S)
             seen.note("Redundant", None, "NoAnswer", "the cluster does not answer")

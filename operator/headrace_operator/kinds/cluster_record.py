@@ -15,7 +15,8 @@ import msgspec
 from headrace.store.record_types import SECRET_BYTES
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.images import image_of
-from headrace_operator.kinds.cluster_view import Seen, annotation, is_ready
+from headrace_operator.kinds.causes import is_ready
+from headrace_operator.kinds.cluster_view import Seen, annotation
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import GROUP, ClusterSpec
 
@@ -61,6 +62,20 @@ def kept_image(seen: Seen) -> str | None:
 def images_running(seen: Seen) -> list[str]:
     """Of the pods that are ready, one each."""
     return [str(pod["spec"]["containers"][0]["image"]) for pod in seen.pods if is_ready(pod)]
+
+
+NODE_PORTS: Final = f"{GROUP}/node-ports"
+"""Annotation: JSON, by pod the NodePorts of its Service, one a node. Clients outside know them, so a cluster that is
+deleted and applied again gets them back."""
+
+
+def known_node_ports(seen: Seen) -> dict[str, list[int]]:
+    """As NODE_PORTS; none where nothing was noted, or it cannot be read."""
+    text = annotation(seen.secret, NODE_PORTS) if seen.secret is not None else ""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, list[int]])
+    except msgspec.DecodeError:
+        return {}
 
 
 class Recording:

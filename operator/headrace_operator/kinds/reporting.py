@@ -7,7 +7,17 @@ from typing import Any, Final, Protocol
 from headrace_operator.builders.names import Manifest
 from headrace_operator.engine import Body, Cache, key_of
 from headrace_operator.kube import Kube
-from headrace_operator.status import FIGURES_S, Condition, complete, differs, figures_of, instant, ready, status
+from headrace_operator.status import (
+    FIGURES_S,
+    Condition,
+    complete,
+    differs,
+    figures_of,
+    instant,
+    ready,
+    status,
+    warnings,
+)
 
 ROOM: Final = 1000
 """Resources whose time of figures is kept without a look at which of them still matter."""
@@ -67,6 +77,8 @@ class Reporter:
             if self._cache is not None:
                 self._cache.gone(key_of(body), uid=meta["uid"])
             return
+        for each in warnings(all_of_them, before):
+            await self._kube.tell(body, reason=each.reason, message=each.message, warning=True)
         if due:
             self._note_figures(meta["uid"], time.monotonic())
         if self._cache is not None:

@@ -242,7 +242,7 @@ class Kube:
                 return
             params["continue"] = following
 
-    async def events(self, kind: str, namespace: str, name: str) -> Sequence[Manifest]:
+    async def events_of(self, kind: str, namespace: str, name: str) -> Sequence[Manifest]:
         """What Kubernetes tells of an object; none where this operator may not ask. Raises ApiError, ApiSilent."""
         params = {"limit": str(PAGE), "fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"}
         try:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from headrace_operator.specs import quantity
+
 HOPELESS: Final = frozenset(
     {
         "CrashLoopBackOff",
@@ -26,6 +28,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "Evicted": "its worker was short of something",
 }
 WARNING: Final = "Warning"
+BOUND: Final = "pv.kubernetes.io/bind-completed"
+"""Annotation of a claim that Kubernetes has bound to a volume."""
 _MESSAGE: Final = 400
 """Characters of somebody else's message."""
 
@@ -53,7 +57,8 @@ def why_hopeless(pod: Object) -> str:
         if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
             return _said(each)
     if status.get("phase") == "Failed":
-        return _with_advice(status) or "its containers have ended"
+        ends = [_last_end(each) for each in _containers(pod)]
+        return _with_advice(status) or next(filter(None, ends), "its containers have ended")
     return ""
 
 
@@ -87,6 +92,12 @@ def why_missing(pod: str, events: Sequence[Object]) -> str:
     return _shortened(_text(newest))
 
 
+def why_refused(events: Sequence[Object]) -> str:
+    """Why what makes a pod could not, by its newest event; "": that says no such thing."""
+    newest = max(events, key=_at, default=None)
+    return _shortened(_text(newest)) if newest is not None and newest.get("type") == WARNING else ""
+
+
 def why_unbound(claim: Object, events: Sequence[Object]) -> str:
     """Why a claim has no volume, as far as Kubernetes says; "": it has one, or gets one when its pod has a place."""
     phase = (claim.get("status") or {}).get("phase")
@@ -100,6 +111,33 @@ def why_unbound(claim: Object, events: Sequence[Object]) -> str:
     if newest.get("type") != WARNING and newest.get("reason") != "FailedBinding":
         return ""  # on its way: Provisioning, ExternalProvisioning
     return _said(newest)
+
+
+def is_unbound(claim: Object) -> bool:
+    """Whether a claim has no volume, or has lost it."""
+    return (claim.get("status") or {}).get("phase") in ("Pending", "Lost")
+
+
+def is_never_bound(claim: Object) -> bool:
+    """Whether a claim has had no volume yet, so that nothing can be in it."""
+    is_pending = (claim.get("status") or {}).get("phase") == "Pending"
+    bound = BOUND in (claim["metadata"].get("annotations") or {})
+    return is_pending and not claim["spec"].get("volumeName") and not bound
+
+
+def is_stale(claim: Object, *, size: str, class_: str | None, cause: str) -> bool:
+    """Whether a claim never had a volume, and asks for something else than is asked for now: it cannot be changed.
+
+    `cause`: why it has none, as far as is known.
+    """
+    if claim["metadata"].get("deletionTimestamp") or not is_never_bound(claim):
+        return False
+    present = claim["spec"].get("storageClassName")
+    if class_ is None:  # the server has filled in its default: another one only where it is not there
+        is_other = bool(present) and "not found" in cause and f'"{present}"' in cause
+    else:
+        is_other = present != class_
+    return is_other or quantity(claim["spec"]["resources"]["requests"]["storage"]) != quantity(size)
 
 
 def _of(found: Object, events: Sequence[Object]) -> list[Object]:

@@ -25,6 +25,7 @@ from headrace.levels import FORMAT
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.admin import Calls
+from headrace_operator.builders import settings
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
@@ -141,6 +142,10 @@ class Clusters:
         return seen.again_s
 
     async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        if wrong := settings.fault(spec.settings):
+            seen.note("Reconciled", False, "WrongSettings", f"{wrong}: change it, nothing else is done before")
+            self._availability(spec, seen)
+            return
         await self._recording.keep_image(objects, spec, seen)
         size = await self._sizing.next_size(objects, spec, seen)
         await find_causes(self._kube, Key("StreamCluster", objects.namespace, objects.name), seen, size)

@@ -6,27 +6,23 @@ something else than the resource does by now, it goes, and is made anew.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import Manifest
+from headrace_operator.kinds.causes import is_never_bound, is_stale, is_unbound
 from headrace_operator.kinds.cluster_view import (
     QUIET_S,
     SHOWN,
     SOON_S,
     WORKING_S,
     Seen,
-    annotation,
     claim_ordinal,
-    is_unbound,
 )
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import ClusterSpec, Storage, quantity
-
-BOUND: Final = "pv.kubernetes.io/bind-completed"
-"""Annotation of a claim that Kubernetes has bound to a volume."""
 
 
 class Storing:
@@ -113,7 +109,8 @@ class Storing:
         """
         for claim in seen.claims:
             meta = claim["metadata"]
-            if not _is_stale(claim, spec, seen.claim_causes.get(meta["name"], "")):
+            cause = seen.claim_causes.get(meta["name"], "")
+            if not is_stale(claim, size=spec.storage.size, class_=spec.storage.class_, cause=cause):
                 continue
             await self._kube.delete("v1", "PersistentVolumeClaim", objects.namespace, meta["name"], uid=meta.get("uid"))
             meta["deletionTimestamp"] = "now"
@@ -149,23 +146,6 @@ def is_full(node: Manifest, seen: Seen) -> bool:
     """Whether a node has said so: in its record, or in what the cluster tells."""
     shown = seen.shown(node)
     return bool(node["status"].get("full")) or str((shown or {}).get("state", "")) == "up, full"
-
-
-def is_never_bound(claim: Manifest) -> bool:
-    """Whether a claim has had no volume yet, so that nothing can be in it."""
-    is_pending = (claim.get("status") or {}).get("phase") == "Pending"
-    return is_pending and not claim["spec"].get("volumeName") and not annotation(claim, BOUND)
-
-
-def _is_stale(claim: Manifest, spec: ClusterSpec, cause: str) -> bool:
-    if claim["metadata"].get("deletionTimestamp") or not is_never_bound(claim):
-        return False
-    class_ = claim["spec"].get("storageClassName")
-    if spec.storage.class_ is None:  # the server has filled in its default: another one only where it is not there
-        is_other = bool(class_) and "not found" in cause and f'"{class_}"' in cause
-    else:
-        is_other = class_ != spec.storage.class_
-    return is_other or quantity(claim["spec"]["resources"]["requests"]["storage"]) != quantity(spec.storage.size)
 
 
 def _note_size(objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:

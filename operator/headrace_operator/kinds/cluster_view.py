@@ -20,7 +20,14 @@ from headrace_operator.builders.names import (
     selector,
 )
 from headrace_operator.engine import Key
-from headrace_operator.kinds.causes import is_ready, why_hopeless, why_missing, why_not_ready, why_unbound
+from headrace_operator.kinds.causes import (
+    is_ready,
+    is_unbound,
+    why_hopeless,
+    why_missing,
+    why_not_ready,
+    why_unbound,
+)
 from headrace_operator.kube import Kube, NameTaken
 from headrace_operator.specs import API, ClusterSpec
 from headrace_operator.status import Condition
@@ -148,13 +155,13 @@ async def find_causes(kube: Kube, key: Key, seen: Seen, size: int) -> None:
     unclaimed = [f"data-{name}" for name in wanted if f"data-{name}" not in claims]
     of_set: Sequence[Manifest] = []
     if seen.stateful_set is not None and (unclaimed or any(name not in pods for name in away)):
-        of_set = await kube.events("StatefulSet", key.namespace, key.name)
+        of_set = await kube.events_of("StatefulSet", key.namespace, key.name)
     for name in unclaimed:
         if why := why_missing(name, of_set):
             seen.claim_causes[name] = why
     pending = [name for name in (f"data-{each}" for each in wanted) if name in claims and is_unbound(claims[name])]
     for name in pending[:SHOWN]:
-        events = await kube.events("PersistentVolumeClaim", key.namespace, name)
+        events = await kube.events_of("PersistentVolumeClaim", key.namespace, name)
         if why := why_unbound(claims[name], events):
             seen.claim_causes[name] = why
     asked = 0
@@ -166,15 +173,10 @@ async def find_causes(kube: Kube, key: Key, seen: Seen, size: int) -> None:
             is_stuck = bool(why)
             if not is_stuck and asked < SHOWN:
                 asked += 1
-                why = why_not_ready(pods[name], await kube.events("Pod", key.namespace, name))
+                why = why_not_ready(pods[name], await kube.events_of("Pod", key.namespace, name))
         if of_claim := seen.claim_causes.get(f"data-{name}"):
             why, is_stuck = "; ".join(filter(None, (why, f"claim data-{name}: {of_claim}"))), True
         (seen.stuck if is_stuck else seen.coming)[name] = why
-
-
-def is_unbound(claim: Mapping[str, Any]) -> bool:
-    """Whether a claim has no volume, or has lost it."""
-    return (claim.get("status") or {}).get("phase") in ("Pending", "Lost")
 
 
 def is_record(secret: Mapping[str, Any], cluster: str) -> bool:

@@ -101,12 +101,14 @@ class Admin:
     def _blocking(self, address: str, use: Callable[[BrokerConnection], Any]) -> Any:
         """[blocking]"""
         kept = self._take(address)
-        if kept is not None:
-            try:
-                return self._used(address, kept, use)
-            except OSError:
-                pass  # the node may have ended an idle connection: once more, over a new one
         try:
+            if kept is not None:
+                try:
+                    return self._used(address, kept, use)
+                except TimeoutError:
+                    raise  # it is not the connection
+                except OSError:
+                    pass  # the node may have ended an idle connection: once more, over a new one
             host, _, port = address.rpartition(":")
             connection = BrokerConnection(host, int(port), CLIENT_ID, CALL_S)
             return self._used(address, connection, use)

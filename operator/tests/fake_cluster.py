@@ -383,6 +383,8 @@ class World:
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker", "labels": labels}, "status": status}
         )
         self.woken: list[Key] = []
+        self.watched: dict[Key, object] = {}
+        """What each cluster said of itself at its last look."""
         self.start_operator()
 
     def start_operator(self, *, image: str = IMAGE, sees_workers: bool = True) -> None:
@@ -392,13 +394,22 @@ class World:
         self.reporter = Reporter(self.kube, cache=self.cache)
         common: Any = {"kube": self.kube, "admin": self.cluster, "reporter": self.reporter, "cache": self.cache}
         self.reconcilers = {
-            "StreamCluster": Clusters(**common, pods=self.cluster, image=image, sees_workers=sees_workers).reconcile,
+            "StreamCluster": Clusters(
+                **common,
+                pods=self.cluster,
+                image=image,
+                sees_workers=sees_workers,
+                saw=lambda key, status: self.saw(key, status),
+            ).reconcile,
             "Volume": Volumes(**common, index=self.index).reconcile,
             "Stream": Streams(**common, index=self.index, wake=self.woken.extend).reconcile,
             "Topic": Topics(**common, index=self.index).reconcile,
             "StreamUser": Users(kube=self.kube, reporter=self.reporter, cache=self.cache).reconcile,
             "ReplicationLink": Links(**common, index=self.index).reconcile,
         }
+
+    def saw(self, key: Key, status: Mapping[str, Any] | None) -> None:
+        self.watched[key] = status
 
     def engine(self) -> Engine:
         return Engine(self.reconcilers, cache=self.cache, referrers=self.index.concerned)

@@ -1,6 +1,7 @@
 """What is made of a StreamJob, and what is said of it, over an API server of dicts and a driver that answers."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from headrace.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.job_definition import group_name
 from headrace_operator.builders.job_pods import ASKED
 from headrace_operator.engine import Cache, Key
 from headrace_operator.kinds import job as job_kind
@@ -17,6 +20,7 @@ from headrace_operator.kinds.job_status import Seen, figures, judge, newest_driv
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.pod_http import PodHttp
 from headrace_operator.specs import JobSpec
+from headrace_spark.job import Job
 
 KEY = Key("StreamJob", "plant", "copy")
 SPEC: dict[str, Any] = {
@@ -92,11 +96,27 @@ class FakeKube:
         return {kind for kind, _ in self.objects}
 
 
+class FakeAdmin:
+    """What the cluster tells of consumer groups."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[str, Any]] = {}
+
+    async def call(
+        self, where: str, method: str, params: Mapping[str, Any], *, patience_s: float | None = None
+    ) -> dict[str, Any]:
+        assert (where, method) == ("quickstart-bootstrap.plant.svc:9092", "groups.show")
+        if params["group"] not in self.groups:
+            raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {params['group']!r}")
+        return self.groups[params["group"]]
+
+
 class World:
     """The reconciler and what is around it."""
 
     def __init__(self) -> None:
         self.kube = FakeKube()
+        self.admin = FakeAdmin()
         self.cache = Cache()
         self.generation = 0
         self.seen = 0
@@ -106,7 +126,12 @@ class World:
     def start_operator(self, *, image: str = "spark:1") -> None:
         """Anew: nothing is remembered."""
         self.jobs = Jobs(  # type: ignore[arg-type]
-            kube=self.kube, pods=PodHttp(), reporter=Reporter(self.kube), cache=self.cache, image=image
+            kube=self.kube,
+            admin=self.admin,
+            pods=PodHttp(),
+            reporter=Reporter(self.kube),
+            cache=self.cache,
+            image=image,
         )
 
     def sees(self, kind: str, name: str, spec: dict[str, Any]) -> None:
@@ -559,6 +584,35 @@ async def test_a_checkpoint_that_never_had_a_volume_is_made_anew_with_another_cl
     world.kube.deleted.clear()
     await world.reconcile(checkpoint={"class": "other"})
     assert not world.kube.deleted, "there is a checkpoint in it"
+
+
+async def test_the_lag_of_a_driver_that_starts_again_is_that_of_the_committed_offsets(
+    world: World, told: dict[str, Any]
+) -> None:
+    pod = world.pod(phase="Running", podIP="127.0.0.1")
+    _, status = await world.reconcile()
+    assert status["lagRecords"] == 7, "by its own word"
+    behind = {"lag": 40, "committed_ms": (time.time() - 30) * 1000}
+    done = {"lag": 0, "committed_ms": 1}
+    world.admin.groups["plant.copy"] = {"lag": 40, "partitions": [behind, done]}
+    told |= {"lag_known": False, "lag_records": 0, "lag_s": 0.0}
+    _, status = await world.reconcile()
+    assert status["lagRecords"] == 40, "it has not looked yet"
+    assert 29 <= status["lagSeconds"] <= 60
+    pod["status"]["podIP"] = ""
+    world.admin.groups["plant.copy"]["lag"] = 50
+    _, status = await world.reconcile()
+    assert status["lagRecords"] == 50
+    told |= {"lag_known": True, "lag_records": 3}
+    pod["status"]["podIP"] = "127.0.0.1"
+    _, status = await world.reconcile()
+    assert status["lagRecords"] == 3
+
+
+def test_groups_are_named_as_the_driver_names_them() -> None:
+    job = Job("plant.copy", "c:9092", "/nowhere")
+    for name in ("input", "left"):
+        assert group_name("plant", "copy", name) == job.group(name)
 
 
 async def test_a_driver_of_a_former_definition_does_not_count_as_running(world: World, told: dict[str, Any]) -> None:

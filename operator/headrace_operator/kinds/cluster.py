@@ -37,6 +37,7 @@ from headrace_operator.kinds.cluster_roll import Rolling
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
 from headrace_operator.kinds.cluster_view import (
+    ANSWER_S,
     QUIET_S,
     SOON_S,
     WORKING_S,
@@ -60,6 +61,8 @@ log = structlog.get_logger()
 
 TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", LEVEL)
 ASIDE: Final = (LEVEL,)
+COUNTS: Final = ("nodes", "readyNodes", "underReplicatedContainers", "leaderlessContainers", "controller", "version")
+"""Figures that are written as soon as they change."""
 OUTSIDE: Final = "-external"
 """How the names of the pods' Services for clients outside end."""
 PODS_END_S: Final = 30.0
@@ -86,14 +89,17 @@ class Clusters:
         image: str,
         sees_workers: bool = True,
         wake: Callable[[Key], None] = lambda _key: None,
+        saw: Callable[[Key, Mapping[str, Any] | None], None] = lambda _key, _status: None,
     ) -> None:
         """`image`: of the storage nodes, where neither a resource nor a running cluster names one.
 
         `sees_workers`: whether this operator has the right to look at them, for zones and for addresses outside.
 
-        `wake`: is called with a cluster that answers again.
+        `wake`: is called with a cluster that answers again. `saw`: with what a cluster says of itself at each look;
+        None: it does not answer, or is not looked at.
         """
         self._wake = wake
+        self._saw = saw
         self._sees_workers = sees_workers
         self._kube = kube
         self._admin = admin
@@ -111,6 +117,7 @@ class Clusters:
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
+        self._saw(key, None)
         if body is None:
             return None
         if body["metadata"].get("deletionTimestamp"):
@@ -136,7 +143,8 @@ class Clusters:
             await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
             await self._advance(objects, spec, seen)
         figures = self._figures(objects, spec, seen)
-        await self._reporter.report(body, seen.conditions, figures, types=TYPES, aside=ASIDE)
+        await self._reporter.report(body, seen.conditions, figures, types=TYPES, aside=ASIDE, counts=COUNTS)
+        self._saw(key, seen.status)
         if seen.status is not None and not is_available(body):
             self._wake(key)
         return seen.again_s
@@ -280,7 +288,7 @@ class Clusters:
             return
         where = bootstrap(objects.name, objects.namespace)
         try:
-            shown = await self._admin.call(where, "balance", {})
+            shown = await self._admin.call(where, "balance", {}, patience_s=ANSWER_S)
             wanted = balance_policy(spec.balance)
             if any(shown.get(name, value) != value for name, value in wanted.items()):
                 await self._admin.call(where, "balance", wanted)
@@ -349,7 +357,8 @@ class Clusters:
     async def _events_of(self, objects: ClusterObjects, address: str) -> Sequence[Mapping[str, Any]]:
         try:
             return cast(
-                Sequence[Mapping[str, Any]], await self._admin.call(address, "cluster.events", {"events": EVENTS})
+                Sequence[Mapping[str, Any]],
+                await self._admin.call(address, "cluster.events", {"events": EVENTS}, patience_s=ANSWER_S),
             )
         except HeadraceError as error:
             log.info("a node's events are not known", of=f"{objects.namespace}/{objects.name}", error=str(error))

@@ -1,5 +1,6 @@
 """What there is of a StreamCluster: objects, nodes, and what the cluster says of itself. Looks, and decides nothing."""
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,9 @@ from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.levels import FORMAT
-from headrace_operator.admin import Calls
+from headrace_operator.admin import Calls, Unreachable
 from headrace_operator.builders.names import (
+    CLIENT_PORT,
     CLUSTER_LABEL,
     EXTERNAL_PORT,
     Manifest,
@@ -35,6 +37,10 @@ from headrace_operator.status import Condition
 SOON_S: Final = 3.0
 WORKING_S: Final = 5.0
 QUIET_S: Final = 30.0
+ANSWER_S: Final = 5.0
+"""How long a node may take to answer a question: it asks others for a second at most."""
+ASKED: Final = 5
+"""Pods that are asked where their Service does not answer."""
 SHOWN: Final = 3
 """Pods and claims that a message names, and whose events are asked for."""
 _ORDINAL: Final = re.compile(r"-(\d+)(?:/\d+)?$")
@@ -138,10 +144,38 @@ async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
         seen.problem = "it has no pods yet"
         return seen
     try:
-        seen.status = await admin.call(bootstrap(key.name, key.namespace), "cluster.status")
+        seen.status = await _ask(admin, key, seen.pods)
     except HeadraceError as error:
         seen.problem = str(error)
     return seen
+
+
+async def _ask(admin: Calls, key: Key, pods: Sequence[Manifest]) -> Mapping[str, Any]:
+    """What the cluster says of itself, by any node: its Service may still name one that has just gone silent.
+
+    Raises HeadraceError: what came of asking the Service.
+    """
+
+    async def ask(address: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = await admin.call(address, "cluster.status", patience_s=ANSWER_S)
+        return found
+
+    try:
+        return await ask(bootstrap(key.name, key.namespace))
+    except Unreachable as error:
+        where = [f"{pod['metadata']['name']}.{key.name}-nodes.{key.namespace}.svc:{CLIENT_PORT}" for pod in pods]
+        asked = [asyncio.ensure_future(ask(address)) for address in where[:ASKED]]
+        try:
+            for answer in asyncio.as_completed(asked):
+                try:
+                    return await answer
+                except HeadraceError:
+                    continue
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        raise error
 
 
 async def find_causes(kube: Kube, key: Key, seen: Seen, size: int) -> None:

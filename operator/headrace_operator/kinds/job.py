@@ -9,18 +9,22 @@ cleared away.
 """
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+import structlog
 
+from headrace.errors import HeadraceError
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.admin import Calls
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
-from headrace_operator.builders.job_definition import Placed, fault
+from headrace_operator.builders.job_definition import Placed, fault, group_name
 from headrace_operator.builders.job_pods import ASKED, DEFINITION, PROGRESS_PORT, claim_name, driver_selector
-from headrace_operator.builders.names import JOB_LABEL, Manifest
+from headrace_operator.builders.names import JOB_LABEL, Manifest, bootstrap
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.causes import (
     is_never_bound,
@@ -49,21 +53,27 @@ from headrace_operator.kube import REFUSALS, Kube, path_of
 from headrace_operator.pod_http import Pods
 from headrace_operator.specs import ClusterSpec, JobSpec
 
+log = structlog.get_logger()
+
 ASK_S: Final = 10.0
 """A job that starts, fails, or whose executors are scaled."""
 STEADY_S: Final = 30.0
 QUIET_S: Final = 60.0
 """One that is suspended, done, or between two runs."""
 AGAIN_S: Final = 15.0
+ANSWER_S: Final = 5.0
 TYPES: Final = ("Reconciled", "Running")
+COUNTS: Final = ("state", "restarts", "executors", "executorsWanted")
+"""Figures that are written as soon as they change."""
 
 
 class Jobs:
     """Reconciles StreamJobs."""
 
-    def __init__(self, *, kube: Kube, pods: Pods, reporter: Reporter, cache: Cache, image: str) -> None:
+    def __init__(self, *, kube: Kube, admin: Calls, pods: Pods, reporter: Reporter, cache: Cache, image: str) -> None:
         """`image`: of drivers and executors, where neither resource nor cluster names one."""
         self._kube = kube
+        self._admin = admin
         self._pods = pods
         self._reporter = reporter
         self._cache = cache
@@ -100,7 +110,9 @@ class Jobs:
             await self._end_runs(seen)
         await self._tell(key, objects, seen)
         shown = figures(spec, state, seen, name=key.name, namespace=key.namespace)
-        await self._reporter.report(body, conditions, shown, types=TYPES)
+        if state != "Done" and not seen.told.get("lag_known", bool(seen.told)):
+            shown |= await self._committed_lag(key, spec)
+        await self._reporter.report(body, conditions, shown, types=TYPES, counts=COUNTS)
         if state in ("Suspended", "Done", "Scheduled"):
             return QUIET_S
         return STEADY_S if state == "Running" and spec.autoscale is None else ASK_S
@@ -323,6 +335,25 @@ class Jobs:
         except ValueError:
             return {}
         return told if isinstance(told, dict) else {}
+
+    async def _committed_lag(self, key: Key, spec: JobSpec) -> dict[str, Any]:
+        """The lag by the offsets that are committed, of a job whose driver does not tell it (yet); {}: not known."""
+        where = bootstrap(spec.cluster_ref.name, spec.cluster_ref.namespace or key.namespace)
+        records, behind_since_ms = 0, float("inf")
+        try:
+            for each in spec.all_inputs:
+                group = each.options.get("group") or group_name(key.namespace, key.name, each.name)
+                shown = await self._admin.call(where, "groups.show", {"group": group}, patience_s=ANSWER_S)
+                records += int(shown["lag"])
+                behind = [part["committed_ms"] for part in shown["partitions"] if part["lag"] and part["committed_ms"]]
+                behind_since_ms = min([behind_since_ms, *behind])
+        except HeadraceError as error:
+            log.info("the lag of a job is not known", of=f"{key.namespace}/{key.name}", error=str(error))
+            return {}
+        if not spec.all_inputs:
+            return {}
+        seconds = max(0.0, time.time() - behind_since_ms / 1000) if records and behind_since_ms < float("inf") else 0.0
+        return {"lagRecords": records, "lagSeconds": round(seconds, 1)}
 
     async def _clear_away(self, objects: JobObjects, seen: Seen) -> None:
         """Executors that have ended: a driver whose container started again does not know them."""

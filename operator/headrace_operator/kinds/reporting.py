@@ -50,10 +50,12 @@ class Reporter:
         *,
         types: Sequence[str] = (),
         aside: Sequence[str] = (),
+        counts: Sequence[str] = (),
     ) -> None:
         """What came of a resource: conditions at once, figures once a minute. `types`: conditions of its kind.
 
-        `aside`: those that Ready does not sum up. A condition takes the figures along, and does not put off their own
+        `aside`: those that Ready does not sum up. `counts`: figures that are written at once too, as they change seldom
+        and people wait for them. A condition takes the figures along, and does not put off their own
         time: of what has just begun they are 0.
         """
         meta = body["metadata"]
@@ -68,7 +70,7 @@ class Reporter:
             now=instant(time.time()),
         )
         due = time.monotonic() - self._figures_at.get(meta["uid"], float("-inf")) >= FIGURES_S
-        if not differs(wanted, before, figures=due):
+        if not differs(wanted, before, figures=due) and all(wanted.get(name) == before.get(name) for name in counts):
             return
         self.statuses += 1
         after = await self._kube.apply_status(body, wanted)

@@ -262,13 +262,18 @@ class Kube:
         name: str,
         *,
         uid: str | None = None,
+        version: str | None = None,
         propagation: str | None = None,
-    ) -> None:
-        """Have an object be gone; `uid`: that one only."""
+    ) -> bool:
+        """Have an object be gone; `uid`: that one only; `version`: only as it was then (its resourceVersion). Whether
+        there was such a one.
+        """
         self.patches += 1
         body: Manifest = {}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
+        if version is not None:
+            body.setdefault("preconditions", {})["resourceVersion"] = version
         if propagation is not None:
             body["propagationPolicy"] = propagation
         try:
@@ -276,6 +281,8 @@ class Kube:
         except ApiError as error:
             if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
+            return False
+        return True
 
     async def tell(
         self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False, mark: str = ""

@@ -151,6 +151,9 @@ class FakeApi:
         uid = options.get("preconditions", {}).get("uid")
         if uid is not None and uid != found["metadata"]["uid"]:
             raise ApiError(409, "the uid is another one")
+        version = options.get("preconditions", {}).get("resourceVersion")
+        if version is not None and version != found["metadata"]["resourceVersion"]:
+            raise ApiError(409, "the resource version is another one")
         if found["metadata"].get("finalizers"):
             found["metadata"].setdefault("deletionTimestamp", NOW)
             self._bump(found)

@@ -202,6 +202,22 @@ async def test_a_claim_that_had_a_volume_never_goes_for_its_class(bound: Object)
     assert [each["metadata"]["uid"] for each in world.api.find("PersistentVolumeClaim")] == before
 
 
+async def test_a_claim_that_is_bound_meanwhile_stays() -> None:
+    world = await started(storage={"size": "1Gi", "class": "fast"})
+    for claim in world.api.find("PersistentVolumeClaim"):
+        claim["status"] = {"phase": "Pending"}
+    before = claims(world)
+
+    def bind(method: str, path: str) -> None:
+        if method == "DELETE" and "persistentvolumeclaims" in path:
+            world.api._bump(world.api.objects[path])
+
+    world.api.refuse = bind
+    world.declare("StreamCluster", "c", SPEC | {"storage": {"size": "1Gi", "class": "other"}})
+    await world.once(KEY)
+    assert claims(world) == before
+
+
 async def test_a_claim_that_the_api_server_refuses_says_why() -> None:
     world = await started()
     world.api.remove("Pod", "c-2")

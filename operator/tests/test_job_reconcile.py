@@ -79,7 +79,7 @@ class FakeKube:
 
     async def delete(
         self, _api: str, kind: str, _namespace: str | None, name: str, *, uid: str | None = None,
-        propagation: str | None = None,
+        version: str | None = None, propagation: str | None = None,
     ) -> None:  # fmt: skip
         self.deleted.append((kind, name, propagation))
         if not self.lingers:

@@ -61,7 +61,10 @@ log = structlog.get_logger()
 
 TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", LEVEL)
 ASIDE: Final = (LEVEL,)
-COUNTS: Final = ("nodes", "readyNodes", "underReplicatedContainers", "leaderlessContainers", "controller", "version")
+COUNTS: Final = (
+    *("nodes", "readyNodes", "underReplicatedContainers", "leaderlessContainers"),
+    *("controller", "version", "externalBootstrap"),
+)
 """Figures that are written as soon as they change."""
 OUTSIDE: Final = "-external"
 """How the names of the pods' Services for clients outside end."""

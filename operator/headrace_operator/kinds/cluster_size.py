@@ -255,17 +255,20 @@ def why_too_few(resource: Manifest, spec: ClusterSpec, seen: Seen) -> str:
         return ""
     taking = [node for node in seen.nodes if _takes_replicas(seen, node)]
     staying = [node for node in taking if node_ordinal(node) < spec.nodes]
+    lacking = []
     for volume in (seen.status or {}).get("volumes", []):
         room = _places(volume, seen, staying)
         if room >= int(volume["replicas"]) or room == _places(volume, seen, taking):
             continue
         where = "hosts" if volume.get("spread") == "required" else "pods"
-        return (
-            f"volume {volume['volume']!r} asks for {volume['replicas']} replicas, each in a pod of its own, and with"
-            f" {spec.nodes} nodes there are {where} for {room}: ask for more nodes, or for fewer replicas first"
-            f' (spec.replication, or its Volume), or confirm it by the annotation {FEWER_REPLICAS}: "{spec.nodes}"'
-        )
-    return ""
+        lacking.append(f"volume {volume['volume']!r} asks for {volume['replicas']} replicas, with {where} for {room}")
+    if not lacking:
+        return ""
+    more = f", and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
+    return (
+        f"with {spec.nodes} nodes {'; '.join(lacking[:SHOWN])}{more}: ask for more nodes, or for fewer replicas first"
+        f' (spec.replication, or the Volume), or confirm it by the annotation {FEWER_REPLICAS}: "{spec.nodes}"'
+    )
 
 
 def _takes_replicas(seen: Seen, node: Manifest) -> bool:

@@ -112,12 +112,22 @@ class Storing:
             cause = seen.claim_causes.get(meta["name"], "")
             if not is_stale(claim, size=spec.storage.size, class_=spec.storage.class_, cause=cause):
                 continue
-            await self._kube.delete("v1", "PersistentVolumeClaim", objects.namespace, meta["name"], uid=meta.get("uid"))
+            # Only as it was seen: once it is bound, a pod may write to it.
+            is_gone = await self._kube.delete(
+                "v1",
+                "PersistentVolumeClaim",
+                objects.namespace,
+                meta["name"],
+                uid=meta.get("uid"),
+                version=meta.get("resourceVersion"),
+            )
+            seen.again_s = min(seen.again_s, SOON_S)
+            if not is_gone:
+                continue
             meta["deletionTimestamp"] = "now"
             asked = f"{spec.storage.size}, class {spec.storage.class_ or 'by default'}"
             text = f"{meta['name']} never had a volume: it is made anew as the resource asks ({asked})"
             await self._reporter.tell(objects, "ClaimReplaced", text)
-            seen.again_s = min(seen.again_s, SOON_S)
 
     async def _grow_claims(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
         """Whether all of them ask for as much as the resource."""
@@ -144,8 +154,8 @@ class Storing:
 
 def is_full(node: Manifest, seen: Seen) -> bool:
     """Whether a node has said so: in its record, or in what the cluster tells."""
-    shown = seen.shown(node)
-    return bool(node["status"].get("full")) or str((shown or {}).get("state", "")) == "up, full"
+    state = str((seen.shown(node) or {}).get("state", ""))
+    return state == "up, full" or (bool(node["status"].get("full")) and not state.startswith("down"))
 
 
 def _note_size(objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:

@@ -268,8 +268,10 @@ class Jobs:
             why_unbound(present, await self._kube.events_of("PersistentVolumeClaim", *where)) if class_ is None else ""
         )
         if is_stale(present, size=size, class_=class_, cause=cause):
-            uid = present["metadata"].get("uid")
-            await self._kube.delete("v1", "PersistentVolumeClaim", *where, uid=uid)
+            meta = present["metadata"]
+            await self._kube.delete(
+                "v1", "PersistentVolumeClaim", *where, uid=meta.get("uid"), version=meta.get("resourceVersion")
+            )
             raise Unresolved("Replacing", f"claim {meta['name']} never had a volume, and is made anew as asked for now")
 
     async def _gone(self, api_version: str, kind: str, objects: JobObjects) -> None:

@@ -100,3 +100,16 @@ async def test_ports_outlive_a_listener_that_is_closed_for_a_while() -> None:
     world.declare("StreamCluster", "c", SPEC)
     await world.run(KEY)
     assert ports(world) == before
+
+
+async def test_what_else_is_wrong_with_a_service_is_no_reason_to_give_its_port_up() -> None:
+    world = await started()
+    invalid = ApiError(
+        422, 'Service "c-0-external" is invalid: metadata.annotations: Too long: must have at most 262144'
+    )
+    world.api.refuse = lambda method, path: invalid if (method, path[-12:]) == ("PATCH", "c-0-external") else None
+    external: Object = {"type": "NodePort", "annotations": {"a": "b"}}
+    world.declare("StreamCluster", "c", SPEC | {"listeners": {"external": external}})
+    await world.once(KEY)
+    assert world.condition("StreamCluster", "c")[:2] == ("False", "Refused")
+    assert "NodePortChanged" not in world.events()

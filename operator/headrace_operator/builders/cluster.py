@@ -31,6 +31,8 @@ from headrace_operator.specs import GROUP, ClusterSpec
 
 DATA: Final = "/data"
 RECORD_FOLDER: Final = "/etc/headrace/cluster"
+OUTSIDE: Final = "-external"
+"""How the names of the pods' Services for clients outside end."""
 HOST_KEY: Final = "kubernetes.io/hostname"
 USER: Final = 10001
 ROLLED: Final = f"{GROUP}/rolled"
@@ -175,7 +177,7 @@ class ClusterObjects:
                 if node_port is not None:
                     port["nodePort"] = node_port
             service = self._service(
-                f"{pod}-external",
+                f"{pod}{OUTSIDE}",
                 {
                     "type": external.type,
                     "publishNotReadyAddresses": True,

@@ -14,7 +14,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from http import HTTPStatus
 from typing import Any, Final, cast
 
 import msgspec
@@ -26,13 +25,14 @@ from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.admin import Calls
 from headrace_operator.builders import settings
-from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.cluster import OUTSIDE, ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
-from headrace_operator.kinds.cluster_record import NODE_PORTS, Recording, images_running, kept_image, known_node_ports
+from headrace_operator.kinds.cluster_outside import Exposing
+from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image, known_node_ports
 from headrace_operator.kinds.cluster_roll import Rolling
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
@@ -40,6 +40,7 @@ from headrace_operator.kinds.cluster_view import (
     ANSWER_S,
     QUIET_S,
     SOON_S,
+    STUCK_S,
     WORKING_S,
     Seen,
     find_causes,
@@ -66,8 +67,6 @@ COUNTS: Final = (
     *("controller", "version", "externalBootstrap"),
 )
 """Figures that are written as soon as they change."""
-OUTSIDE: Final = "-external"
-"""How the names of the pods' Services for clients outside end."""
 PODS_END_S: Final = 30.0
 """So long the end of a cluster waits for its pods, before it deletes what they still write."""
 EVENTS: Final = 200
@@ -110,6 +109,7 @@ class Clusters:
         self._cache = cache
         self._image = image
         self._recording = Recording(kube=kube)
+        self._exposing = Exposing(kube=kube, recording=self._recording, reporter=reporter)
         self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
         self._levelling = Levelling(admin=admin, recording=self._recording)
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
@@ -156,6 +156,7 @@ class Clusters:
         if wrong := settings.fault(spec.settings):
             seen.note("Reconciled", False, "WrongSettings", f"{wrong}: change it, nothing else is done before")
             self._availability(spec, seen)
+            seen.again_s = max(seen.again_s, STUCK_S)
             return
         await self._recording.keep_image(objects, spec, seen)
         size = await self._sizing.next_size(objects, spec, seen)
@@ -168,6 +169,7 @@ class Clusters:
                 raise
             seen.note("Reconciled", False, "Refused", f"{error}: change what it names", again_s=QUIET_S)
             self._availability(spec, seen)
+            seen.again_s = max(seen.again_s, STUCK_S)
             return
         except NameTaken as error:
             seen.conditions.append(_name_taken(error))
@@ -193,47 +195,17 @@ class Clusters:
             node_ports=known_node_ports(seen),
         )
         is_ours = partial(belongs, cluster=objects.name)
-        outside: dict[str, list[int]] = {}
+        await self._exposing.apply(wanted, spec, seen, is_ours)
         for manifest in wanted.all():
-            if manifest["metadata"]["name"].endswith(OUTSIDE):
-                made = await self._apply_outside(objects, spec, manifest, is_ours)
-                ports = [port.get("nodePort") for port in made["spec"]["ports"]]
-                outside[manifest["metadata"]["name"].removesuffix(OUTSIDE)] = ports if all(ports) else []
-            elif manifest["kind"] != "StatefulSet":
+            if manifest["kind"] == "Service" and manifest["metadata"]["name"].endswith(OUTSIDE):
+                continue
+            if manifest["kind"] != "StatefulSet":
                 await self._kube.apply(manifest, is_ours=is_ours)
             elif not self._storing.rebuilding(seen):
                 seen.stateful_set = await self._kube.apply(manifest, is_ours=is_ours)
         if not wanted.has_disruption_budget and seen.status is not None:
             await self._drop("policy/v1", "PodDisruptionBudget", objects.namespace, objects.name, of=objects.name)
-        kept = {each["metadata"]["name"] for each in wanted.external_services()}
-        for service in seen.services:
-            name = service["metadata"]["name"]
-            if name.endswith(OUTSIDE) and name not in kept:
-                await self._kube.delete("v1", "Service", objects.namespace, name)
-        if any(outside.values()):
-            noted = msgspec.json.encode(outside, order="sorted").decode()
-            await self._recording.note(objects, seen, {NODE_PORTS: noted})
         seen.note("Reconciled", True, "Applied")
-
-    async def _apply_outside(
-        self, objects: ClusterObjects, spec: ClusterSpec, manifest: Manifest, is_ours: Callable[[Manifest], bool]
-    ) -> Manifest:
-        """A pod's Service for clients outside, with the ports that it had, as far as nobody else has taken them."""
-        asked = spec.listeners.external.node_ports if spec.listeners.external is not None else []
-        while True:
-            try:
-                return await self._kube.apply(manifest, is_ours=is_ours)
-            except ApiError as error:
-                ports = manifest["spec"]["ports"]
-                had = [port["nodePort"] for port in ports if "nodePort" in port and port["nodePort"] not in asked]
-                if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or not had:
-                    raise
-                taken = [each for each in had if str(each) in str(error)] or had
-                left = [{k: v for k, v in port.items() if k != "nodePort" or v not in taken} for port in ports]
-                manifest = {**manifest, "spec": {**manifest["spec"], "ports": left}}
-                name = manifest["metadata"]["name"]
-                text = f"{name} had port {', '.join(map(str, taken))}, and gets another one: {error}"
-                await self._reporter.tell(objects, "NodePortChanged", text, warning=True)
 
     async def _drop(self, api_version: str, kind: str, namespace: str, name: str, *, of: str) -> None:
         """Have an object of the cluster `of` be gone; one of that name that is another's stays."""
@@ -260,7 +232,7 @@ class Clusters:
             if zone:
                 wanted["zone"] = zone
             present = node.get("spec") or {}
-            external = outside_address(spec, services.get(f"{pod_name}-external"), worker, int(shard or 0))
+            external = outside_address(spec, services.get(f"{pod_name}{OUTSIDE}"), worker, int(shard or 0))
             if external or (spec.listeners.external is None and (present.get("advertised") or {}).get("external")):
                 wanted["advertised"] = {"external": external or None}
             if not external and spec.listeners.external is not None:
@@ -313,7 +285,7 @@ class Clusters:
     def _answers(self, seen: Seen) -> None:
         if seen.status is None:
             if stuck := seen.told_of_stuck():
-                seen.note("Available", False, "PodsCannotRun", stuck, again_s=SOON_S)
+                seen.note("Available", False, "PodsCannotRun", stuck, again_s=STUCK_S)
             else:
                 seen.note("Available", False, "NoAnswer", seen.problem, again_s=SOON_S)
             seen.note("Redundant", None, "NoAnswer", "the cluster does not answer")

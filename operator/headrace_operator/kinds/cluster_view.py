@@ -36,6 +36,8 @@ from headrace_operator.status import Condition
 
 SOON_S: Final = 3.0
 WORKING_S: Final = 5.0
+STUCK_S: Final = 10.0
+"""What somebody else has to see to; a change of a pod is told of anyway."""
 QUIET_S: Final = 30.0
 ANSWER_S: Final = 5.0
 """How long a node may take to answer a question: it asks others for a second at most."""

@@ -264,9 +264,7 @@ class Jobs:
         if present is None or not is_never_bound(present):
             return
         size, class_ = spec["resources"]["requests"]["storage"], spec.get("storageClassName")
-        cause = (
-            why_unbound(present, await self._kube.events_of("PersistentVolumeClaim", *where)) if class_ is None else ""
-        )
+        cause = "" if class_ is not None else await self._why_unbound(*where)
         if is_stale(present, size=size, class_=class_, cause=cause):
             meta = present["metadata"]
             await self._kube.delete(

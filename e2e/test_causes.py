@@ -75,7 +75,7 @@ def test_a_storage_class_that_is_not_there_is_named_and_another_one_takes_its_pl
 
 def test_a_full_disk_is_told_with_what_to_do(namespace: str) -> None:
     """Its quota leaves room for less than two chunks from the start."""
-    cluster = kube.Cluster("full", namespace, **ONE, settings={**SMALL_CHUNKS, "disk-quota": str(48 << 20)})
+    cluster = kube.Cluster("full", namespace, **ONE, settings={**SMALL_CHUNKS, "disk-quota": str(40 << 20)})
     with kube.reported(f"{BEHAVIOUR}: a full disk") as figures:
         cluster.apply()
         message = told(cluster, "Storage", "DiskFull", "storage.size")

@@ -94,6 +94,7 @@ class Operator:
             listing=self._listed,
             referrers=self._index.concerned,
             others=["Namespace"] if cluster_rights else [],
+            urgent=["StreamCluster"],
         )
         self.http = HttpPort(stale=self.engine.stale, figures=self._figures)
 

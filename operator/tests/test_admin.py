@@ -120,3 +120,15 @@ async def test_a_node_that_is_silent_over_a_kept_connection_is_not_waited_for_tw
     finally:
         await admin.close()
         node.others.set()
+
+
+async def test_calls_that_hang_hold_no_other_question_up(node: Node) -> None:
+    admin = Admin()
+    hanging = [asyncio.create_task(admin.call(node.address, "ask others")) for _ in range(2 * admin_module.THREADS)]
+    try:
+        async with asyncio.timeout(5):
+            assert (await admin.call(node.address, "look", patience_s=4.0))["method"] == "look"
+    finally:
+        node.others.set()
+        await asyncio.gather(*hanging)
+        await admin.close()

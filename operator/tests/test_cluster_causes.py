@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.store.kubernetes.api import ApiError
 from headrace_operator.kinds.causes import why_hopeless, why_missing, why_not_ready, why_unbound
 
 from .fake_api import Object
@@ -108,6 +109,23 @@ async def test_a_cluster_that_gets_no_pod_at_all_says_why() -> None:
     assert available[:2] == ("False", "PodsCannotRun")
     assert "c-0 and 2 more" in available[2]
     assert "exceeded quota: compute" in available[2]
+
+
+@pytest.mark.parametrize("kind", ["secrets", "services", "statefulsets", "serviceaccounts"])
+async def test_an_object_that_a_quota_refuses_is_named(kind: str) -> None:
+    world = World()
+    said = f'{kind} "c" is forbidden: exceeded quota: few, requested: count/{kind}=1, used: count/{kind}=5'
+    world.api.refuse = lambda method, path: ApiError(403, said) if method != "GET" and f"/{kind}" in path else None
+    world.declare("StreamCluster", "c", SPEC)
+    for _ in range(3):
+        await world.once(KEY)
+    ready = world.condition("StreamCluster", "c")
+    assert ready[:2] == ("False", "Refused")
+    assert said in ready[2]
+    assert warnings(world) == ["Refused"]
+    world.api.refuse = lambda _method, _path: None
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c")[0] == "True"
 
 
 async def test_a_former_refusal_is_not_told_again() -> None:
@@ -237,8 +255,6 @@ async def test_a_claim_without_a_volume_is_no_storage() -> None:
 
 
 async def test_an_operator_without_the_right_to_see_events_goes_on() -> None:
-    from headrace.store.kubernetes.api import ApiError
-
     world = await started()
     world.api.remove("Pod", "c-2")
     world.api.refuse = lambda method, path: ApiError(403, "no") if (method, path[-7:]) == ("GET", "/events") else None

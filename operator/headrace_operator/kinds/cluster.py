@@ -142,9 +142,16 @@ class Clusters:
             return QUIET_S
         image = node_image(spec, default=self._image, present=kept_image(seen))
         objects = ClusterObjects(dict(body), spec, image=image, record_format=seen.record_format)
-        if await self._recording.ensure(objects, spec, seen):
-            await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
-            await self._advance(objects, spec, seen)
+        try:
+            if await self._recording.ensure(objects, spec, seen):
+                await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
+                await self._advance(objects, spec, seen)
+        except ApiError as error:
+            if error.status not in REFUSALS:
+                raise
+            seen.note("Reconciled", False, "Refused", f"{error}: change what it names")
+            self._availability(spec, seen)
+            seen.again_s = max(seen.again_s, STUCK_S)
         figures = self._figures(objects, spec, seen)
         await self._reporter.report(body, seen.conditions, figures, types=TYPES, aside=ASIDE, counts=COUNTS)
         self._saw(key, seen.status)
@@ -164,13 +171,6 @@ class Clusters:
         self._sizing.check(objects, spec, seen, size)
         try:
             await self._apply(objects, spec, seen, size)
-        except ApiError as error:
-            if error.status not in REFUSALS:
-                raise
-            seen.note("Reconciled", False, "Refused", f"{error}: change what it names", again_s=QUIET_S)
-            self._availability(spec, seen)
-            seen.again_s = max(seen.again_s, STUCK_S)
-            return
         except NameTaken as error:
             seen.conditions.append(_name_taken(error))
             self._availability(spec, seen)

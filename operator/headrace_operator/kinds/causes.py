@@ -103,7 +103,7 @@ def why_unbound(claim: Object, events: Sequence[Object]) -> str:
     phase = (claim.get("status") or {}).get("phase")
     if phase == "Lost":
         return f"its volume {claim['spec'].get('volumeName', '')} is gone"
-    if phase != "Pending":
+    if phase != "Pending" or claim["metadata"].get("deletionTimestamp"):
         return ""
     newest = max(_of(claim, events), key=_at, default=None)
     if newest is None or newest.get("reason") in ("WaitForFirstConsumer", "WaitForPodScheduled"):

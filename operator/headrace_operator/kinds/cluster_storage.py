@@ -125,6 +125,7 @@ class Storing:
             if not is_gone:
                 continue
             meta["deletionTimestamp"] = "now"
+            seen.claim_causes.pop(meta["name"], None)
             asked = f"{spec.storage.size}, class {spec.storage.class_ or 'by default'}"
             text = f"{meta['name']} never had a volume: it is made anew as the resource asks ({asked})"
             await self._reporter.tell(objects, "ClaimReplaced", text)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.errors import HeadraceError
 
@@ -90,7 +90,7 @@ def bench(
         right=("records", "seconds", "records/s", "MB/s"),
     )
     if latency:
-        print()
+        print_line()
         columns = ("stage", "records", "p50 ms", "p99 ms", "max ms")
         print_table(columns, (_latency_row(each) for each in latency), right=columns[1:])
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.options import DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_json
+from headrace.cli.output import OutputFormat, flush, note, print_json, print_line
 from headrace.cli.signals import handled
 from headrace.errors import HeadraceError
 
@@ -170,7 +170,8 @@ def _print_address(folder: Path, cluster: "ClusterFile", output: OutputFormat) -
         nodes = [{"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid} for node in cluster.nodes]
         print_json({"bootstrap": cluster.bootstrap, "data": str(folder), "nodes": nodes})
     else:
-        print(cluster.bootstrap, flush=True)
+        print_line(cluster.bootstrap)
+        flush()
 
 
 def _data_option(data: Path | None) -> str:

@@ -7,7 +7,7 @@ import typer
 
 from headrace.cli.admin import call
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.units import parse_size
 from headrace.cli.words import described, rows_of
 from headrace.errors import HeadraceError
@@ -307,7 +307,7 @@ def _show(link: dict[str, Any], output: OutputFormat) -> None:
     for title in ("refused", "blocked", "diverged"):
         if link.get(title):
             columns, rows, numbers = rows_of(link[title])
-            print()
+            print_line()
             print_table(columns, rows, title=title, right=numbers)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.cluster_status import NODE_COLUMNS, told_node
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.topic_names import parse_settings
 from headrace.cli.words import rows_of
 from headrace.errors import HeadraceError
@@ -236,7 +236,7 @@ def _print_process(node: "NodeProcess", output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json({"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid})
     else:
-        print(f"127.0.0.1:{node.port}", flush=True)
+        print_line(f"127.0.0.1:{node.port}")
 
 
 def _data_option(data: Path | None) -> str:

@@ -2,6 +2,7 @@
 
 import re
 
+from headrace.cli.text import is_utf8, printable, to_bytes
 from headrace.errors import HeadraceError
 
 
@@ -11,7 +12,7 @@ def split_partition(name: str) -> tuple[str, int | None]:
     if not colon and name.startswith("/"):
         raise HeadraceError(f"{name!r} names a stream: write STREAM:TOPIC")
     bare, slash, partition = topic.partition("/")
-    if slash and not partition.isdigit():
+    if slash and not re.fullmatch(r"0*[0-9]{1,10}", partition):
         raise HeadraceError(f"{partition!r} in {name!r} is not a partition number")
     if not bare:
         raise HeadraceError(f"{name!r} names no topic: write STREAM:TOPIC")
@@ -33,3 +34,17 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
             raise HeadraceError(f"{pair!r} is not NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
+
+
+def parse_headers(pairs: list[str]) -> list[tuple[str, bytes]]:
+    """`NAME=VALUE` options as a record's headers, in their order: a name may come again, spaces stay, and a value may
+    be any bytes. Raises HeadraceError for one without `=`, or whose name is no UTF-8."""
+    headers = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise HeadraceError(f"{pair!r} is not NAME=VALUE")
+        if not is_utf8(name):
+            raise HeadraceError(f"--header: the name '{printable(name)}' is not UTF-8")
+        headers.append((name, to_bytes(value)))
+    return headers

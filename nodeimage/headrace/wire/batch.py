@@ -48,7 +48,7 @@ _UINT32 = struct.Struct(">I")
 _new_tuple = tuple.__new__
 
 Header = tuple[str, bytes | None]
-"""A name and its value. A byte of the name that is no UTF-8 is a lone surrogate (`surrogateescape`), and stays itself."""
+"""A name and its value. A byte of the name that is no UTF-8 is a lone surrogate (`surrogateescape`)."""
 
 
 class BatchHeader(NamedTuple):

@@ -408,3 +408,45 @@ def test_a_group_whose_id_steers_terminals_is_shown_escaped(hr: Headrace, cluste
         assert not set(out) & {"\x1b", "\x07", "\u202e"}
     assert group in {each["group"] for each in hr("groups", "list", "-o", "json").json}
     assert hr("groups", "delete", group).code == 0
+
+
+def test_times_around_1970_are_the_records_times_whatever_a_client_takes_0_for(
+    hr: Headrace, cluster: Any, tmp_path: Path
+) -> None:
+    stream = cluster.stream()
+    rows = [f"{seconds},{device},{seconds}" for seconds in (-1, 0, 0, 1, 0, 2) for device in "ab"]
+    (tmp_path / "relative.csv").write_text("\n".join(["time,device,value", *rows, ""]))
+    shown = hr("replay", str(tmp_path / "relative.csv"), "--stream", stream, "--speed", "max", "-o", "json").json
+    assert shown["readings"] == len(rows)
+    for device in "ab":
+        read = hr("consume", f"{stream}:{device}", "--from-beginning", "-o", "json").json_lines
+        assert [each["timestamp"] for each in read] == [-1_000, 0, 0, 1_000, 0, 2_000]
+        assert [json.loads(each["value"])["value"] for each in read] == [-1, 0, 0, 1, 0, 2]
+
+
+def test_a_key_has_one_partition_whatever_the_time_of_its_records(hr: Headrace, cluster: Any, tmp_path: Path) -> None:
+    stream = cluster.stream(default_partitions=7)
+    rows = [f"{seconds},sensor-{sensor},{seconds}" for sensor in range(12) for seconds in (0, 1)]
+    (tmp_path / "relative.csv").write_text("\n".join(["time,sensor,value", *rows, ""]))
+    hr("replay", str(tmp_path / "relative.csv"), "--stream", stream, "--speed", "max")
+    read = hr("consume", f"{stream}:relative", "--from-beginning", "-o", "json").json_lines
+    assert len(read) == len(rows)
+    assert len({(each["key"], each["partition"]) for each in read}) == 12
+
+
+def test_values_keep_their_digits_and_devices_their_topics(hr: Headrace, cluster: Any, tmp_path: Path) -> None:
+    stream = cluster.stream()
+    (tmp_path / "big.csv").write_text(
+        "time,device,value\n2015-09-01,温度,9007199254740993\n2015-09-02,湿度,0.12345678901234567890\n"
+    )
+    shown = hr("replay", str(tmp_path / "big.csv"), "--stream", stream, "--speed", "max", "-o", "json").json
+    first, second = shown["topics"]
+    records = [hr("consume", topic, "--from-beginning").out for topic in (first, second)]
+    assert sorted('"value":9007199254740993}' in each for each in records) == [False, True]
+    assert sorted('"value":0.12345678901234567890}' in each for each in records) == [False, True]
+
+
+def test_readings_come_from_stdin_too(hr: Headrace, cluster: Any) -> None:
+    stream = cluster.stream()
+    hr("replay", "-", "--stream", stream, "--speed", "max", stdin="time,value\n2015-09-01,1\n")
+    assert len(hr("consume", f"{stream}:stdin", "--from-beginning").out.splitlines()) == 1

@@ -13,6 +13,7 @@ from headrace.cli.output import OutputFormat, note, print_fields, print_json, pr
 from headrace.cli.units import show_duration, show_size
 from headrace.cli.words import described, in_words, rows_of
 from headrace.errors import HeadraceError
+from headrace.local.hints import data_option
 
 if TYPE_CHECKING:
     from headrace.cli.connect import Cluster
@@ -57,7 +58,9 @@ def status(
     _print(shown)
     for each in shown["nodes"]:
         if here and each["state"].endswith("down"):
-            note(f"node {each['node']} is down: `headrace node start {each['node']}` starts it again")
+            note(
+                f"node {each['node']} is down: `headrace node start {each['node']}{data_option(data)}` starts it again"
+            )
 
 
 def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, is_terminal, note, print_fields, print_json, print_line, print_table
 from headrace.cli.words import described, rows_of
 from headrace.errors import HeadraceError
+from headrace.local.hints import data_option
 
 COLUMNS: Final = (
     *("container", "kind", "state", "volume", "primary", "epoch", "in_sync", "replicas", "wanted", "recovered"),
@@ -146,7 +147,7 @@ def recover_store(
     print_line()
     columns, rows, numbers = rows_of(result["containers"])  # type: ignore[arg-type]
     print_table(columns, rows, title="containers", right=numbers)
-    note(f"start the cluster with `headrace up{f' --data {data}' if data else ''}`, and look at `headrace volume list`")
+    note(f"start the cluster with `headrace up{data_option(data)}`, and look at `headrace volume list`")
 
 
 def _recover_of_pod(yes: bool, output: OutputFormat) -> None:

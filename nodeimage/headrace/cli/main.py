@@ -124,6 +124,8 @@ def exit_code(arguments: Sequence[str]) -> int:
         return _fail(": ".join(str(each) for each in (error.filename, error.strerror or error) if each), code=1)
     except Exception as error:
         _debug()
+        if isinstance(error, RuntimeError) and "home directory" in str(error):  # as pathlib says it
+            return _fail("there is no home directory: set HOME", code=1)
         return _fail(f"unexpected {type(error).__name__}: {error} (HEADRACE_DEBUG=1 shows where)", code=1)
 
 

@@ -131,5 +131,8 @@ def _records(
 def _lines_of_stdin() -> Iterator[bytes]:
     if is_terminal(sys.stdin):
         note("each line is a record; Ctrl-D ends")
-    for line in sys.stdin.buffer:
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        for line in sys.stdin.buffer:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise HeadraceError(f"stdin cannot be read: {error.strerror or error}") from error

@@ -7,6 +7,7 @@ to do next.
 """
 
 import re
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -92,8 +93,12 @@ class Cluster:
         """The response entity of one of Kafka's cold APIs."""
         from headrace.wire import cold
 
+        try:
+            request = cold.encode_request(api_key, version, fields)
+        except (ValueError, OverflowError, struct.error) as error:
+            raise HeadraceError(f"this cannot be asked of a cluster: {error}") from error
         with _lost():
-            body = self._connection.call(api_key, version, cold.encode_request(api_key, version, fields))
+            body = self._connection.call(api_key, version, request)
         return cold.decode_response(api_key, version, body)
 
 

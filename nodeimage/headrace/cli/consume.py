@@ -46,6 +46,10 @@ def consume(
     With --from-beginning or --group it ends at the newest record, unless --follow. With neither it waits for new
     records. Ctrl-C ends it. A group that has no cursors yet starts at the oldest record.
     """
+    if group is not None and not group.strip():
+        raise typer.BadParameter("--group is empty")
+    if group is not None and group[0].isspace():
+        raise typer.BadParameter("--group begins with a blank, which librdkafka leaves out: it would be another group")
     from confluent_kafka import Consumer
 
     from headrace.cli.connect import find_bootstrap

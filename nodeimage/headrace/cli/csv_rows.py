@@ -22,8 +22,10 @@ HEAD_BYTES: Final = 1 << 16
 HEAD_ROWS: Final = 50
 LARGEST_CELL: Final = 16 << 20
 SEPARATORS: Final = ",;\t|"
+UTF8: Final = "utf-8-sig"
+"""With its mark or without."""
 MARKS: Final = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF8, UTF8),
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -136,13 +138,10 @@ def _not_blank(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _layout(head: bytes, *, name: str, encoding: str | None, time_format: str | None) -> Layout | None:
-    encoding = encoding or next((found for mark, found in MARKS if head.startswith(mark)), "utf-8")
+    encoding = _encoding(head, encoding)
     try:
-        io.TextIOWrapper(io.BytesIO(), encoding=encoding)  # refuses what is no encoding of text
         # A character may be cut at the end of what was read.
         text = codecs.getincrementaldecoder(encoding)().decode(head)
-    except LookupError as error:
-        raise BadReadings(f"there is no encoding {encoding!r}: write for example utf-16 or cp1252") from error
     except UnicodeError as error:
         raise _not_text(name, encoding, f"near its start: {error}") from error
     said = _SAID.match(text)
@@ -161,7 +160,7 @@ def _layout(head: bytes, *, name: str, encoding: str | None, time_format: str | 
     _, dialect, rows = found
     has_header = not _is_reading(rows[0], rows[1:], time_format)
     numbered = [str(number) for number in range(1, len(rows[0]) + 1)]
-    names = [name.strip() for name in rows[0]] if has_header else numbered
+    names = [name.strip().removeprefix("\ufeff") for name in rows[0]] if has_header else numbered
     unnamed = {f"column {number}" for number, name in zip(numbered, names, strict=True) if not name}
     return Layout(
         encoding=encoding,
@@ -172,6 +171,17 @@ def _layout(head: bytes, *, name: str, encoding: str | None, time_format: str | 
         unnamed=frozenset(unnamed),
         with_comma=frozenset() if dialect.delimiter == "," else _with_comma(rows[has_header:], len(names)),
     )
+
+
+def _encoding(head: bytes, asked: str | None) -> str:
+    """What was asked for, else what the file's mark says. Raises BadReadings for what is no encoding of text."""
+    if asked is None:
+        return next((found for mark, found in MARKS if head.startswith(mark)), UTF8)
+    try:
+        io.TextIOWrapper(io.BytesIO(), encoding=asked)
+    except LookupError as error:
+        raise BadReadings(f"there is no encoding {asked!r}: write for example utf-16 or cp1252") from error
+    return UTF8 if codecs.lookup(asked).name == "utf-8" else asked
 
 
 def _dialect(text: str, separator: str) -> type[csv.Dialect]:

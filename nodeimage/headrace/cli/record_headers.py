@@ -7,7 +7,7 @@ that is no UTF-8 cannot be had at all. So the batches of records with headers ar
 import time
 from typing import Any, Final
 
-from headrace.errors import Code, HeadraceError
+from headrace.errors import Code, CorruptBatch, HeadraceError, MalformedRequest
 from headrace.wire import fetch
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_records
@@ -61,8 +61,8 @@ class HeaderReader:
                 answer = self._fetch(partition, offset)
                 if answer.error not in (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE):
                     break
-                failure = f"{Code(answer.error).name}"
-            except OSError as error:
+                failure = Code(answer.error).name.lower().replace("_", " ")
+            except (OSError, MalformedRequest) as error:
                 failure = str(error)
                 self.close()
             if time.monotonic() >= deadline:
@@ -70,12 +70,17 @@ class HeaderReader:
             time.sleep(AGAIN_S)
         if answer.error:
             raise HeadersUnreadable(f"{self._topic}/{partition}, offset {offset}: error {answer.error}")
-        content = b"".join(answer.records)
-        return {
-            record.offset: [(name.encode("utf-8", "surrogateescape"), value) for name, value in record.headers]
-            for record in iter_records(content)
-            if record.offset >= offset
-        }
+        found: dict[int, Headers] = {}
+        try:
+            for record in iter_records(b"".join(answer.records)):
+                if record.offset >= offset:
+                    found[record.offset] = [
+                        (name.encode("utf-8", "surrogateescape"), value) for name, value in record.headers
+                    ]
+        except CorruptBatch as error:  # perhaps one behind what is asked for
+            if offset not in found:
+                raise HeadersUnreadable(f"{self._topic}/{partition}, offset {offset}: {error}") from error
+        return found
 
     def _fetch(self, partition: int, offset: int) -> fetch.FetchResult:
         asked = fetch.FetchPartition(partition, -1, offset, -1, -1, FETCH_BYTES)

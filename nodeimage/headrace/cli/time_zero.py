@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.cli.kafka_client import client_errors, partitions_of
-from headrace.errors import Code, HeadraceError
+from headrace.errors import Code, HeadraceError, MalformedRequest
 from headrace.wire import cold
 from headrace.wire import produce as codec
 from headrace.wire.api_keys import ApiKey
@@ -45,6 +45,8 @@ TRANSIENT: Final = frozenset(
 HELD_BYTES: Final = 512 << 10
 """Of records that are held back, at most about so much: a batch of all topics' default size at the most."""
 RECORD_BYTES: Final = 32
+MOST_SEQUENCE: Final = 2**31 - 1
+"""Sequence numbers begin again behind it."""
 
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -71,6 +73,8 @@ class _Batch(NamedTuple):
 
     content: bytes
     records: int
+    following: int
+    """The sequence number behind it."""
 
 
 class TimeZeroProducer:
@@ -88,9 +92,9 @@ class TimeZeroProducer:
         self._id: tuple[int, int] | None = None
         self._next: dict[Place, int] = {}
         """The sequence number of the next batch of each partition."""
-        self._held: list[Record] = []
         self._held_bytes = 0
-        self._batches: dict[Place, _Batch] = {}
+        self._waiting: tuple[list[Record], dict[Place, _Batch]] = [], {}
+        """What is held, and the batches that are made of it: one becomes the other in one step."""
 
     @property
     def is_full(self) -> bool:
@@ -99,23 +103,25 @@ class TimeZeroProducer:
 
     def hold(self, record: Record) -> None:
         """Take a record, to be stored by `flush`."""
-        self._held.append(record)
+        held, _ = self._waiting
+        held.append(record)
         self._held_bytes += RECORD_BYTES + len(record.key or b"") + len(record.value)
 
     @property
     def is_idle(self) -> bool:
         """Whether all are stored."""
-        return not self._held and not self._batches
+        return not any(self._waiting)
 
     def flush(self) -> None:
         """Returns when all are stored, in their order within a partition. Raises NotStored, KafkaClientError."""
         self._send_batches()
+        held, _ = self._waiting
         by_place: dict[Place, list[Record]] = {}
-        for record in self._held:
+        for record in held:
             by_place.setdefault((record.topic, self._partition(record)), []).append(record)
         if by_place:
-            batches = {place: self._batch(place, records) for place, records in by_place.items()}
-            self._batches, self._held, self._held_bytes = batches, [], 0
+            self._waiting = [], {place: self._batch(place, records) for place, records in by_place.items()}
+            self._held_bytes = 0
         self._send_batches()
 
     def close(self) -> None:
@@ -125,10 +131,11 @@ class TimeZeroProducer:
         self._connections.clear()
 
     def _send_batches(self) -> None:
-        for place, batch in list(self._batches.items()):
+        _, batches = self._waiting
+        for place, batch in list(batches.items()):
             self._retried(place, partial(self._send, place, batch))
-            del self._batches[place]
-            self._next[place] = self._next.get(place, 0) + batch.records
+            self._next[place] = batch.following
+            del batches[place]
             self.stored += batch.records
 
     def _send(self, place: Place, batch: _Batch, connection: BrokerConnection) -> None:
@@ -144,13 +151,14 @@ class TimeZeroProducer:
         if self._id is None:
             self._id = self._retried(place, self._take_id)
         producer_id, epoch = self._id
+        first = self._next.get(place, 0)
         content = build_batch(
             [(0, each.key, each.value, each.headers) for each in records],
             producer_id=producer_id,
             producer_epoch=epoch,
-            base_sequence=self._next.get(place, 0),
+            base_sequence=first,
         )
-        return _Batch(bytes(content), len(records))
+        return _Batch(bytes(content), len(records), (first + len(records)) & MOST_SEQUENCE)
 
     def _take_id(self, connection: BrokerConnection) -> tuple[int, int]:
         api, version = ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION
@@ -165,7 +173,7 @@ class TimeZeroProducer:
         while True:
             try:
                 return ask(self._leader(*place))
-            except OSError as error:
+            except (OSError, MalformedRequest) as error:
                 failure = str(error)
                 self.close()
             except _Again as error:

@@ -98,4 +98,6 @@ def _parse(text: str, units: dict[str, int], *, what: str, example: str) -> int:
     amount = round(Fraction(found[1]) * units[found[2]]) if len(found[1]) <= MOST_DIGITS else LARGEST + 1
     if amount > LARGEST:
         raise BadQuantity(f"{text!r} is too large a {what}")
+    if not amount and found[1].strip("0."):  # 0 means for ever
+        raise BadQuantity(f"{text!r} is too small a {what}")
     return amount

@@ -69,7 +69,9 @@ def test_every_digit_of_a_size_and_of_a_duration_counts(number: int) -> None:
     assert parse_duration(f"{number}ms") == number
 
 
-@pytest.mark.parametrize("text", ["9" * 400 + "B", "9" * 5_000 + "d", f"{2**63}", "\u0663GiB", "1e400", "\u00b2d"])
+@pytest.mark.parametrize(
+    "text", ["9" * 400 + "B", "9" * 5_000 + "d", f"{2**63}", "\u0663GiB", "1e400", "\u00b2d", "0.0001ms", "0.1B"]
+)
 def test_quantities_beyond_all_bounds_are_refused(text: str) -> None:
     for parse in (parse_size, parse_duration):
         with pytest.raises(BadQuantity):

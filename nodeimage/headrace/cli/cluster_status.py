@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.units import show_duration, show_size
 from headrace.cli.words import described, in_words, rows_of
 from headrace.errors import HeadraceError
+from headrace.local.hints import data_option
 
 if TYPE_CHECKING:
     from headrace.cli.connect import Cluster
@@ -57,7 +58,9 @@ def status(
     _print(shown)
     for each in shown["nodes"]:
         if here and each["state"].endswith("down"):
-            note(f"node {each['node']} is down: `headrace node start {each['node']}` starts it again")
+            note(
+                f"node {each['node']} is down: `headrace node start {each['node']}{data_option(data)}` starts it again"
+            )
 
 
 def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[str, Any]:
@@ -212,7 +215,7 @@ def _print_things(title: str, things: Sequence[Mapping[str, Any]], columns: Sequ
     if things:
         told = [name for name in columns if any(each.get(name) not in (None, "", []) for each in things)]
         labels, rows, numbers = rows_of(things, told)
-        print()
+        print_line()
         print_table(labels, rows, title=title, right=numbers)
 
 

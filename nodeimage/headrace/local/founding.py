@@ -16,6 +16,7 @@ from headrace.errors import FolderRefused, HeadraceError
 from headrace.folder import DataFolder, Identity, level_seen
 from headrace.ids import NodeId
 from headrace.local.folder import keep_room, node_folders, node_name, node_number
+from headrace.local.hints import quoted
 from headrace.store import container_records, records
 from headrace.store.records import VolumeRecord
 from headrace.store.sqlite import SqliteStore
@@ -61,7 +62,8 @@ def opened_store(folder: Path) -> Iterator[SqliteStore]:
     path = folder / STORE_FILE
     if not path.exists() and node_folders(folder):
         raise FolderRefused(
-            f"{path} is missing, the nodes' folders are there: put it back, or `headrace recover-store --data {folder}`"
+            f"{path} is missing, the nodes' folders are there: put it back, or"
+            f" `headrace recover-store --data {quoted(folder)}`"
         )
     with closing(SqliteStore(path)) as store:
         yield store
@@ -128,7 +130,7 @@ def _removed(store: SqliteStore, folder: Path, names: list[str]) -> list[str]:
     if unknown or (gone and gone == names):
         raise FolderRefused(
             f"{folder / STORE_FILE} does not know {(unknown or gone)[0]}: it is an old copy, or another cluster's; put"
-            f" the right one back, or `headrace recover-store --data {folder}`"
+            f" the right one back, or `headrace recover-store --data {quoted(folder)}`"
         )
     return gone
 

@@ -96,7 +96,9 @@ class Operator:
             referrers=self._index.concerned,
             others=["Namespace"] if cluster_rights else [],
         )
-        self.http = HttpPort(stale=self.engine.stale, figures=self._figures)
+        self.http = HttpPort(
+            stale=self.engine.stale, figures=self._figures, starting=lambda: not self.engine.has_looked
+        )
 
     async def start(self, port: int = PORT) -> None:
         """Work, and say how it goes. Raises OSError."""

@@ -132,7 +132,7 @@ async def test_an_event_that_cannot_be_posted_stops_nothing(api: FakeApi) -> Non
 
 async def test_a_status_goes_to_that_resource_and_to_no_later_one(api: FakeApi) -> None:
     kube = Kube(api)
-    found = api.put(service(a=1))
+    found = api.put({**service(a=1), "apiVersion": API, "kind": "Topic"})
     assert await kube.apply_status({**found, "metadata": {**found["metadata"], "uid": "old"}}, {"x": 1}) is None
     after = await kube.apply_status(found, {"x": 1})
     assert after is not None

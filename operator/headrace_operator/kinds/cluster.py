@@ -298,7 +298,8 @@ class Clusters:
                 mark = digest([node["node"], event])
                 what = f"container {event['container']}: " if event["container"] else ""
                 text = f"{what}{event['reason']}"
-                if mark in told or await self._reporter.tell(objects, event_reason(event["kind"]), text, mark=mark):
+                reason, is_wrong = event_reason(event["kind"]), is_warning(event["kind"], event["reason"])
+                if mark in told or await self._reporter.tell(objects, reason, text, warning=is_wrong, mark=mark):
                     marks.add(mark)
         self._told[body["metadata"]["uid"]] = marks
 
@@ -390,6 +391,19 @@ def event_reason(kind: str) -> str:
             return "RedundancyChanged"
         case _:
             return "ClusterEvent"
+
+
+def is_warning(kind: str, reason: str) -> bool:
+    """Whether an event of the cluster's controller says that something is wrong."""
+    match kind:
+        case "wait" | "lost":
+            return True
+        case "node":
+            return not reason.endswith("answers again")
+        case "clock":
+            return not reason.endswith("is right again")
+        case _:
+            return False
 
 
 def balance_policy(asked: Balance) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.cluster_left import Left
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
 from headrace_operator.kinds.cluster_record import Recording, present_image
 from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
@@ -95,6 +96,7 @@ class Clusters:
         self._reporter = reporter
         self._cache = cache
         self._image = image
+        self._left = Left(kube=kube)
         self._recording = Recording(kube=kube)
         self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
         self._levelling = Levelling(admin=admin, recording=self._recording)
@@ -107,6 +109,7 @@ class Clusters:
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
         if body is None:
+            await self._left.mark(key)
             return None
         if body["metadata"].get("deletionTimestamp"):
             return await self._end(key, body)
@@ -152,6 +155,7 @@ class Clusters:
             self._availability(seen)
             return
         await self._sizing.forget(objects, seen, size)
+        await self._left.take_back(objects.namespace, seen)
         await self._place_nodes(objects, spec, seen)
         await self._rolling.step(objects, seen, size)
         self._availability(seen)

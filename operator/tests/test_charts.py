@@ -203,23 +203,22 @@ def test_the_notes_say_what_is_looked_after_and_where_to_look(
 
 
 class ApiServer(BaseHTTPRequestHandler):
-    """As much of one as helm asks for one ClusterRole."""
+    """As much of one as helm asks for one Deployment."""
 
-    role: ClassVar[dict[str, Any]] = {}
-    RBAC: ClassVar = "rbac.authorization.k8s.io/v1"
+    deployment: ClassVar[dict[str, Any]] = {}
 
     def do_GET(self) -> None:
-        group = {"groupVersion": self.RBAC, "version": "v1"}
-        kind = {"name": "clusterroles", "kind": "ClusterRole", "namespaced": False, "verbs": ["get"]}
+        group = {"groupVersion": "apps/v1", "version": "v1"}
+        kind = {"name": "deployments", "kind": "Deployment", "namespaced": True, "verbs": ["get"]}
         answers: dict[str, dict[str, Any]] = {
             "/version": {"major": "1", "minor": "31", "gitVersion": "v1.31.0"},
             "/api": {"kind": "APIVersions", "versions": []},
             "/apis": {
                 "kind": "APIGroupList",
-                "groups": [{"name": self.RBAC.partition("/")[0], "versions": [group], "preferredVersion": group}],
+                "groups": [{"name": "apps", "versions": [group], "preferredVersion": group}],
             },
-            f"/apis/{self.RBAC}": {"kind": "APIResourceList", "groupVersion": self.RBAC, "resources": [kind]},
-            f"/apis/{self.RBAC}/clusterroles/x-headrace-ops": self.role,
+            "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [kind]},
+            "/apis/apps/v1/namespaces/ops/deployments/x-headrace": self.deployment,
         }
         answer = answers.get(self.path.partition("?")[0])
         body = json.dumps(answer or {"kind": "Status", "reason": "NotFound", "code": 404}).encode()
@@ -245,23 +244,24 @@ def api_server() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("before", "values", "is_refused"),
     [
-        ('namespaces=["*"]', [], True),
-        ('namespaces=["*"]', ['namespaces=["ops"]'], False),
-        ('namespaces=["*"]', ['namespaces=["*"]'], False),
-        ('namespaces=["a"]', [], False),
-        ("clusterRights=false", [], False),
+        (['namespaces=["*"]'], [], True),
+        (['namespaces=["*"]'], ['namespaces=["ops"]'], False),
+        (['namespaces=["*"]'], ['namespaces=["*"]'], False),
+        (['namespaces=["a"]'], [], True),
+        (['namespaces=["a"]'], ['namespaces=["b"]'], False),
+        (['namespaces=["ops"]'], [], False),
+        ([], [], False),
     ],
 )
 def test_an_upgrade_does_not_leave_namespaces_alone_without_a_word(
-    before: str, values: list[str], is_refused: bool, api_server: str, monkeypatch: pytest.MonkeyPatch
+    before: list[str], values: list[str], is_refused: bool, api_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to 0.1.0 no value meant all namespaces."""
-    roles = of_kind(rendered(before), "ClusterRole")
-    monkeypatch.setattr(ApiServer, "role", roles[0] if roles else {})
+    """Up to 0.1.0 no value meant all namespaces, which the Deployment says as this version does."""
+    monkeypatch.setattr(ApiServer, "deployment", named(rendered(*before), "Deployment"))
     upgrade = ("--is-upgrade", "--dry-run=server", "--kube-apiserver", api_server, "--kube-version", "1.31.0")
     done = helm("template", "x", str(CHARTS / "headrace"), "-n", "ops", *upgrade, *set_by(values))
     assert (done.returncode != 0) == is_refused, done.stderr
-    assert ("say which ones with `namespaces`" in done.stderr) == is_refused
+    assert ("say which namespaces" in done.stderr) == is_refused
 
 
 def test_before_uninstall_the_operator_is_stopped_and_finalizers_go() -> None:

@@ -44,6 +44,10 @@ async def of_a_cluster() -> set[Right]:
         await world.run(key)
         for claim in world.api.find("PersistentVolumeClaim"):
             claim["status"] = {"capacity": {"storage": "2Gi"}}
+    for pod in world.api.find("Pod"):  # one that is not ready, whose cause is looked for
+        ready, pod["status"] = pod["status"], {}
+        await world.once(key)
+        pod["status"] = ready
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": NS}, "data": {}}
     world.api.put(secret)
     kept_by_nodes = ("v1", "ConfigMap", store_name("c")), ("coordination.k8s.io/v1", "Lease", lease_name("c"))

@@ -304,7 +304,10 @@ def forgive_commits(load: Any) -> None:
 
 
 def install(namespace: str = SYSTEM, *, source: Path = ROOT, tag: str = TAG, **values: str) -> None:
-    """Both charts of a checkout, as README says, with the images of a tag: those of this checkout if none is said."""
+    """Both charts of a checkout, as README says, with the images of a tag: those of this checkout if none is said.
+
+    The operator looks after all namespaces, where `values` do not say otherwise: each test module has its own.
+    """
     charts = source / "charts"
     run(
         "helm",
@@ -319,6 +322,8 @@ def install(namespace: str = SYSTEM, *, source: Path = ROOT, tag: str = TAG, **v
     given = {"image": "operator", "nodeImage": "node", "sparkImage": "spark"}
     sets = [f"{value}.repository={IMAGES[image].partition(':')[0]}" for value, image in given.items()]
     sets += [f"{value}.tag={tag}" for value in given]
+    if source == ROOT:  # where nothing is said, an older chart means all namespaces, and knows of no `*`
+        values = {"namespaces": "{*}", **values}
     sets += [f"{name}={value}" for name, value in values.items()]
     run(
         *("helm", "upgrade", "--install", "headrace", f"{charts}/headrace", "-n", namespace),

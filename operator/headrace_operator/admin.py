@@ -13,9 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
+import structlog
+
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.client import BrokerConnection, admin_call
+
+log = structlog.get_logger()
 
 THREADS: Final = 8
 CALL_S: Final = 20.0
@@ -168,6 +172,24 @@ class Admin:
             endpoint.idle.append((time.monotonic(), connection))
 
 
+LOOKS: Final = frozenset(
+    {
+        *("balance", "cluster.events", "cluster.status", "features.show", "groups.show", "link.hello", "link.show"),
+        *("link.topics", "stream.show", "topic.show", "volume.list"),
+    }
+)
+"""Calls that change nothing; `balance` where it says nothing."""
+NAMES: Final = ("name", "path", "topic", "volume", "node", "drain", "cancel", "level")
+"""Parameters that the log may have: others may be secrets."""
+
+
+def _tell(connection: BrokerConnection, method: str, params: Mapping[str, Any]) -> None:
+    """Log what a cluster was told to change."""
+    if method not in LOOKS or (method == "balance" and params):
+        what = {name: params[name] for name in NAMES if name in params}
+        log.info("told a cluster", method=method, of=connection.address, **what)
+
+
 def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] | None) -> Any:
     answer = admin_call(connection, method, dict(params or {}))
     if answer["error"]:
@@ -176,12 +198,13 @@ def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] 
         except ValueError:
             code = Code.UNKNOWN_SERVER_ERROR
         raise KafkaError(code, answer.get("message") or f"{method} failed")
+    _tell(connection, method, params or {})
     return answer["result"]
 
 
 def _kafka(connection: BrokerConnection, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
     from headrace.wire import cold
 
-    return cold.decode_response(
-        api_key, version, connection.call(api_key, version, cold.encode_request(api_key, version, fields))
-    )
+    answer = connection.call(api_key, version, cold.encode_request(api_key, version, fields))
+    log.info("told a cluster", method=api_key.name, of=connection.address)
+    return cold.decode_response(api_key, version, answer)

@@ -130,6 +130,11 @@ class Engine:
         return len(self._work)
 
     @property
+    def has_looked(self) -> bool:
+        """Whether everything has been listed, so that reconciles take place."""
+        return self._looked.is_set()
+
+    @property
     def kinds(self) -> Sequence[str]:
         """Those that it reconciles."""
         return list(self._reconcilers)

@@ -99,7 +99,9 @@ class Operator:
             others=["Namespace"] if cluster_rights else [],
             urgent=["StreamCluster"],
         )
-        self.http = HttpPort(stale=self.engine.stale, figures=self._figures)
+        self.http = HttpPort(
+            stale=self.engine.stale, figures=self._figures, starting=lambda: not self.engine.has_looked
+        )
 
     async def start(self, port: int = PORT) -> None:
         """Work, and say how it goes. Raises OSError."""

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from headrace.control import events
+from headrace_operator.actions import ACTIONS
 from headrace_operator.kinds import cluster, data, job, link_status
 from headrace_operator.kinds.cluster import SEEN_BY_ALL, event_reason
 from headrace_operator.status import WARNED
@@ -103,6 +104,10 @@ def test_every_event_is_explained() -> None:
     kinds = ("anything", *SEEN_BY_ALL, *re.findall(r"`(\w+)`", kinds_of_the_controller()))
     told |= {event_reason(kind) for kind in kinds} | WARNED
     assert names(KUBERNETES, "event") == told
+
+
+def test_actions_are_of_events_that_there_are() -> None:
+    assert ACTIONS.keys() <= names(KUBERNETES, "event")
 
 
 def kinds_of_the_controller() -> str:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.error import HTTPError, URLError
 
 from headrace.acceptor import Acceptor
-from headrace.admin.metrics import merged
+from headrace.admin.metrics import CONTENT_TYPE, merged
 from headrace.admission import Admission, Place
 from headrace.descriptor_plan import plan_of_process
 from headrace.errors import HeadraceError
@@ -40,6 +40,8 @@ HAND_OVER_S: Final = 10.0
 RECOVER_S: Final = 150.0
 NEEDED: Final = ("POD_NAME", "POD_NAMESPACE", "POD_IP")
 RECORD: Final = Path("/etc/headrace/cluster/record")
+TEXT: Final = "text/plain; charset=utf-8"
+"""What shards answer, but for metrics."""
 
 
 def command(
@@ -154,7 +156,11 @@ async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.Str
             *(loop.run_in_executor(None, _ask, _admin_port(shard, shards), path) for shard in range(shards))
         )
         status, body = _joined(path, answers)
-        writer.write(f"HTTP/1.1 {status} \r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        shown = CONTENT_TYPE if (path, status) == ("/metrics", HTTPStatus.OK) else TEXT
+        head = (
+            f"HTTP/1.1 {status} \r\nContent-Type: {shown}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
         await writer.drain()
     except (OSError, TimeoutError):
         pass

@@ -171,3 +171,23 @@ async def test_a_pod_has_one_of_its_shards_put_records_back(
     shards[0].why_not = "node 3 does not answer"
     with pytest.raises(HeadraceError, match="node 3 does not answer"):
         await asyncio.to_thread(pod.recover_store, apply=True)
+
+
+async def answered_by(path: str) -> str:
+    """The head of a pod's answer."""
+    server = await asyncio.start_server(lambda *ends: pod._answer(2, *ends), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+    return answer.partition("\r\n\r\n")[0]
+
+
+async def test_a_pod_names_the_type_of_what_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus refuses metrics without one."""
+    monkeypatch.setattr(pod, "_ask", lambda *_: (200, b"# HELP a A.\n# TYPE a gauge\na 1\n"))
+    assert "Content-Type: text/plain; version=0.0.4; charset=utf-8" in await answered_by("/metrics")
+    assert "Content-Type: text/plain; charset=utf-8" in await answered_by("/livez")
+    monkeypatch.setattr(pod, "_ask", lambda *_: (503, b"the node is starting\n"))
+    assert "Content-Type: text/plain; charset=utf-8" in await answered_by("/metrics")

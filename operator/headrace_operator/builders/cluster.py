@@ -27,6 +27,7 @@ from headrace_operator.builders.names import (
     record_name,
     selector,
 )
+from headrace_operator.builders.passed_on import add, security_context
 from headrace_operator.specs import GROUP, ClusterSpec
 
 DATA: Final = "/data"
@@ -34,7 +35,13 @@ RECORD_FOLDER: Final = "/etc/headrace/cluster"
 OUTSIDE: Final = "-external"
 """How the names of the pods' Services for clients outside end."""
 HOST_KEY: Final = "kubernetes.io/hostname"
-USER: Final = 10001
+REQUESTS: Final = {"cpu": 100, "memory": 256 * 2**20}
+"""Of each storage node, in thousandths of a core and in bytes, where the resource says nothing: so that pods are not
+the first ones to be evicted, and are let into namespaces with a quota."""
+NEWER: Final = frozenset({"env", "volumes", "volumeMounts", "sidecars", "initContainers", "securityContext"})
+"""Fields of `pod` that are in ROLLED only where they are named: former operators knew nothing of them."""
+RESTART: Final = f"{GROUP}/restart"
+"""Annotation of a StreamCluster, and then of its pods: another value, and they are made anew."""
 ROLLED: Final = f"{GROUP}/rolled"
 """Annotation of pods: a digest of what the user asks for of them. Another digest, and they are made anew; what a newer
 operator writes otherwise in the template waits until they are made anew anyway."""
@@ -262,22 +269,15 @@ class ClusterObjects:
         template: Manifest = {
             "metadata": {
                 "labels": {**pod.labels, **made["labels"]},
-                "annotations": {**pod.annotations, ROLLED: self.rolled()},
+                "annotations": {**pod.annotations, **self._restart(), ROLLED: self.rolled()},
             },
             "spec": {
                 "serviceAccountName": self.account,
                 "enableServiceLinks": False,
                 "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": USER,
-                    "runAsGroup": USER,
-                    "fsGroup": USER,
-                    "fsGroupChangePolicy": "OnRootMismatch",
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
+                "securityContext": security_context(pod.security_context),
                 "topologySpreadConstraints": self._spread(),
-                "containers": [self._container()],
+                "containers": [self._container(), *pod.sidecars],
                 "volumes": [
                     {"name": "cluster", "secret": {"secretName": record_name(self.name, self._record_format)}},
                     {"name": "tmp", "emptyDir": {}},
@@ -294,7 +294,12 @@ class ClusterObjects:
         ):
             if value:
                 spec[key] = value
+        add(pod, spec)
         return template
+
+    def _restart(self) -> dict[str, str]:
+        asked = (self.resource["metadata"].get("annotations") or {}).get(RESTART)
+        return {RESTART: str(asked)} if asked else {}
 
     def rolled(self) -> str:
         """The digest for ROLLED."""
@@ -303,7 +308,11 @@ class ClusterObjects:
             "image": self.image,
             "shards": spec.shards,
             "settings": spec.settings,
-            "pod": msgspec.to_builtins(spec.pod),
+            "pod": {
+                name: value
+                for name, value in msgspec.to_builtins(spec.pod).items()
+                if name not in NEWER or value not in ([], None)
+            },
             "resources": msgspec.to_builtins(spec.resources),
             "pull": [spec.image_pull_policy, spec.image_pull_secrets],
         }
@@ -348,6 +357,7 @@ class ClusterObjects:
                 _from_field("POD_IP", "status.podIP"),
                 _from_field("HOST_NAME", "spec.nodeName"),
                 {"name": "HEADRACE_BOOTSTRAP", "value": bootstrap(self.name, self.namespace)},  # for `headrace status`
+                *self._spec.pod.env,
             ],
             "ports": [
                 {"name": f"{name}-{shard}", "containerPort": first + shard, "protocol": "TCP"}
@@ -370,11 +380,17 @@ class ClusterObjects:
             ],
         }
         container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"})
-        resources = self._spec.resources
-        if resources.requests or resources.limits:
-            given = (("requests", resources.requests), ("limits", resources.limits))
-            container["resources"] = {name: dict(amounts) for name, amounts in given if amounts}
+        container["resources"] = self._resources()
         return container
+
+    def _resources(self) -> Manifest:
+        """As asked for; of what nothing is said of, REQUESTS. (Kubernetes requests what is a limit, else nothing.)"""
+        asked, shards = self._spec.resources, self._spec.shards
+        missing = REQUESTS.keys() - asked.requests.keys() - asked.limits.keys()
+        own = {"cpu": f"{REQUESTS['cpu'] * shards}m", "memory": f"{REQUESTS['memory'] * shards >> 20}Mi"}
+        requests = {**asked.requests, **{name: own[name] for name in sorted(missing)}}
+        given = (("requests", requests), ("limits", asked.limits))
+        return {name: dict(amounts) for name, amounts in given if amounts}
 
     def _hand_over(self) -> list[str]:
         return ["python", "-m", "headrace.node.pod", "--hand-over", "--shards", str(self._spec.shards)]

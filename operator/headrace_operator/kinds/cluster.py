@@ -30,6 +30,7 @@ from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.cluster_left import Left
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
 from headrace_operator.kinds.cluster_outside import Exposing
 from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image, known_node_ports
@@ -110,6 +111,7 @@ class Clusters:
         self._reporter = reporter
         self._cache = cache
         self._image = image
+        self._left = Left(kube=kube)
         self._recording = Recording(kube=kube)
         self._exposing = Exposing(kube=kube, recording=self._recording, reporter=reporter)
         self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
@@ -124,6 +126,7 @@ class Clusters:
         """See engine.Reconcile."""
         self._saw(key, None)
         if body is None:
+            await self._left.mark(key)
             return None
         if body["metadata"].get("deletionTimestamp"):
             return await self._end(key, body)
@@ -178,6 +181,7 @@ class Clusters:
             self._availability(spec, seen)
             return
         await self._sizing.forget(objects, seen, size)
+        await self._left.take_back(objects.namespace, seen)
         await self._place_nodes(objects, spec, seen)
         await self._rolling.step(objects, seen, size)
         self._availability(spec, seen)
@@ -354,7 +358,8 @@ class Clusters:
                 mark = digest([node["node"], event])
                 what = f"container {event['container']}: " if event["container"] else ""
                 text = f"{what}{event['reason']}"
-                if mark in told or await self._reporter.tell(objects, event_reason(event["kind"]), text, mark=mark):
+                reason, is_wrong = event_reason(event["kind"]), is_warning(event["kind"], event["reason"])
+                if mark in told or await self._reporter.tell(objects, reason, text, warning=is_wrong, mark=mark):
                     marks.add(mark)
         self._told[body["metadata"]["uid"]] = marks
 
@@ -456,6 +461,19 @@ def event_reason(kind: str) -> str:
             return "RedundancyChanged"
         case _:
             return "ClusterEvent"
+
+
+def is_warning(kind: str, reason: str) -> bool:
+    """Whether an event of the cluster's controller says that something is wrong."""
+    match kind:
+        case "wait" | "lost":
+            return True
+        case "node":
+            return not reason.endswith("answers again")
+        case "clock":
+            return not reason.endswith("is right again")
+        case _:
+            return False
 
 
 def balance_policy(asked: Balance) -> dict[str, Any]:

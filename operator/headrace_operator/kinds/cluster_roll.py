@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from headrace_operator.builders.cluster import ROLLED, ClusterObjects
+from headrace_operator.builders.cluster import RESTART, ROLLED, ClusterObjects
 from headrace_operator.builders.names import ADMIN_PORT, Manifest
 from headrace_operator.kinds.causes import why_hopeless
 from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, annotation, ordinal
@@ -19,6 +19,9 @@ from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Pods
 
 REVISION_LABEL: Final = "controller-revision-hash"
+RESTARTS: Final = (RESTART, "kubectl.kubernetes.io/restartedAt")
+"""Annotations of the template by which somebody asks for other pods of the same kind: ours, and what `kubectl rollout
+restart` sets on a StatefulSet."""
 SHOWN: Final = 3
 """Of those that cannot be spared, in a message."""
 
@@ -34,7 +37,11 @@ class Rolling:
     async def step(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
         """Have one pod made anew, if that can be now. Raises ApiError, ApiSilent."""
         wanted = objects.rolled()
-        older = [pod for pod in seen.pods if annotation(pod, ROLLED) != wanted or _could_do_better(pod, seen)]
+        older = [
+            pod
+            for pod in seen.pods
+            if annotation(pod, ROLLED) != wanted or _could_do_better(pod, seen) or _is_to_restart(pod, seen)
+        ]
         if not older:
             if not seen.note_away("Current", size):
                 seen.note("Current", True, "AllCurrent", f"{objects.image}")
@@ -49,7 +56,8 @@ class Rolling:
             seen.note("Current", False, reason, f"{names} to be made anew; waits: {waits}", again_s=WORKING_S)
             return
         meta = chosen["metadata"]
-        await self._reporter.tell(objects, "PodRolled", f"{meta['name']} is made anew, as its template was changed")
+        why = "a restart was asked for" if _is_to_restart(chosen, seen) else "its template was changed"
+        await self._reporter.tell(objects, "PodRolled", f"{meta['name']} is made anew, as {why}")
         await self._kube.delete("v1", "Pod", objects.namespace, meta["name"], uid=meta["uid"])
         seen.note("Current", False, "Rolling", f"{names} to be made anew", again_s=SOON_S)
 
@@ -99,6 +107,12 @@ def _could_do_better(pod: Mapping[str, Any], seen: Seen) -> bool:
     newest = ((seen.stateful_set or {}).get("status") or {}).get("updateRevision")
     made_by = pod["metadata"].get("labels", {}).get(REVISION_LABEL)
     return is_hopeless(pod) and None not in (newest, made_by) and newest != made_by
+
+
+def _is_to_restart(pod: Mapping[str, Any], seen: Seen) -> bool:
+    """Whether a restart was asked for after it was made."""
+    template = ((seen.stateful_set or {}).get("spec") or {}).get("template") or {"metadata": {}}
+    return any(asked and annotation(pod, name) != asked for name in RESTARTS if (asked := annotation(template, name)))
 
 
 def is_hopeless(pod: Mapping[str, Any]) -> bool:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+import structlog
+
 from headrace_operator.builders.names import Manifest
 from headrace_operator.engine import Body, Cache, key_of
 from headrace_operator.kube import Kube
@@ -19,6 +21,10 @@ from headrace_operator.status import (
     warnings,
 )
 
+log = structlog.get_logger()
+
+SHOWN: Final = 500
+"""Characters of a condition's message in the log."""
 ROOM: Final = 1000
 """Resources whose time of figures is kept without a look at which of them still matter."""
 
@@ -79,6 +85,7 @@ class Reporter:
             if self._cache is not None:
                 self._cache.gone(key_of(body), uid=meta["uid"])
             return
+        _tell_changes(body, wanted, before)
         for each in warnings(all_of_them, before):
             await self._kube.tell(body, reason=each.reason, message=each.message, warning=True)
         if due:
@@ -100,3 +107,15 @@ class Reporter:
     def forget(self, uid: str) -> None:
         """The resource is gone."""
         self._figures_at.pop(uid, None)
+
+
+def _tell_changes(body: Body, status: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """A line of the log for each condition that is another one now, but for those that are not known yet."""
+    known = {each["type"]: (each["status"], each["reason"]) for each in before.get("conditions", [])}
+    for each in status["conditions"]:
+        state = each["status"], each["reason"]
+        if state == known.get(each["type"]) or (each["status"] == "Unknown" and each["type"] not in known):
+            continue
+        of = {name: body["metadata"].get(name, "") for name in ("namespace", "name")}
+        said = {"condition": each["type"], "status": state[0], "reason": state[1], "message": each["message"][:SHOWN]}
+        log.info("condition", kind=body.get("kind"), of=f"{of['namespace']}/{of['name']}", **said)

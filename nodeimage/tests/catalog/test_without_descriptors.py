@@ -39,12 +39,11 @@ async def test_a_snapshot_is_neither_damaged_nor_removed(tmp_path: Path) -> None
     kept = snapshots.path_of(tmp_path, position)
     with no_descriptors():
         with pytest.raises((OutOfDescriptors, sqlite3.OperationalError)):
-            snapshots.newest_whole(tmp_path)
-        with pytest.raises((OutOfDescriptors, sqlite3.OperationalError)):
-            snapshots._check(kept, position)
+            snapshots.check(kept, position)
         with pytest.raises((OutOfDescriptors, sqlite3.OperationalError)):
             await catalog.snapshot()
-    assert snapshots.newest_whole(tmp_path) == kept
+    snapshots.check(kept, position)
+    assert snapshots.snapshots(tmp_path) == [kept]
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
     await catalog.submit(stream("/t"))
     await catalog.close()

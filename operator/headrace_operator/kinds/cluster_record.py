@@ -69,11 +69,14 @@ NODE_PORTS: Final = f"{GROUP}/node-ports"
 deleted and applied again gets them back."""
 
 
+_node_ports: Final = msgspec.json.Decoder(dict[str, list[int]])
+
+
 def known_node_ports(seen: Seen) -> dict[str, list[int]]:
     """As NODE_PORTS; none where nothing was noted, or it cannot be read."""
     text = annotation(seen.secret, NODE_PORTS) if seen.secret is not None else ""
     try:
-        return msgspec.json.decode(text or "{}", type=dict[str, list[int]])
+        return _node_ports.decode(text or "{}")
     except msgspec.DecodeError:
         return {}
 

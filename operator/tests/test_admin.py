@@ -5,6 +5,7 @@ import struct
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.broker.headrace_admin import decode_admin_request, encode_admin_response
 from headrace.errors import Code, KafkaError
@@ -105,3 +106,29 @@ async def test_others_that_a_node_asks_in_vain_say_nothing_of_the_node(admin: Ad
     assert await admin.call(node.address, "ask others", {"a": 1}, patience_s=20.0) == {"method": "ask others", "a": 1}
     with pytest.raises(KafkaError, match="no"):
         await admin.call(node.address, "refuse", patience_s=20.0)
+
+
+class Answering:
+    """A connection that says yes to all."""
+
+    address = "c-0:9092"
+
+
+def test_the_log_has_what_a_cluster_was_told_to_change_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "admin_call", lambda *_: {"error": 0, "result": {}})
+    with capture_logs() as logged:
+        for method, params in (
+            ("stream.show", {"path": "/s"}),
+            ("balance", {}),
+            ("balance", {"paused": True}),
+            ("stream.create", {"path": "/s", "ttl": "7d"}),
+            ("link.create", {"name": "l", "properties": {"sasl.password": "open-sesame"}}),
+        ):
+            admin_module._admin(Answering(), method, params)  # type: ignore[arg-type]
+    assert [(each["method"], each["of"]) for each in logged] == [
+        ("balance", "c-0:9092"),
+        ("stream.create", "c-0:9092"),
+        ("link.create", "c-0:9092"),
+    ]
+    assert logged[1]["path"] == "/s"
+    assert "open-sesame" not in str(logged)

@@ -181,6 +181,8 @@ LOOKS: Final = frozenset(
 """Calls that change nothing; `balance` where it says nothing."""
 NAMES: Final = ("name", "path", "topic", "volume", "node", "drain", "cancel", "level")
 """Parameters that the log may have: others may be secrets."""
+OF_KAFKA: Final = ("topics", "resources")
+"""Fields of Kafka's requests that list what is changed."""
 
 
 def _tell(connection: BrokerConnection, method: str, params: Mapping[str, Any]) -> None:
@@ -206,5 +208,6 @@ def _kafka(connection: BrokerConnection, api_key: ApiKey, version: int, fields: 
     from headrace.wire import cold
 
     answer = connection.call(api_key, version, cold.encode_request(api_key, version, fields))
-    log.info("told a cluster", method=api_key.name, of=connection.address)
+    what = [each.get("name", each.get("resource_name")) for key in OF_KAFKA for each in fields.get(key, ())]
+    log.info("told a cluster", method=api_key.name, of=connection.address, topics=what)
     return cold.decode_response(api_key, version, answer)

@@ -5,6 +5,7 @@ import struct
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.broker.headrace_admin import decode_admin_request, encode_admin_response
 from headrace.errors import Code, KafkaError
@@ -132,3 +133,29 @@ async def test_calls_that_hang_hold_no_other_question_up(node: Node) -> None:
         node.others.set()
         await asyncio.gather(*hanging)
         await admin.close()
+
+
+class Answering:
+    """A connection that says yes to all."""
+
+    address = "c-0:9092"
+
+
+def test_the_log_has_what_a_cluster_was_told_to_change_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "admin_call", lambda *_: {"error": 0, "result": {}})
+    with capture_logs() as logged:
+        for method, params in (
+            ("stream.show", {"path": "/s"}),
+            ("balance", {}),
+            ("balance", {"paused": True}),
+            ("stream.create", {"path": "/s", "ttl": "7d"}),
+            ("link.create", {"name": "l", "properties": {"sasl.password": "open-sesame"}}),
+        ):
+            admin_module._admin(Answering(), method, params)  # type: ignore[arg-type]
+    assert [(each["method"], each["of"]) for each in logged] == [
+        ("balance", "c-0:9092"),
+        ("stream.create", "c-0:9092"),
+        ("link.create", "c-0:9092"),
+    ]
+    assert logged[1]["path"] == "/s"
+    assert "open-sesame" not in str(logged)

@@ -100,7 +100,7 @@ IN_A_NAMESPACE = {
     ("", "pods"): "get list watch create patch delete deletecollection",
     ("", "persistentvolumeclaims"): "get list create patch delete",
     ("", "secrets"): "get create patch delete",
-    ("", "events"): "create",
+    ("", "events"): "create list",
     ("apps", "statefulsets"): "get list watch create patch delete",
     ("batch", "jobs"): "get list watch create patch delete",
     ("batch", "cronjobs"): "get create patch delete",

@@ -351,7 +351,7 @@ def test_random_bytes_from_many_clients_disturb_nobody(cluster: Any, client: Cli
     assert client.values(topic) == [b"%d" % number for number in range(150)]
     log = cluster.log()
     told = sum(f"peer={cluster.host}:{peer}" in log for peer in peers)
-    assert min(10, len(peers)) <= told, "each has its line in the log, and of very many some"
+    assert told or "suppressed=" in log, "each has its line in the log, and of very many their number is told"
     assert "internal error" not in log
     assert "Traceback" not in log
 

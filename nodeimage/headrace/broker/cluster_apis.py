@@ -31,13 +31,14 @@ _PAGE: Final = 1000
 
 
 async def describe_cluster(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeCluster 0-1."""
+    """DescribeCluster 0-1: the nodes that live, by which kafka-topics knows what is unavailable."""
     if field(request, "endpoint_type", BROKERS) != BROKERS:
         return {
             "error_code": int(Code.MISMATCHED_ENDPOINT_TYPE),
             "error_message": "this is a broker's address; there are no controllers to connect to",
             "endpoint_type": BROKERS,
         }
+    broker.look_around()
     return {
         "error_code": 0,
         "error_message": None,
@@ -46,7 +47,7 @@ async def describe_cluster(broker: "Broker", request: Any, session: Connection) 
         "controller_id": broker.node.node_id,
         "brokers": [
             {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
-            for each in broker.layout.addresses(session.listener)
+            for each in broker.layout.living(session.listener)
         ],
         "cluster_authorized_operations": told(CLUSTER_OPERATIONS, asked=request.include_cluster_authorized_operations),
     }

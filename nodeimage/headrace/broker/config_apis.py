@@ -276,8 +276,17 @@ def _check_unset(broker: "Broker", resource: Any, changes: Callable[[Any], bool]
         raise KafkaError(Code.INVALID_REQUEST, what[ResourceType(kind)])
 
 
+# --- ListConfigResources
+
+
+async def list_config_resources(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """ListConfigResources 0: subscriptions to metrics of clients alone (KIP-714), and there are none."""
+    return {"error_code": 0, "config_resources": ()}
+
+
 HANDLERS: Final[Mapping[ApiKey, Handler]] = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.ALTER_CONFIGS: alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
 }

@@ -23,6 +23,7 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.cold import field
 
 _GROUP, _TRANSACTION = 0, 1
+_CLASSIC: Final = "classic"
 
 
 def make_service(host: GroupHost, limits: GroupLimits | None = None) -> GroupService:
@@ -177,8 +178,10 @@ async def leave_group(host: Host, request: Any, _session: Session) -> Mapping[st
 
 
 async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """ListGroups 0-4, of these states or of all. Clients ask every node: one that does not coordinate has none."""
+    """ListGroups 0-5, of these states and types or of all. Clients ask every node: one that does not coordinate has
+    none."""
     states = {state.lower() for state in field(request, "states_filter", ())}
+    types = {each.lower() for each in field(request, "types_filter", ())}
     try:
         groups = [] if host.coordination.elsewhere else await (await host.coordination.service()).listing()
     except HeadraceError as error:
@@ -186,9 +189,9 @@ async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[st
     return {
         "error_code": int(Code.NONE),
         "groups": [
-            {"group_id": group_id, "protocol_type": protocol_type, "group_state": state.value}
+            {"group_id": group_id, "protocol_type": protocol_type, "group_state": state.value, "group_type": _CLASSIC}
             for group_id, protocol_type, state in groups
-            if not states or state.value.lower() in states
+            if (not states or state.value.lower() in states) and (not types or _CLASSIC in types)
         ],
     }
 

@@ -45,6 +45,7 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
 
 
 async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
+    broker.look_around()
     operations = told(TOPIC_OPERATIONS, asked=asked.topic_operations)
     topics = (
         await _all(broker, version, operations)

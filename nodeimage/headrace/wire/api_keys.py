@@ -64,6 +64,7 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    LIST_CONFIG_RESOURCES = 74
     HEADRACE_ADMIN = 24000
     """Our own: streams, chains, scrub. Its body is in `wire/client.py`. Never advertised."""
 
@@ -82,7 +83,7 @@ _RANGES: Final[dict[ApiKey, tuple[int, int, int]]] = {
     ApiKey.LEAVE_GROUP: (0, 5, 4),
     ApiKey.SYNC_GROUP: (0, 5, 4),
     ApiKey.DESCRIBE_GROUPS: (0, 5, 5),
-    ApiKey.LIST_GROUPS: (0, 4, 3),
+    ApiKey.LIST_GROUPS: (0, 5, 3),
     ApiKey.SASL_HANDSHAKE: (0, 1, 2),
     ApiKey.API_VERSIONS: (0, 4, 3),
     ApiKey.CREATE_TOPICS: (2, 7, 5),
@@ -124,6 +125,7 @@ _RANGES: Final[dict[ApiKey, tuple[int, int, int]]] = {
     ApiKey.DESCRIBE_PRODUCERS: (0, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 1, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: (0, 0, 0),
     ApiKey.HEADRACE_ADMIN: (0, 0, 1),
 }
 

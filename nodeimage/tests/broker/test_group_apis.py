@@ -434,6 +434,10 @@ async def test_groups_are_listed_by_state(ask: Ask, orders: str) -> None:
     }
     listed = await ask(ApiKey.LIST_GROUPS, states_filter=["stable"])
     assert [group.group_id for group in listed.groups] == ["busy"]
+    for wanted, found in (("classic", {"simple", "busy"}), ("consumer", set()), ("share", set())):
+        listed = await ask(ApiKey.LIST_GROUPS, 5, types_filter=[wanted.capitalize()])
+        assert {group.group_id for group in listed.groups} == found
+        assert {group.group_type for group in listed.groups} <= {"classic"}
 
 
 async def test_description_shows_the_members(ask: Ask) -> None:

@@ -57,6 +57,7 @@ async def describe_configs(broker: "Broker", request: Any, session: Connection) 
     names = [each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC]
     rows = iter(await topic_rows(broker, names))
     policies: dict[str, StreamPolicy] = {}
+    brokers: Counter[str] = Counter()
     results: list[dict[str, object]] = []
     for index, resource in enumerate(request.resources):
         result: dict[str, object] = {
@@ -83,6 +84,9 @@ async def describe_configs(broker: "Broker", request: Any, session: Connection) 
                     documentation=documentation,
                 )
             else:
+                brokers[resource.resource_name] += resource.resource_type == ResourceType.BROKER
+                if brokers[resource.resource_name] > 1:  # each time it would be some 400 configs
+                    raise KafkaError(Code.INVALID_REQUEST, "a broker is named more than once in this request")
                 result["configs"] = await _node_configs(
                     broker, resource, session, names=keys, synonyms=synonyms, documentation=documentation
                 )

@@ -14,6 +14,7 @@ from headrace.catalog.rows import TopicRow
 from headrace.errors import Code, KafkaError
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.cold import field
+from headrace.wire.primitives import bounded
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -121,7 +122,9 @@ async def alter_replica_log_dirs(broker: "Broker", request: Any, session: Connec
 
 
 async def _where(broker: "Broker", wanted: Sequence[tuple[str, int]]) -> list[_Where]:
-    """Of each (topic's name, partition), who leads and who holds what is written to it now."""
+    """Of each (topic's name, partition), who leads and who holds what is written to it now. Raises `MalformedRequest`
+    for too many."""
+    bounded(len(wanted), "partitions")
     names = list(dict.fromkeys(name for name, _ in wanted))
     topics = dict(zip(names, await topic_rows(broker, names), strict=True))
     numbers = [row.number for row in topics.values() if isinstance(row, TopicRow)]

@@ -13,6 +13,7 @@ from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
 from headrace.errors import Code, KafkaError
 from headrace.wire.api_keys import ApiKey
+from headrace.wire.primitives import bounded
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -23,6 +24,7 @@ _REFUSED: Final = int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 async def add_partitions_to_txn(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
     """AddPartitionsToTxn 0-3."""
+    bounded(sum(len(topic.partitions) for topic in request.v3_and_below_topics), "partitions")
     return {
         "results_by_topic_v3_and_below": [
             {
@@ -81,13 +83,18 @@ async def describe_transactions(broker: "Broker", request: Any, session: Connect
 
 async def describe_producers(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
     """DescribeProducers 0: the idempotent producers that partitions which this node leads remember."""
+    bounded(sum(len(topic.partition_indexes) for topic in request.topics), "partitions")
     wanted = [(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
     answers: list[dict[str, object]] = []
-    for (_, index), leader in zip(wanted, await leaders(broker, wanted, session), strict=True):
+    told: set[tuple[bytes, int]] = set()
+    for (name, index), leader in zip(wanted, await leaders(broker, wanted, session), strict=True):
         answer: dict[str, object] = {"partition_index": index, "error_code": 0, "error_message": None}
         if isinstance(leader, KafkaError):
             answer |= refusal(leader)
+        elif (leader.topic_id, index) in told:  # each time it would be up to 100,000 producers
+            answer |= refusal(KafkaError(Code.INVALID_REQUEST, f"{name} partition {index} is named more than once"))
         else:
+            told.add((leader.topic_id, index))
             answer["active_producers"] = list(_producers(leader))
         answers.append(answer)
         await turn(len(answers))

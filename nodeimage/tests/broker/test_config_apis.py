@@ -179,6 +179,11 @@ class TestDescribe:
             (0, ["retention.ms"]),
         ]
 
+    async def test_a_broker_is_told_of_once(self, ask):
+        resources = [{"resource_type": kind, "resource_name": "1", "configuration_keys": None} for kind in (4, 8, 4)]
+        results = (await ask(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": resources})).results
+        assert [each.error_code for each in results] == [0, 0, Code.INVALID_REQUEST]
+
 
 class TestIncrementalAlter:
     @pytest.mark.parametrize("version", [0, 1])

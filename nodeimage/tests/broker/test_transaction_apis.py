@@ -2,9 +2,10 @@
 
 import pytest
 
-from headrace.errors import Code
+from headrace.errors import Code, MalformedRequest
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, read_batch
+from headrace.wire.primitives import MOST_PARTITIONS
 
 OURS = {"transactional_id": "x", "producer_id": 1, "producer_epoch": 0, "group_id": "g"}
 REFUSED = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -53,3 +54,21 @@ async def test_a_partitions_producers_are_told_and_tokens_are_not(ask, broker, t
     [producer] = known.active_producers
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 2, 5)
     assert (producer.last_timestamp, producer.current_txn_start_offset) == (1_700_000_000_003, -1)
+
+
+async def test_a_partition_is_told_of_once_in_whatever_form_it_is_named(ask, topic):
+    topics = [{"name": name, "partition_indexes": [0, 0]} for name in ("t", "/default:t")]
+    answer = await ask(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": topics})
+    codes = [each.error_code for found in answer.topics for each in found.partitions]
+    assert codes == [0, *(Code.INVALID_REQUEST,) * 3]
+
+
+async def test_more_partitions_than_any_client_names_end_the_connection(ask):
+    many = list(range(MOST_PARTITIONS + 1))
+    with pytest.raises(MalformedRequest):
+        await ask(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": [{"name": "t", "partition_indexes": many}]})
+    fields = {"v3_and_below_topics": [{"name": "t", "partitions": many}]}
+    with pytest.raises(MalformedRequest):
+        await ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, fields)
+    with pytest.raises(MalformedRequest):
+        await ask(ApiKey.ELECT_LEADERS, 2, {"topic_partitions": [{"topic": "t", "partitions": many}], "timeout": 1})

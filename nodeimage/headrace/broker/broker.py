@@ -76,7 +76,9 @@ CLOSE_S = 2.0
 """How long a node that ends waits for followers, to answer what it has appended."""
 
 LONG_BODY_BYTES = 32 * 1024
-LONG_ANSWERS = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.LIST_GROUPS})
+LONG_ANSWERS = frozenset(
+    {ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_PRODUCERS}
+)
 """APIs whose short requests may have long answers."""
 
 
@@ -293,6 +295,10 @@ class Broker:
         self.coordination.records_changed()
         for container in self.containers.values():
             container.leaving = self._placing.leaves(container.id)
+
+    def look_around(self) -> None:
+        """See which nodes are dead, before clients are told of the cluster."""
+        self.layout.see(self.controller.dead())
 
     # --- what handlers use
 

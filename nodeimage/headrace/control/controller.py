@@ -76,6 +76,7 @@ YIELD_AGAIN_S: Final = 10.0
 """Who is cut off leaves the office again after so long, if nobody else has taken it; then after twice as long."""
 YIELDS_MOST: Final = 5
 """So it is five minutes at most."""
+DEAD_LOOK_S: Final = 0.5
 HELD_RENEWALS: Final = 6
 """Of the lease, by somebody else, who has not left it at once then."""
 
@@ -131,6 +132,8 @@ class Controller:
         """How often the lease was left to others, who hear more, since all was well or one of them had it."""
         self._yields_at = float("-inf")
         """When to do so again. If none takes it, there is none at the moment, and this node goes on."""
+        self._dead: frozenset[NodeId] = frozenset()
+        self._dead_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._changes_seen: set[asyncio.Event] = set()
@@ -205,6 +208,15 @@ class Controller:
     def gone(self) -> set[NodeId]:
         """The nodes whose host says that no process of theirs is there."""
         return {node for node, sight in self._prober.sights().items() if sight.refused_twice}
+
+    def dead(self) -> frozenset[NodeId]:
+        """The registered nodes that are dead as far as this one can tell: as of now, or of `DEAD_LOOK_S` ago."""
+        now = self._loop.time()
+        if now - self._dead_at >= DEAD_LOOK_S:
+            observed = self._observe(now)
+            self._dead = frozenset(node for node in observed.nodes if observed.life(node, now) is Life.DEAD)
+            self._dead_at = now
+        return self._dead
 
     async def look_and_tell(self, nodes: Iterable[NodeId]) -> None:
         """See of nodes that refuse another whether they answer this one; `heard` tells it then."""

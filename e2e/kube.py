@@ -7,7 +7,6 @@ HEADRACE_E2E_TAG names a tag of images that the workers have already; else they 
 import contextlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import time
@@ -33,7 +32,6 @@ REPORT = Path(os.environ.get("HEADRACE_E2E_REPORT", Path(__file__).with_name("re
 PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
 """Times as long as usual that anything may take, on a machine that has much else to do: 4 in `make e2e-ci`. `make e2e`
 holds figures to their limits."""
-NODE_PORTS = range(30_000, 32_768)
 SHARED = Path(__file__).with_name(".shared")
 """What all workers mount as /shared; the kit has a folder of its own."""
 
@@ -202,13 +200,6 @@ def stopped(worker: str) -> Iterator[None]:
         yield
     finally:
         run("docker", "start", worker)
-
-
-def free_node_ports(count: int) -> list[int]:
-    """NodePorts that no Service has, for one that has to keep its own."""
-    services = json.loads(kubectl("get", "services", "-A", "-o", "json"))["items"]
-    taken = {port.get("nodePort") for each in services for port in each["spec"].get("ports", [])}
-    return random.sample([each for each in NODE_PORTS if each not in taken], count)
 
 
 def delete_namespace(name: str, *, within_s: float) -> float:

@@ -4,6 +4,7 @@ A message says what happened, to what, and what to do. Codes and names are Kafka
 .Errors); only those that Headrace uses stand here.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar
 
@@ -122,10 +123,25 @@ class InvalidBatch(HeadraceError):
     code = Code.INVALID_RECORD
 
 
+class InvalidRecords(HeadraceError):
+    """A record batch of which some records break a rule of their topic; `records`: their places in it, and why."""
+
+    code = Code.INVALID_RECORD
+
+    def __init__(self, message: str, records: Iterable[tuple[int, str]]) -> None:
+        super().__init__(message)
+        self.records = tuple(records)
+
+
 class StorageFull(HeadraceError):
     """No room on the disk, or the node's quota is used up. Reads go on; writes come back when there is room."""
 
     code = Code.KAFKA_STORAGE_ERROR
+
+
+class OutOfDescriptors(StorageFull, OSError):
+    """The process, or its machine, has no file descriptor left, or no memory for one. Nothing is lost: what was to be
+    done is put off, as on a full disk. An OSError too, as what it was made from: never one of a disk that failed."""
 
 
 class SyncFailed(HeadraceError):

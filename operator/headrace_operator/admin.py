@@ -19,6 +19,7 @@ from headrace.wire.client import BrokerConnection, admin_call
 
 THREADS: Final = 8
 CALL_S: Final = 20.0
+CONNECT_S: Final = 5.0
 IDLE_S: Final = 30.0
 PEACE_S: Final = 5.0
 CLIENT_ID: Final = "headrace-operator"
@@ -62,6 +63,8 @@ class Admin:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin")
+        # Those with a patience of their own do not wait behind calls that hang.
+        self._patient_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin-patient")
         self._endpoints: dict[str, _Endpoint] = {}
         self._lock = threading.Lock()
         self.calls = 0
@@ -79,7 +82,7 @@ class Admin:
             return await self._with(bootstrap, lambda connection: _admin(connection, method, params))
         self.calls += 1
         patient = partial(self._patient, bootstrap, method, params, patience_s)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, patient)
+        return await asyncio.get_running_loop().run_in_executor(self._patient_threads, patient)
 
     async def kafka(self, bootstrap: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         """See Calls."""
@@ -87,7 +90,8 @@ class Admin:
 
     async def close(self) -> None:
         """End threads and connections."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._patient_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for endpoint in self._endpoints.values():
                 for _, connection in endpoint.idle:
@@ -101,14 +105,16 @@ class Admin:
     def _blocking(self, address: str, use: Callable[[BrokerConnection], Any]) -> Any:
         """[blocking]"""
         kept = self._take(address)
-        if kept is not None:
-            try:
-                return self._used(address, kept, use)
-            except OSError:
-                pass  # the node may have ended an idle connection: once more, over a new one
         try:
+            if kept is not None:
+                try:
+                    return self._used(address, kept, use)
+                except TimeoutError:
+                    raise  # it is not the connection
+                except OSError:
+                    pass  # the node may have ended an idle connection: once more, over a new one
             host, _, port = address.rpartition(":")
-            connection = BrokerConnection(host, int(port), CLIENT_ID, CALL_S)
+            connection = BrokerConnection(host, int(port), CLIENT_ID, CALL_S, connect_timeout_s=min(CONNECT_S, CALL_S))
             return self._used(address, connection, use)
         except OSError as error:
             failure = f"{address} does not answer: {error}"

@@ -242,6 +242,18 @@ class Kube:
                 return
             params["continue"] = following
 
+    async def events_of(self, kind: str, namespace: str, name: str) -> Sequence[Manifest]:
+        """What Kubernetes tells of an object; none where this operator may not ask. Raises ApiError, ApiSilent."""
+        params = {"limit": str(PAGE), "fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"}
+        try:
+            listed = await self._api.call("GET", path("v1", "Event", namespace), params=params)
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            log.info("no right to look at events: causes are not known", namespace=namespace, error=str(error))
+            return []
+        return list(listed["items"])
+
     async def delete(
         self,
         api_version: str,
@@ -250,13 +262,18 @@ class Kube:
         name: str,
         *,
         uid: str | None = None,
+        version: str | None = None,
         propagation: str | None = None,
-    ) -> None:
-        """Have an object be gone; `uid`: that one only."""
+    ) -> bool:
+        """Have an object be gone; `uid`: that one only; `version`: only as it was then (its resourceVersion). Whether
+        there was such a one.
+        """
         self.patches += 1
         body: Manifest = {}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
+        if version is not None:
+            body.setdefault("preconditions", {})["resourceVersion"] = version
         if propagation is not None:
             body["propagationPolicy"] = propagation
         try:
@@ -264,6 +281,8 @@ class Kube:
         except ApiError as error:
             if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
+            return False
+        return True
 
     async def tell(
         self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False, mark: str = ""

@@ -14,7 +14,8 @@ sets:
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from itertools import chain, repeat
 from typing import Any, Final
@@ -23,12 +24,15 @@ import kopf
 import structlog
 
 from headrace import __version__
+from headrace.log_limits import LogLimits
+from headrace.log_output import log_to, telling
 from headrace.store.kubernetes.api import Access, Api, ApiError
 from headrace_operator.admin import Admin
 from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL
 from headrace_operator.engine import BACKOFF_S, SWEEP_S, Body, Cache, Engine, Key, Reconcile, Refused, key_of
 from headrace_operator.http_port import Figures, HttpPort
 from headrace_operator.kinds.cluster import Clusters
+from headrace_operator.kinds.cluster_watch import ClusterWatch
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.finalizers import is_ending
 from headrace_operator.kinds.index import Index
@@ -84,6 +88,7 @@ class Operator:
         self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
         self._reporter = Reporter(self.kube, cache=cache)
         self._index = Index(cache)
+        self._watch = ClusterWatch(admin=self._admin, wake=lambda cluster: self.engine.enqueue(cluster))
         self.engine = Engine(
             self._reconcilers(cache, image=image, spark=spark, sees_workers=cluster_rights),
             cache=cache,
@@ -92,17 +97,20 @@ class Operator:
             listing=self._listed,
             referrers=self._index.concerned,
             others=["Namespace"] if cluster_rights else [],
+            urgent=["StreamCluster"],
         )
         self.http = HttpPort(stale=self.engine.stale, figures=self._figures)
 
     async def start(self, port: int = PORT) -> None:
         """Work, and say how it goes. Raises OSError."""
         self.engine.start()
+        self._watch.start()
         await self.http.start("", port)
 
     async def close(self) -> None:
         """End what `start` began."""
         closing: list[Callable[[], Awaitable[None]]] = [
+            self._watch.close,
             self.engine.close,
             self.http.close,
             self._admin.close,
@@ -135,6 +143,7 @@ class Operator:
             image=image,
             sees_workers=sees_workers,
             wake=self._wake,
+            saw=self._watch.saw,
         )
         return {
             "StreamCluster": clusters.reconcile,
@@ -145,7 +154,7 @@ class Operator:
             "Topic": Topics(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
             "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
             "ReplicationLink": Links(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
-            "StreamJob": Jobs(kube=kube, pods=pods, reporter=reporter, cache=cache, image=spark).reconcile,
+            "StreamJob": Jobs(kube=kube, admin=admin, pods=pods, reporter=reporter, cache=cache, image=spark).reconcile,
         }
 
     def _wake(self, cluster: Key) -> None:
@@ -222,21 +231,31 @@ def _has_cluster_rights() -> bool:
     return os.environ.get("HEADRACE_CLUSTER_RIGHTS", "1") != "0"
 
 
+class Pause(float):
+    """Seconds before kopf asks again that no `Retry-After` makes longer: kopf takes whichever is greater, and a server,
+    or what stands before it, may name any time.
+    """
+
+    def __lt__(self, other: float) -> bool:
+        return False
+
+
 class Retries:
     """RETRIES_S, without an end. What kopf has asked for in vain often enough ends it, and the operator with it; so one
     namespace in which the operator has no rights any more would end it for all others.
     """
 
     def __iter__(self) -> Iterator[float]:
-        return chain(RETRIES_S, repeat(RETRIES_S[-1]))
+        return map(Pause, chain(RETRIES_S, repeat(RETRIES_S[-1])))
 
 
 def bound(settings: kopf.OperatorSettings, *, namespaced: bool = False) -> None:
     """How long watches last, and how many events are under way. A worker of kopf's is of one object, and stays for
     `idle_timeout` after its last event: with kopf's 5 s, 16 of them would hear of three objects a second.
     """
-    if namespaced:
-        settings.networking.error_backoffs = Retries()
+    pauses = settings.networking.error_backoffs
+    pauses = pauses if isinstance(pauses, Iterable) else [pauses]
+    settings.networking.error_backoffs = Retries() if namespaced else [Pause(each) for each in pauses]
     settings.watching.server_timeout = SERVER_S
     settings.watching.client_timeout = SERVER_S + 10
     settings.watching.connect_timeout = 10
@@ -307,9 +326,16 @@ def register() -> None:
 
 def main() -> None:
     """The process. Raises SystemExit."""
+    limits = LogLimits()
+    log_to(sys.stderr, limits)
     register()
+    asyncio.run(_operate(limits))
+
+
+async def _operate(limits: LogLimits) -> None:
     namespaces = _namespaces()
-    asyncio.run(kopf.operator(clusterwide=not namespaces, namespaces=namespaces, standalone=True))
+    async with telling(limits):
+        await kopf.operator(clusterwide=not namespaces, namespaces=namespaces, standalone=True)
 
 
 if __name__ == "__main__":

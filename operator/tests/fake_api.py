@@ -90,6 +90,9 @@ class FakeApi:
             if namespace and meta.get("namespace") != namespace:
                 continue
             wanted = [pair.split("=") for pair in params.get("labelSelector", "").split(",") if pair]
+            fields = [pair.split("=") for pair in params.get("fieldSelector", "").split(",") if pair]
+            if not all(_at(each, field) == value for field, value in fields):
+                continue
             if all((meta.get("labels") or {}).get(key) == value for key, value in wanted):
                 found.append(each)
         return {"items": found, "metadata": {"resourceVersion": str(self._version)}}
@@ -148,6 +151,9 @@ class FakeApi:
         uid = options.get("preconditions", {}).get("uid")
         if uid is not None and uid != found["metadata"]["uid"]:
             raise ApiError(409, "the uid is another one")
+        version = options.get("preconditions", {}).get("resourceVersion")
+        if version is not None and version != found["metadata"]["resourceVersion"]:
+            raise ApiError(409, "the resource version is another one")
         if found["metadata"].get("finalizers"):
             found["metadata"].setdefault("deletionTimestamp", NOW)
             self._bump(found)
@@ -183,6 +189,12 @@ class FakeApi:
     def _bump(self, found: Object) -> None:
         self._version += 1
         found["metadata"]["resourceVersion"] = str(self._version)
+
+
+def _at(found: Any, field: str) -> Any:
+    for name in field.split("."):
+        found = (found or {}).get(name)
+    return found
 
 
 def _check(changed: Object) -> None:

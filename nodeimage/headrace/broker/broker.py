@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from headrace.admission import Admission, Place
 from headrace.broker import fetch, group_apis, headrace_admin, metadata, offset_apis, produce, producer_ids
 from headrace.broker.admin_apis import HANDLERS as ADMIN_HANDLERS
 from headrace.broker.answer_budget import AnswerBudget
@@ -48,6 +49,7 @@ from headrace.broker.unclean import UncleanRecoveries
 from headrace.broker.volume_limits import VolumeLimits
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
+from headrace.descriptor_plan import plan_of_process
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.levels import FEATURE, NEWEST, OLDEST
@@ -120,6 +122,8 @@ class Broker:
         """Every container that this node leads, the catalog's among them."""
         self.layout = Layout(cluster, node)
         self.executor = executor
+        self.unpacking = asyncio.Semaphore(1)
+        """Of large packed batches one at a time is unpacked: it may take the memory and the time of 128 MiB."""
         self.producer_block = producer_block
         self.store = store
         self.controller = controller
@@ -130,7 +134,21 @@ class Broker:
         self.connections: dict[Connection, None] = {}
         """In the order in which they came, which is that in which they are closed."""
         self.answer_budget = AnswerBudget(self.connections, time=self.loop.time)
-        self.idle_connections = IdleConnections(self.connections, self.loop)
+        self.descriptors = plan_of_process()
+        self.admission = Admission(
+            kind="clients",
+            most=(most := node.settings.max_connections or self.descriptors.clients),
+            most_of_address=node.settings.max_connections_per_ip or max(most // 2, 1),
+            descriptors=self.descriptors.limit - self.descriptors.reserve,
+            time=self.loop.time,
+            drop_idle=lambda: self.idle_connections.drop_longest(),
+        )
+        self.idle_connections = IdleConnections(
+            self.connections,
+            self.loop,
+            idle_s=node.settings.connections_max_idle_ms / 1000,
+            scarce=lambda: self.admission.is_nearly_full,
+        )
         self.home_addresses: dict[str, str] = {}
         """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
         self.forwards: Forwards | None = None
@@ -225,6 +243,10 @@ class Broker:
 
     async def _headrace_admin(self, session: Connection, body: bytes, slot: Slot) -> None:
         slot.answer([await headrace_admin.handle(self, body, session)])
+
+    def accepted(self, place: Place, *, listener: str) -> Connection:
+        """The protocol of a connection that has a place."""
+        return Connection(self, listener=listener, place=place)
 
     def connected(self, session: Connection) -> None:
         """A client connected."""

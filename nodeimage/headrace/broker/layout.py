@@ -26,6 +26,13 @@ class NodeSettings:
     """Room on the disk that new chunks leave free."""
     rebalance_delay_ms: int = 50
     """How long a group's first rebalance waits for more members."""
+    snapshot_rate: int = 32 * 1024 * 1024
+    """Bytes a second of the catalog's snapshots that this node sends to all others together; 0: no limit."""
+    max_connections: int = 0
+    """Of clients; 0: as many as the process has descriptors for."""
+    max_connections_per_ip: int = 0
+    """0: half of `max_connections`."""
+    connections_max_idle_ms: int = 600_000
     fsync: bool = True
 
 

@@ -15,6 +15,7 @@ from headrace.catalog.commands import (
     DeleteCursors,
     DeleteGroups,
     ExpireCursors,
+    ExpireSomeCursors,
     PutGroup,
 )
 from headrace.catalog.rows import Expired, GroupRow, TopicRow
@@ -25,6 +26,9 @@ from headrace.ids import Millis
 EMPTY = "Empty"
 """The state of a group without members, in Kafka's words."""
 
+AT_ONCE = 1000
+"""Groups, and cursors of theirs, that one ExpireSomeCursors looks at, at most: some 10 ms. The same for ever, as it
+belongs to the command."""
 _NO_MEMBERS = msgspec.msgpack.encode(())
 
 
@@ -185,6 +189,34 @@ def expire_cursors(connection: sqlite3.Connection, command: ExpireCursors) -> Ex
         idle,
     ).rowcount
     return Expired(max(0, cursors), max(0, groups))
+
+
+def expire_some_cursors(connection: sqlite3.Connection, command: ExpireSomeCursors) -> Expired:
+    """As `expire_cursors`, for a bounded number of groups and of their cursors."""
+    name, *place = command.after
+    page = connection.execute(
+        "SELECT name, changed, member_ids FROM groups WHERE name >= ? ORDER BY name LIMIT ?", (name, AT_ONCE)
+    ).fetchall()
+    cursors = groups = looked = 0
+    for name, changed, member_ids in page:
+        if changed >= command.before or member_ids != _NO_MEMBERS:
+            continue
+        (topic, partition) = place if name == command.after[0] else (-1, -1)
+        found = connection.execute(
+            'SELECT topic, partition, committed_at FROM cursors WHERE "group" = ? AND (topic, partition) > (?, ?) '
+            "ORDER BY topic, partition LIMIT ?",
+            (name, topic, partition, AT_ONCE - looked),
+        ).fetchall()
+        old = [(name, each[0], each[1]) for each in found if each[2] < command.before]
+        connection.executemany('DELETE FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?', old)
+        cursors += len(old)
+        looked += len(found)
+        if looked == AT_ONCE:
+            return Expired(cursors, groups, (name, found[-1][0], found[-1][1]))
+        if connection.execute('SELECT 1 FROM cursors WHERE "group" = ? LIMIT 1', (name,)).fetchone() is None:
+            connection.execute("DELETE FROM groups WHERE name = ?", (name,))
+            groups += 1
+    return Expired(cursors, groups, (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None)
 
 
 def _fence(group: GroupRow | None, command: CommitCursors) -> None:

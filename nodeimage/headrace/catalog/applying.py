@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -23,8 +24,9 @@ from headrace.catalog.command_log import CommandLog, Written, next_batch, shorte
 from headrace.catalog.commands import Command, decode
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.rows import Decided
+from headrace.catalog.snapshots import Room
 from headrace.catalog.tables import apply_all
-from headrace.errors import CorruptLog, HeadraceError, StorageFull, TrimmedLog
+from headrace.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull, TrimmedLog
 from headrace.ids import Position
 
 log = structlog.get_logger(__name__)
@@ -32,6 +34,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _FULL_DISK_RETRY_S = 1.0
+_OPEN_RETRIES: Final = 10
+"""Of a file that SQLite cannot open though others can be opened: SQLite does not say why."""
 _READ_RETRY_S = 0.2
 _READ_RETRIES: Final = 10
 """Of the log: it is closed for a moment while it is cut or begins anew."""
@@ -63,6 +67,7 @@ class Applier:
         outcomes: Outcomes,
         told: Callable[[Sequence[AppliedCommand]], None],
         replaced: Callable[[Position], None],
+        room: Room,
     ) -> None:
         """`told` hears of every batch that was applied, `replaced` of tables from elsewhere; both in order."""
         self.full = False
@@ -75,6 +80,7 @@ class Applier:
         self._outcomes = outcomes
         self._told = told
         self._replaced = replaced
+        self._room = room
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog")
         self._turn = asyncio.Lock()
@@ -143,7 +149,10 @@ class Applier:
                 raise HeadraceError(f"a snapshot at {position} is older than this log, committed to {committed}")
             self._until = position
             try:
-                await self._in_thread(lambda: snapshots.install(self._folder, self._connection, snapshot, position))
+                install = partial(
+                    snapshots.install, self._folder, self._connection, snapshot, position, room=self._room
+                )
+                await self._in_thread(install)
             finally:
                 self._until = Position(0)
             log.info("catalog_replaced", folder=str(self._folder), position=position)
@@ -249,14 +258,15 @@ class Applier:
                 self._unread_since = self._loop.time()
             self._read_failures += 1
             is_damage = isinstance(error, CorruptLog)
+            waits = is_damage or isinstance(error, OutOfDescriptors)
             if isinstance(error, TrimmedLog):
                 is_over = self._loop.time() - self._unread_since > _TRIMMED_S
             else:
-                is_over = self._read_failures > _READ_RETRIES and not is_damage
+                is_over = self._read_failures > _READ_RETRIES and not waits
             if is_over:
                 raise
             log.warning("catalog_log_unread", after=after, until=until, error=repr(error))
-            retry_s = min(_READ_RETRY_S * self._read_failures, _DAMAGED_RETRY_S) if is_damage else _READ_RETRY_S
+            retry_s = min(_READ_RETRY_S * self._read_failures, _DAMAGED_RETRY_S) if waits else _READ_RETRY_S
             self._loop.call_later(retry_s, self._wake.set)
             return None
 
@@ -264,6 +274,8 @@ class Applier:
         try:
             return await self._loop.run_in_executor(self._thread, work)
         except sqlite3.Error as error:
+            if snapshots.cannot_open(error):
+                raise OutOfDescriptors(f"{self._folder}: a file cannot be opened just now: {error}") from error
             if snapshots.is_full(error):
                 raise StorageFull(f"{self._folder} has no room for the catalog; free some") from error
             raise
@@ -274,18 +286,22 @@ class Applier:
         shortened(self._connection, end)
 
     def _apply(self, batch: list[Written]) -> list[AppliedCommand] | None:
-        """[catalog thread] Apply in one transaction, and wait while the disk is full. None if it closed meanwhile."""
+        """[catalog thread] Apply in one transaction, and wait while the disk is full, or SQLite can open no file. None
+        if it closed meanwhile."""
         commands = [self._outcomes.command(payload) or decode(payload) for _, payload in batch]
         work = [(position, command) for (position, _), command in zip(batch, commands, strict=True)]
         waited = False
+        unopened = 0
         while True:
             try:
                 decided = apply_all(self._connection, work)
             except sqlite3.Error as error:
                 if not snapshots.is_full(error):
-                    raise
+                    unopened += 1  # by now there may be descriptors again
+                    if not snapshots.cannot_open(error) or unopened > _OPEN_RETRIES:
+                        raise
                 if not waited:
-                    log.error("catalog_disk_full", folder=str(self._folder), commands=len(work))
+                    log.error("catalog_disk_full", folder=str(self._folder), commands=len(work), reason=str(error))
                     waited = self.full = True
                 if self._closing.wait(_FULL_DISK_RETRY_S):
                     return None

@@ -43,6 +43,8 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
+    ExpireSomeCursors,
+    ForgetDeleted,
     PutGroup,
     PutLink,
     RaiseLevel,
@@ -62,6 +64,7 @@ from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import (
     Expired,
+    Forgotten,
     GroupRow,
     LinkOutcome,
     LogStartOutcome,
@@ -71,8 +74,10 @@ from headrace.catalog.rows import (
     StreamOutcome,
     TopicOutcome,
 )
+from headrace.catalog.snapshot_pool import SharedSnapshot, SnapshotPool
+from headrace.catalog.snapshots import Room, plenty
 from headrace.catalog.submitting import Route, Submitter
-from headrace.errors import Code, FolderRefused, KafkaError, StorageFull
+from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, OutOfDescriptors, StorageFull
 from headrace.ids import Position
 
 __all__ = ["Applied", "Catalog", "CatalogFailed", "Change"]
@@ -107,6 +112,7 @@ class Catalog:
         route: Route | None,
         snapshot_bytes: int,
         may: Callable[[int], bool],
+        room: Room,
     ) -> None:
         self._folder = folder
         self._log = command_log
@@ -119,7 +125,15 @@ class Catalog:
         self._closing = threading.Event()
         self._callbacks: list[Applied] = []
         self._set_snapshot_at(Position(0))
-        self._snapshot_lock = asyncio.Lock()
+        self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-snapshot")
+        self._snapshots = SnapshotPool(
+            folder,
+            executor=self._snapshot_thread,
+            room=room,
+            stop=self._closing,
+            written=self._set_snapshot_at,
+            trim=command_log.trim,
+        )
         self._snapshot_task: asyncio.Task[None] | None = None
         self._may = may
         self._outcomes = Outcomes(applied)
@@ -130,6 +144,7 @@ class Catalog:
             outcomes=self._outcomes,
             told=self._tell,
             replaced=self._tell_replaced,
+            room=room,
         )
         self._submitter = Submitter(
             command_log=command_log, applier=self._applier, outcomes=self._outcomes, route=route
@@ -144,16 +159,24 @@ class Catalog:
         route: Route | None = None,
         snapshot_bytes: int = 64 << 20,
         may: Callable[[int], bool] = lambda _level: True,
+        room: Room = plenty,
     ) -> "Catalog":
         """Open the tables, or restore them from a snapshot, and apply the committed commands that they lack.
 
         `route` gets commands to the catalog's primary while this node does not lead. A snapshot is written after each
-        `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. Raises FolderRefused for
-        a newer format, StorageFull.
+        `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. `room` is asked before
+        a snapshot is written or installed. Raises FolderRefused for a newer format, StorageFull.
         """
         connection, position = await asyncio.to_thread(open_and_replay, folder, command_log)
         catalog = cls(
-            folder, command_log, connection, applied=position, route=route, snapshot_bytes=snapshot_bytes, may=may
+            folder,
+            command_log,
+            connection,
+            applied=position,
+            route=route,
+            snapshot_bytes=snapshot_bytes,
+            may=may,
+            room=room,
         )
         held = await asyncio.to_thread(snapshots.positions, folder)
         if held:
@@ -229,7 +252,10 @@ class Catalog:
     async def submit(self, command: PutGroup, *, here: bool = ...) -> GroupRow: ...
 
     @overload
-    async def submit(self, command: ExpireCursors, *, here: bool = ...) -> Expired: ...
+    async def submit(self, command: ExpireCursors | ExpireSomeCursors, *, here: bool = ...) -> Expired: ...
+
+    @overload
+    async def submit(self, command: ForgetDeleted, *, here: bool = ...) -> Forgotten: ...
 
     async def submit(self, command: Command, *, here: bool = False) -> Outcome:
         """Get the command into the log, wait until it is committed, and applied on this node; its outcome.
@@ -302,28 +328,15 @@ class Catalog:
     async def snapshot(self) -> Position:
         """Write a snapshot; the position it holds. The log is trimmed to the older of the two that are kept.
 
-        (To the older, so that one damaged snapshot is not the end.) Raises OSError or sqlite3.Error, with nothing lost.
+        Raises StorageFull, OSError or sqlite3.Error, with nothing lost.
         """
-        async with self._snapshot_lock:
-            position = await self._loop.run_in_executor(self._read_threads, snapshots.write_snapshot, self._folder)
-            self._set_snapshot_at(position)
-            held = await self._loop.run_in_executor(self._read_threads, snapshots.positions, self._folder)
-            if len(held) >= snapshots.KEPT:
-                self._log.trim(held[0])
-            return position
+        return await self._snapshots.write()
 
-    async def newest_snapshot(self, least: Position = Position(0)) -> tuple[Path, Position]:  # noqa: B008
-        """The newest snapshot's file, for a replica that the log reaches back to no more; written if none is whole and
-        at `least` or behind.
-
-        Open it at once: the file goes when two newer ones have been written. Raises as `snapshot`.
-        """
-        async with self._snapshot_lock:
-            newest = await self._loop.run_in_executor(self._read_threads, snapshots.newest_whole, self._folder)
-        position = snapshots.position_of(newest) if newest is not None else Position(-1)
-        if position < least:
-            position = await self.snapshot()
-        return snapshots.path_of(self._folder, position), position
+    async def newest_snapshot(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
+        """The newest snapshot, held open, for a replica that the log reaches back to no more: see SnapshotPool."""
+        if self._closing.is_set():
+            raise CatalogFailed("the catalog is closed")
+        return await self._snapshots.newest(least, keeps_log=keeps_log)
 
     def tables_come(self) -> None:
         """Some of a snapshot that will be installed since the tables were lost has come."""
@@ -353,11 +366,13 @@ class Catalog:
         await self._applier.close()
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
+        await self._snapshots.close()
+        await asyncio.to_thread(self._snapshot_thread.shutdown)
         await asyncio.to_thread(self._read_threads.shutdown)
         await asyncio.to_thread(self._close_files)
 
     async def _install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
-        async with self._snapshot_lock:
+        async with self._snapshots.turn:
             await self._applier.install(snapshot, position, log_stays=log_stays)
             self._set_snapshot_at(position)
 
@@ -406,27 +421,37 @@ class Catalog:
                 self._snapshot_due = due
             else:
                 await self.snapshot()
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, HeadraceError) as error:
+            if self._closing.is_set():
+                return
             log.error("catalog_snapshot_failed", folder=str(self._folder), error=repr(error))
             await asyncio.to_thread(self._closing.wait, _SNAPSHOT_RETRY_S)
         finally:
             self._snapshot_task = None
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
-        reader: Reader | None = getattr(self._of_thread, "reader", None)
-        if reader is None:
-            reader = self._of_thread.reader = Reader(snapshots.live_file(self._folder))
-            self._readers.append(reader)
         try:
-            reader.begin()
-            return fn(reader)
+            reader = self._reader()
+            try:
+                reader.begin()
+                return fn(reader)
+            finally:
+                reader.end()
         except sqlite3.DatabaseError as error:
+            if snapshots.cannot_open(error):
+                raise OutOfDescriptors(f"{self._folder}: a file cannot be opened just now: {error}") from error
             if snapshots.is_damage(error):
                 mark_suspect(self._folder)
                 self._loop.call_soon_threadsafe(self._applier.fail, error)
             raise
-        finally:
-            reader.end()
+
+    def _reader(self) -> Reader:
+        """This thread's."""
+        reader: Reader | None = getattr(self._of_thread, "reader", None)
+        if reader is None:
+            reader = self._of_thread.reader = Reader(snapshots.live_file(self._folder))
+            self._readers.append(reader)
+        return reader
 
 
 def _check_size(payload: bytes | memoryview) -> None:

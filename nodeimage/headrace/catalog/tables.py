@@ -6,6 +6,8 @@
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
     log_starts     only where above 0
     groups, cursors
+    going          deleted streams of which rows are left (0: topics that were deleted singly), see apply_deleted
+    free_streams   runs of stream numbers that may be given again, with their next serials
     retired        containers that take no partitionlets any more
     links          id, name, stream, config, state
     home_starts    the history of each partition: where each home with a counter above 0 begins
@@ -24,7 +26,7 @@ from pathlib import Path
 
 import structlog
 
-from headrace.catalog import apply_chains, apply_groups, apply_links, apply_topics
+from headrace.catalog import apply_chains, apply_deleted, apply_groups, apply_links, apply_topics
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -40,6 +42,8 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
+    ExpireSomeCursors,
+    ForgetDeleted,
     PutGroup,
     PutLink,
     RaiseLevel,
@@ -56,6 +60,7 @@ from headrace.catalog.commands import (
 from headrace.catalog.rows import Decided, Outcome
 from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.ids import Position
+from headrace.wal import WalBound
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +68,10 @@ APPLICATION_ID = 0x48524143
 """'HRAC' in the file's header, so that `file` and we know one."""
 FORMAT = 3
 """Of the schema, in user_version. A newer one is refused, an older one brought up to it."""
+
+WAL_BYTES = 16 << 20
+"""Of the write-ahead log, above which it is cut, be there readers or not."""
+_BUSY_S = 30
 
 _RETIRED = "CREATE TABLE retired(container INTEGER PRIMARY KEY);"
 _LINKS = """
@@ -116,16 +125,41 @@ CREATE INDEX cursors_by_topic ON cursors(topic);
 {_LINKS}
 """
 
+_ADDED = """
+CREATE TABLE IF NOT EXISTS going(number INTEGER PRIMARY KEY, next_serial INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS free_streams(
+  turn INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, next_serial INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS free_streams_by_number ON free_streams(first);
+"""
+"""Of feature level 1: empty until the log has come to it, so versions that do not know them are not in their way."""
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS partitionlets_by_container ON partitionlets(container, state);
+CREATE INDEX IF NOT EXISTS partitionlets_intended ON partitionlets(id) WHERE first < 0;
+CREATE INDEX IF NOT EXISTS topics_moved ON topics(number) WHERE home_counter > 0;
+"""
+"""Versions that know nothing of them keep them all the same, as SQLite does, so they are no other format: tables of
+0.1.0 get them when they are opened, at some 2 s for a million partitionlets.
+
+Not `WHERE state = 0`: a partial index by a column that statements compare with a parameter has SQLite compile these
+anew at each execution, as the parameter may make the index fit."""
+
 _UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
 
-def open_tables(path: Path) -> sqlite3.Connection:
+class Tables(sqlite3.Connection):
+    """A connection that may apply commands."""
+
+    wal: WalBound
+
+
+def open_tables(path: Path) -> Tables:
     """A connection that may apply commands; makes the file where there is none. One thread at a time.
 
     Raises FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S, factory=Tables)
+    connection.wal = WalBound(connection, path, most_bytes=WAL_BYTES, busy_ms=_BUSY_S * 1000)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -149,11 +183,17 @@ def open_tables(path: Path) -> sqlite3.Connection:
 
 
 def bring_up(connection: sqlite3.Connection) -> None:
-    """Bring tables of an older format up to this one, in one transaction."""
+    """Bring tables of an older format up to this one, in one transaction, and make the indexes that they lack."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found < FORMAT:
         steps = "".join(_UPGRADES[step] for step in range(found, FORMAT))
         connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={FORMAT}; COMMIT;")
+    connection.executescript(_ADDED)
+    for index in filter(None, map(str.strip, _INDEXES.split(";"))):
+        try:
+            connection.execute(index)
+        except sqlite3.OperationalError as error:  # a full disk, say: what it is for takes longer, and it comes later
+            log.warning("catalog_index_not_made", error=str(error))
 
 
 def applied(connection: sqlite3.Connection) -> Position:
@@ -190,6 +230,8 @@ def apply_all(connection: sqlite3.Connection, commands: list[tuple[Position, Com
         with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
             connection.execute("ROLLBACK")
         raise
+    if isinstance(connection, Tables):
+        connection.wal.written()
     return decided
 
 
@@ -231,6 +273,8 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_topics.alter_stream(connection, command)
         case DeleteStream():
             return apply_topics.delete_stream(connection, command)
+        case ForgetDeleted():
+            return apply_deleted.forget_deleted(connection, command)
         case RetireContainer():
             return apply_chains.retire_container(connection, command)
         case RollIntent():
@@ -253,6 +297,8 @@ def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
             return apply_groups.delete_groups(connection, command)
         case ExpireCursors():
             return apply_groups.expire_cursors(connection, command)
+        case ExpireSomeCursors():
+            return apply_groups.expire_some_cursors(connection, command)
         case CopyCursors():
             return apply_groups.copy_cursors(connection, command)
         case SetHome():

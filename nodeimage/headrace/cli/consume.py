@@ -8,6 +8,7 @@ import base64
 import sys
 import time
 import uuid
+from operator import methodcaller
 from typing import Annotated, Any
 
 import typer
@@ -76,6 +77,11 @@ def consume(
             pass
         finally:
             reading.close()
+
+
+_headers_of = methodcaller("headers")
+"""Of confluent-kafka's messages. It may give a result and leave an exception: what calls it has to look for that, and
+the interpreter's own, specialised call (3.11) does not, so that the exception comes up anywhere later."""
 
 
 class _Reading:
@@ -167,7 +173,7 @@ class _Reading:
     def _headers_of(self, message: Any) -> Headers:
         """Byte for byte, or as librdkafka has them where they cannot be read again. Raises HeadersUnreadable."""
         try:
-            given = message.headers()
+            given = _headers_of(message)
         except (SystemError, UnicodeDecodeError):  # a name is no UTF-8
             return self._headers.headers(message.partition(), message.offset())
         if not given:

@@ -171,7 +171,8 @@ def _write(
             _put(store, f"{records.NODE_PREFIX}{identity.node_id}", _node(identity, old))
         for record in containers:
             container_records.put_container(store, record, None)
-        skip_ids(store, "node", max(identity.node_id for identity in identities))
+        named = (node for record in containers for node in (*record.replicas, *(each for each, _ in record.in_sync)))
+        skip_ids(store, "node", max([*named, *(NodeId(identity.node_id) for identity in identities)]))
         skip_ids(store, "container", max(record.container_id for record in containers))
     for each in parted:
         _set_aside(each, warnings)
@@ -244,7 +245,7 @@ def _node(identity: Identity, old: _Old) -> NodeRecord:
     return NodeRecord(
         node_id=NodeId(identity.node_id),
         format=uuid.UUID(identity.folder_id),
-        run=uuid.uuid4(),
+        run=uuid.UUID(identity.runs[-1]) if identity.runs else uuid.uuid4(),
         host="127.0.0.1",
         port=0,
         draining=NodeId(identity.node_id) in old.draining,

@@ -6,6 +6,8 @@ its Role. What outlives it has none: the claims, the Secret with the cluster's o
 
 import base64
 import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +31,8 @@ from headrace_operator.specs import GROUP, ClusterSpec
 
 DATA: Final = "/data"
 RECORD_FOLDER: Final = "/etc/headrace/cluster"
+OUTSIDE: Final = "-external"
+"""How the names of the pods' Services for clients outside end."""
 HOST_KEY: Final = "kubernetes.io/hostname"
 USER: Final = 10001
 ROLLED: Final = f"{GROUP}/rolled"
@@ -47,15 +51,18 @@ class ClusterObjects:
         image: str,
         replicas: int | None = None,
         record_format: int = 1,
+        node_ports: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """`image`: of the storage nodes (`node_image`). `replicas`: of the volume that has most of them; None: as the
-        resource asks of the default one. `record_format`: of the record that pods get.
+        resource asks of the default one. `record_format`: of the record that pods get. `node_ports`: by pod, those that
+        its Service had, which it gets again.
         """
         self.resource = resource
         self._spec = spec
         self.image = image
         self._replicas = spec.replicas if replicas is None else replicas
         self._record_format = record_format
+        self._node_ports = node_ports or {}
         self.name: str = resource["metadata"]["name"]
         self.namespace: str = resource["metadata"]["namespace"]
 
@@ -164,12 +171,13 @@ class ClusterObjects:
         made = []
         for index in range(self._spec.nodes):
             ports = self._ports("external", EXTERNAL_PORT)
-            for port in ports:
-                if (node_port := next(fixed, None)) is not None:
-                    port["nodePort"] = node_port
             pod = f"{self.name}-{index}"
+            for port, had in zip_longest(ports, self._node_ports.get(pod, ())[: len(ports)]):
+                node_port = next(fixed, None) or (None if had in external.node_ports else had)
+                if node_port is not None:
+                    port["nodePort"] = node_port
             service = self._service(
-                f"{pod}-external",
+                f"{pod}{OUTSIDE}",
                 {
                     "type": external.type,
                     "publishNotReadyAddresses": True,

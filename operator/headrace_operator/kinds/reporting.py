@@ -7,7 +7,17 @@ from typing import Any, Final, Protocol
 from headrace_operator.builders.names import Manifest
 from headrace_operator.engine import Body, Cache, key_of
 from headrace_operator.kube import Kube
-from headrace_operator.status import FIGURES_S, Condition, complete, differs, figures_of, instant, ready, status
+from headrace_operator.status import (
+    FIGURES_S,
+    Condition,
+    complete,
+    differs,
+    figures_of,
+    instant,
+    ready,
+    status,
+    warnings,
+)
 
 ROOM: Final = 1000
 """Resources whose time of figures is kept without a look at which of them still matter."""
@@ -40,10 +50,12 @@ class Reporter:
         *,
         types: Sequence[str] = (),
         aside: Sequence[str] = (),
+        counts: Sequence[str] = (),
     ) -> None:
         """What came of a resource: conditions at once, figures once a minute. `types`: conditions of its kind.
 
-        `aside`: those that Ready does not sum up. A condition takes the figures along, and does not put off their own
+        `aside`: those that Ready does not sum up. `counts`: figures that are written at once too, as they change seldom
+        and people wait for them. A condition takes the figures along, and does not put off their own
         time: of what has just begun they are 0.
         """
         meta = body["metadata"]
@@ -58,7 +70,7 @@ class Reporter:
             now=instant(time.time()),
         )
         due = time.monotonic() - self._figures_at.get(meta["uid"], float("-inf")) >= FIGURES_S
-        if not differs(wanted, before, figures=due):
+        if not differs(wanted, before, figures=due) and all(wanted.get(name) == before.get(name) for name in counts):
             return
         self.statuses += 1
         after = await self._kube.apply_status(body, wanted)
@@ -67,6 +79,8 @@ class Reporter:
             if self._cache is not None:
                 self._cache.gone(key_of(body), uid=meta["uid"])
             return
+        for each in warnings(all_of_them, before):
+            await self._kube.tell(body, reason=each.reason, message=each.message, warning=True)
         if due:
             self._note_figures(meta["uid"], time.monotonic())
         if self._cache is not None:

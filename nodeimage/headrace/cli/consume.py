@@ -23,6 +23,7 @@ from headrace.cli.text import printable_bytes
 BATCH = 500
 POLL_S = 0.2
 COMMIT_EVERY_S = 5.0
+LONGEST_GROUP = 2**15 - 1
 SILENCE_S = 10.0
 """Partitions whose end is awaited and that give nothing for so long are named."""
 
@@ -49,6 +50,8 @@ def consume(
     """
     if group is not None and not group.strip():
         raise typer.BadParameter("--group is empty")
+    if group is not None and len(group.encode()) > LONGEST_GROUP:
+        raise typer.BadParameter(f"--group is longer than {LONGEST_GROUP} bytes, which Kafka's protocol cannot tell")
     if group is not None and group[0].isspace():
         raise typer.BadParameter("--group begins with a blank, which librdkafka leaves out: it would be another group")
     from confluent_kafka import Consumer

@@ -123,7 +123,7 @@ def known_name(folder: Path, asked: str) -> str:
 
 
 def _opened(folder: Path) -> Path:
-    """The folder of a cluster, by its full path; in another nothing is made. Raises ClusterNotRunning, FolderRefused."""
+    """A cluster's folder, by its full path; in another nothing is made. Raises ClusterNotRunning, FolderRefused."""
     path = expanded(folder)
     if read_cluster_file(path) is None and not node_folders(path):
         raise ClusterNotRunning(f"no cluster runs in {path}: start it with `headrace up`, or name one with --data")

@@ -88,6 +88,7 @@ T = TypeVar("T")
 
 READERS = 2
 _SNAPSHOT_RETRY_S = 60.0
+_CLOSING_LOOK_S = 0.2
 MOST_COMMAND_BYTES: Final = 32 << 20
 """Of a command: it is one frame of the log, and is held in memory as a whole on every node."""
 
@@ -425,7 +426,9 @@ class Catalog:
             if self._closing.is_set():
                 return
             log.error("catalog_snapshot_failed", folder=str(self._folder), error=repr(error))
-            await asyncio.to_thread(self._closing.wait, _SNAPSHOT_RETRY_S)
+            until = self._loop.time() + _SNAPSHOT_RETRY_S
+            while not self._closing.is_set() and self._loop.time() < until:  # noqa: ASYNC110  # a thread may set it
+                await asyncio.sleep(_CLOSING_LOOK_S)
         finally:
             self._snapshot_task = None
 

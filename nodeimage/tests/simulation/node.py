@@ -401,9 +401,9 @@ class Node:
     # --- asked by others
 
     async def _probed(self, asked: Probe, _payload: memoryview, _session: None) -> ProbeAnswer:
+        await self._begun()
         if asked.doubted and not self.is_old:
             await self.controller.look_and_tell(asked.doubted)
-        await self._begun()
         assert self.replicas is not None
         # An older version does not know what it is asked for.
         return self.replicas.teller().answer(Probe() if self.is_old else asked, self._alive())

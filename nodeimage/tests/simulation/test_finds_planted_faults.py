@@ -256,6 +256,7 @@ def lets_who_knows_better_leave_unasked() -> Any:
     both = ExitStack()
     both.enter_context(mock.patch.object(Replicas, "unasked", return_value=()))
     both.enter_context(mock.patch.object(Replicas, "told"))
+    both.enter_context(mock.patch.object(Replicas, "_compare"))
     return both
 
 

@@ -28,11 +28,11 @@ from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told, why_not_com
 from headrace.broker.topics import Topic
 from headrace.broker.transaction_apis import NO_TRANSACTIONS
 from headrace.container.container import Container
-from headrace.container.producers import KnownBatch, SequenceGap
+from headrace.container.producers import SequenceGap
 from headrace.errors import Code, HeadraceError, InvalidBatch, InvalidRecords, KafkaError, StorageFull
 from headrace.ids import Position
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
-from headrace.wire.batch import TRANSACTIONAL_BIT, BatchHeader, detached, read_batch, stamp_max_timestamp
+from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch, stamp_max_timestamp
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request
 from headrace.wire.records import Checked, check_any, check_records, check_small, is_packed
@@ -177,16 +177,9 @@ def _without_room(produce: ProduceRequest, found: Sequence[tuple[Topic, Partitio
 def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bool:
     try:
         header = read_batch(part.records or b"", check_crc=False)
-        return _known(header, part, topic, partition) is not None
+        return partition.known(header, name=part.topic) is not None
     except HeadraceError:
         return False  # it is refused where it is appended
-
-
-def _known(header: BatchHeader, part: PartitionRecords, topic: Topic, partition: Partition) -> KnownBatch | None:
-    """See Partition.known. Clusters that share a topic may have given a sequence to different batches, where its home
-    moved without all that it had: there it has to be the very same one, or what was never stored were acknowledged."""
-    exact = not topic.policy.append_time
-    return partition.known(header, name=part.topic, same_time=exact)
 
 
 def _lengths(produce: ProduceRequest, found: Sequence[tuple[Topic, Partition] | None]) -> dict[Container, int]:
@@ -372,7 +365,7 @@ def _append(
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
     elif partition.seal is not None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
-    known = None if header.producer_id == -1 else _known(header, part, topic, partition)
+    known = None if header.producer_id == -1 else partition.known(header, name=part.topic)
     if known is not None:
         partition.producers.heard(header.producer_id, source=session.number, name=part.topic)
         # Invariant 11: the answer to a duplicate waits until the original is committed.

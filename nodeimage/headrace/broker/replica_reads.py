@@ -38,8 +38,11 @@ class Extent(NamedTuple):
 def committed_end(replica: Replica, partitionlet: PartitionletId) -> Offset:
     """The offset behind the last committed record of a partitionlet; -1 where the log holds none."""
     for chunk in reversed(replica.log.chunks()):
-        whole = chunk.end is not None and chunk.end <= replica.committed
-        for part in reversed(chunk.body.parts):
+        body = chunk.body
+        # Only what is committed as a whole is regrouped, which may have come after `replica` was looked up; its places
+        # say nothing of positions.
+        whole = body.regrouped or (chunk.end is not None and chunk.end <= replica.committed)
+        for part in reversed(body.parts):
             summary = part.summary(partitionlet)
             if summary is None or not summary.length:
                 continue

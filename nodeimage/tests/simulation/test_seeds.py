@@ -63,7 +63,8 @@ FOUND_WITH_LINKS = {
     10: "a home that moved waited for records that its former home alone had, at a copy that had not them either",
     26: "a cursor that was told of while others were released waited for the next look at all",
     83: "a former home was told of a home with more partitions than it had, and refused to take note of it",
-    1034: "a partition that the new home lacked was settled without a history, and blocked for good",
+    1034: "a partition that the new home lacked was settled without a history, and blocked for good; and a chunk that "
+    "was regrouped before its turn to be read came seemed empty: nothing of it was set aside",
     1099: "a new home, a relay and a copy each waited for another one to bring what only a fourth cluster had",
     1296: "a copy that grew while its home changed had a new partition without a history",
     1398: "an agreed move took the home though that had been given on meanwhile",

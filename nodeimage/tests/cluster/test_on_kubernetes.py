@@ -275,9 +275,13 @@ def test_a_restore_of_etcd_that_takes_nothing_back_is_noticed_and_failover_goes_
     load.finish()
 
 
-@pytest.mark.parametrize("stale_is_up", [False, True], ids=["a node is down", "all are up"])
+@pytest.mark.parametrize(
+    ("stale_is_up", "others_write"),
+    [(False, 0), (False, 1000), (True, 0)],
+    ids=["a node is down", "a node is down and versions have gone on", "all are up"],
+)
 def test_what_a_restore_of_etcd_took_back_is_not_followed_but_mended(
-    three: KubernetesCluster, api: ToyApi, stale_is_up: bool
+    three: KubernetesCluster, api: ToyApi, stale_is_up: bool, others_write: int
 ) -> None:
     """The record names a node in sync that was not, with the epoch that others have: it would cut what they have."""
     assert three.admin("features.upgrade")["level"] == NEWEST
@@ -296,7 +300,7 @@ def test_what_a_restore_of_etcd_took_back_is_not_followed_but_mended(
         three.await_ready(stale)
         three.await_whole()
         load.await_writes(time.monotonic())
-    api.restore(backup)
+    api.restore(backup, others_write=others_write)
     others = [number for number in three.nodes if number != stale]
     until(
         "those who know better stand still",

@@ -135,6 +135,15 @@ class ToyApi:
 
         self._call(cut)
 
+    def write_elsewhere(self, count: int) -> None:
+        """Versions rise by as much, by writes of no cluster of ours."""
+        self._call(lambda: self._write_elsewhere(count))
+
+    def _write_elsewhere(self, count: int) -> None:
+        for number in range(count):
+            other = {"metadata": {"name": "other"}, "data": {"write": f"{self.version}-{number}"}}
+            self._store("/api/v1/namespaces/elsewhere/configmaps/other", other)
+
     def backup(self) -> tuple[dict[str, Body], int]:
         """All that there is, as etcd's snapshot has it."""
         return self._call(lambda: (copy.deepcopy(self.objects), self.version))
@@ -154,8 +163,7 @@ class ToyApi:
             self._pages.clear()
             self.oldest = self.version if bump else 0
             self._cut += 1
-            for number in range(others_write):
-                self._store("/api/v1/namespaces/elsewhere/configmaps/other", {"data": {"writes": str(number)}})
+            self._write_elsewhere(others_write)
             self._wake()
 
         self._call(put_back)

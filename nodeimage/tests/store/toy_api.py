@@ -135,14 +135,24 @@ class ToyApi:
 
         self._call(cut)
 
+    def write_elsewhere(self, count: int) -> None:
+        """Versions rise by as much, by writes of no cluster of ours."""
+        self._call(lambda: self._write_elsewhere(count))
+
+    def _write_elsewhere(self, count: int) -> None:
+        for number in range(count):
+            other = {"metadata": {"name": "other"}, "data": {"write": f"{self.version}-{number}"}}
+            self._store("/api/v1/namespaces/elsewhere/configmaps/other", other)
+
     def backup(self) -> tuple[dict[str, Body], int]:
         """All that there is, as etcd's snapshot has it."""
         return self._call(lambda: (copy.deepcopy(self.objects), self.version))
 
-    def restore(self, backup: tuple[dict[str, Body], int], *, bump: int = 0) -> None:
+    def restore(self, backup: tuple[dict[str, Body], int], *, bump: int = 0, others_write: int = 0) -> None:
         """Everything is as it was, versions too. `bump`: but for the revision (etcdutl's --bump-revision, with
         --mark-compacted): watches from before are told that they are too old. Else those that are open end, and those
-        that begin at a version that is no more stay silent until it is there again.
+        that begin at a version that is no more stay silent until it is there again. `others_write`: so many writes
+        of no cluster of ours take place before anybody looks.
         """
 
         def put_back() -> None:
@@ -153,6 +163,7 @@ class ToyApi:
             self._pages.clear()
             self.oldest = self.version if bump else 0
             self._cut += 1
+            self._write_elsewhere(others_write)
             self._wake()
 
         self._call(put_back)
@@ -311,6 +322,7 @@ class ToyApi:
         self._changed = asyncio.Event()
 
     async def _watch(self, request: web.Request, path: str, params: dict[str, str]) -> web.StreamResponse:
+        cut = self._cut
         response = web.StreamResponse()
         await response.prepare(request)
         since = int(params["resourceVersion"])
@@ -318,7 +330,6 @@ class ToyApi:
             await _write(response, "ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
             return response
         ends = time.monotonic() + min(float(params.get("timeoutSeconds", 3600)), self.end_watches_s)
-        cut = self._cut
         sent = 0
         self.watches += 1
         try:

@@ -2,12 +2,13 @@
 
 1. Every call ends within CALL_S, with an answer or with one of three errors: ApiError (nothing took place), ApiBusy
    (nothing took place, try later) and ApiSilent (it may have taken place, or may yet).
-2. A watch ends when the server ends it, or with one of these. Silence ends it too: servers send bookmarks each minute,
+2. A watch ends when its time is over, or with one of these. Silence ends it too: servers send bookmarks each minute,
    and a host that is gone is found out by TCP's keepalives.
 3. The service account's token is read again whenever its file changes, for the kubelet rotates it, and once more when
    the server does not take it.
 """
 
+import asyncio
 import contextlib
 import math
 import os
@@ -39,6 +40,8 @@ EVENT_BYTES: Final = 4 * 1024 * 1024
 """Of one event of a watch, at most; an object of etcd's has 1.5 MB."""
 WATCH_S: Final = 300
 """Then the server ends a watch, which begins anew where it was."""
+WHOLE_TIME: Final = 0.99
+"""A part of it after which it has lasted its time, as its end came by the server's clock."""
 SILENT_WATCH_S: Final = 90.0
 """Servers send a bookmark each minute."""
 BUSY_S: Final = 1.0
@@ -152,9 +155,10 @@ class Api:
     async def watch(
         self, path: str, *, params: Mapping[str, str], since: str
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
-        """(type, object) of each event after version `since`, bookmarks too; ends when the server ends it.
+        """(type, object) of each event after version `since`, bookmarks too; ends when its time is over.
 
-        Raises ApiError (410: `since` is too old, list again), ApiBusy, ApiSilent.
+        Raises ApiError (410: `since` is too old, list again), ApiBusy, and ApiSilent where it ends before, also where
+        the server ended it, as one does that stops.
         """
         asked = {
             **params,
@@ -164,6 +168,8 @@ class Api:
             "timeoutSeconds": str(WATCH_S),
         }
         patience = aiohttp.ClientTimeout(total=WATCH_S + 10, sock_connect=CONNECT_S, sock_read=SILENT_WATCH_S)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         with _reported("a watch of Kubernetes ended"):
             async with self._http.get(path, params=asked, headers=self._headers(), timeout=patience) as answer:
                 await self._check(answer)
@@ -173,6 +179,8 @@ class Api:
                     if event["type"] == "ERROR":
                         raise ApiError(int(found.get("code", 500)), str(found.get("message", "")))
                     yield event["type"], found
+        if loop.time() - begun < WHOLE_TIME * WATCH_S:
+            raise ApiSilent("a watch of Kubernetes ended before its time")
 
     async def _list(self, path: str, params: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
         found: list[dict[str, Any]] = []

@@ -4,8 +4,8 @@
 2. Revisions are this cache's own, and rise with each change of a record. They are no resource versions: those of
    different objects may arrive in any order.
 3. A removal is remembered until FORGET others came after it; who asks from further back gets everything.
-4. Where the API server's own versions fell, as etcd was restored from a backup, all is forgotten: else the newer states
-   that are no more would keep out all that comes, for ever.
+4. Where the API server's own versions fell, or an object's, as etcd was restored from a backup, all is forgotten: else
+   the newer states that are no more would keep out all that comes, for ever.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,8 +47,8 @@ class Cache:
         return self._objects.get((where.resource.kind, where.name))
 
     def versions(self, resource: Resource) -> dict[str, int]:
-        """Of the objects of a kind that are here, by name."""
-        return {name: self._versions[kind, name] for kind, name in self._objects if kind == resource.kind}
+        """Of the objects of a kind, by name, also of those that are gone."""
+        return {name: seen for (kind, name), seen in self._versions.items() if kind == resource.kind}
 
     def holds(self, record: Versioned) -> None:
         """A record that stands in no object."""

@@ -59,7 +59,7 @@ class Seen:
         return 0 if found is None else objects.version(found)
 
     def versions(self, resource: Resource) -> dict[str, int]:
-        """Of all objects of a kind that are here, by name."""
+        """Of all objects of a kind, by name, also of those that are gone."""
         with self._changed:
             return self._cache.versions(resource)
 

@@ -1,11 +1,15 @@
 """Keeps what is seen of a cluster's objects up to date: one list and watch for each kind, and a ping.
 
-A watch resumes where it ended; one that is told that this is too long ago lists again. The lease is renewed twice a
-second, so a server that is well is heard all the time; when it is not, it is asked for the lease by name. That tells
-whether the server is there, and if it knows of a newer lease than the watch has told of for a while, the watches are
-deaf, and begin anew. So do they where etcd was restored from a backup: a watch from a version that is no more stays
-silent until that is reached again. (A single one that is cut off ends by TCP's keepalives, or for want of bookmarks:
-see api.)
+A watch whose time is over resumes where it ended; one that is told that this is too long ago, and one that was cut off,
+list again. The lease is renewed twice a second, so a server that is well is heard all the time; when it is not, it is
+asked for the lease by name. That tells whether the server is there, and if it knows of a newer lease than the watch has
+told of for a while, the watches are deaf, and begin anew. (A single one that is cut off ends by TCP's keepalives, or
+for want of bookmarks: see api.)
+
+So do all of them where etcd was restored from a backup: a watch from a version that is no more stays silent until that
+is reached again, and then passes over all that came before. A restore ends all watches, as API servers are stopped for
+it. Versions may have gone on past what was seen by the time that one begins again, and the lease's with them: then only
+the list tells, by objects that are older than they were.
 """
 
 import asyncio
@@ -105,6 +109,7 @@ class Watches:
                         log.warning("Kubernetes refuses a watch", of=resource.plural, reason=str(error))
                     refused = str(error)
             except ApiSilent as error:
+                since = ""
                 self._seen.trouble = str(error)  # who looks tells, if it lasts
             except Exception:  # the cache would stand still for ever
                 since = ""

@@ -56,6 +56,17 @@ def test_the_highest_version_is_of_a_kind_as_kinds_may_be_in_etcds_of_their_own(
     assert cache.highest == {CONTAINERS.kind: 900, NODES.kind: 5}
 
 
+def test_versions_are_known_also_of_what_is_gone() -> None:
+    cache = Cache()
+    cache.take(CONTAINERS, at(5, "c-1"), held(5))
+    cache.take(CONTAINERS, at(6, "c-2"), held(6, "container/2"))
+    cache.take(CONTAINERS, at(7, "c-3"), held(7, "container/3"))
+    cache.take(NODES, at(9, "c-1"), held(9, "node/1"))
+    cache.take(CONTAINERS, at(8, "c-1"), [], deleted=True)
+    cache.only(CONTAINERS, ["c-3"], 12)
+    assert cache.versions(CONTAINERS) == {"c-1": 8, "c-2": 12, "c-3": 7}
+
+
 def test_records_that_share_an_object_come_and_go_with_it() -> None:
     cache = Cache()
     cache.take(NODES, at(5), [*held(5, "volume/a"), *held(5, "volume/b")])

@@ -21,11 +21,12 @@ from headrace.folder import DataFolder, Identity
 from headrace.ids import Epoch, NodeId
 from headrace.store import container_records, records
 from headrace.store.kubernetes import api as api_module
+from headrace.store.kubernetes import objects
 from headrace.store.kubernetes import store as store_module
 from headrace.store.kubernetes.api import BUSY_S, LEAST_BUSY_S, MOST_BUSY_S, Access, Api, ApiBusy, ApiSilent
 from headrace.store.kubernetes.store import KubernetesStore
 from headrace.store.protocol import StoreUnavailable, VersionConflict
-from headrace.store.records import LeaseRecord, NodeRecord
+from headrace.store.records import ContainerRecord, LeaseRecord, NodeRecord
 
 NODES = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagenodes"
 CONTAINERS = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagecontainers"
@@ -63,6 +64,11 @@ def until(what: str, holds: Callable[[], Any]) -> Any:
     return found
 
 
+def all_watch(api: ToyApi, stores: int = 1) -> None:
+    """What is shown may come from a list, with the watch still to begin."""
+    until("all watch", lambda: api.watches == stores * len(objects.watched("c")))
+
+
 class Follower:
     """What one who watches knows."""
 
@@ -96,6 +102,18 @@ class Follower:
                 return False
 
         return gone
+
+    def fell(self) -> bool:
+        """Whether the store is known to have been set back, once; all is looked at anew then."""
+        try:
+            changes = self.store.watch("", since=self.revision, timeout_s=0.05)
+        except StoreUnavailable:
+            return False
+        if changes.generation:
+            assert changes.whole
+            self.versions = {each.key: each.version for each in changes.records}
+        self.revision = changes.revision
+        return changes.generation == 1
 
 
 def test_records_are_objects_that_a_person_can_read(store: KubernetesStore, api: ToyApi) -> None:
@@ -134,26 +152,34 @@ def test_the_operator_s_wishes_and_the_node_s_record_leave_each_other_alone(
 # --- watches
 
 
-def test_watches_that_are_cut_resume_where_they_were(store: KubernetesStore, api: ToyApi) -> None:
+def test_watches_that_are_cut_list_again(store: KubernetesStore, api: ToyApi) -> None:
+    """The server may be another one since, with an old copy of everything."""
     register(store)
     follower = Follower(store)
     until("it is told", follower.has("node/1"))
-    listed = len(api.calls) - sum(method == "WATCH" for method, _ in api.calls)
+    all_watch(api)
     for number in range(3):
+        watched, listed = api.count("WATCH", "storagenodes"), api.count("GET", "storagenodes")
         api.cut_watches()
         api.put(f"{NODES}/c-{50 + number}", {**api.objects[f"{NODES}/c-1"], "metadata": meta(50 + number)})
         until("it is told", follower.has(f"node/{50 + number}"))
+        until("it watches again", lambda before=watched: api.count("WATCH", "storagenodes") > before)
+        assert api.count("GET", "storagenodes") > listed
+    api.cut_watches()
     api.drop(f"{NODES}/c-50")
     until("it is gone", follower.lacks("node/50"))
-    assert [path for method, path in api.calls[listed:] if method == "GET" and path == NODES] == []
+    assert follower.look().keys() >= {"node/1", "node/51", "node/52"}
+    assert store.watch("", since=0, timeout_s=5).generation == 0
 
 
 def meta(number: int) -> dict[str, Any]:
     return {"name": f"c-{number}", "labels": {"headrace.dev/cluster": "c"}}
 
 
-def test_watches_that_the_server_ends_go_on(open_kubernetes: Open, api: ToyApi) -> None:
-    api.end_watches_s = 0.1
+def test_watches_whose_time_is_over_go_on_where_they_were(
+    open_kubernetes: Open, api: ToyApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "WATCH_S", 0.1)
     store = open_kubernetes()
     follower = Follower(store)
     for number in range(10):
@@ -163,21 +189,35 @@ def test_watches_that_the_server_ends_go_on(open_kubernetes: Open, api: ToyApi) 
     assert api.count("GET", "storagenodes") == 1
 
 
-def test_a_watch_that_is_told_it_is_too_old_lists_again(store: KubernetesStore, api: ToyApi) -> None:
+def test_watches_that_the_server_ends_before_their_time_list_again(open_kubernetes: Open, api: ToyApi) -> None:
+    """So does a server that stops."""
+    api.end_watches_s = 0.1
+    store = open_kubernetes()
+    follower = Follower(store)
+    for number in range(10):
+        store.put(f"volume/v{number}", b'{"name":"v"}', None)
+        until("it is told", follower.has(f"volume/v{number}"))
+    until("it is listed", lambda: api.count("GET", "storagenodes") > 1)
+
+
+def test_a_watch_that_is_told_it_is_too_old_lists_again(
+    open_kubernetes: Open, api: ToyApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "WATCH_S", 0.2)
+    store = open_kubernetes()
     register(store)
     follower = Follower(store)
     until("it is told", follower.has("node/1"))
-    api.away = True
-    api.cut_watches()
-    with pytest.raises(StoreUnavailable):
-        store.get("node/1")
+    api.deaf = {"storagenodes"}
     api.drop(f"{NODES}/c-1")
     api.forget_events()
-    api.away = False
     until("it is gone", follower.lacks("node/1"))
 
 
-def test_bookmarks_keep_a_quiet_watch_from_being_too_old(open_kubernetes: Open, api: ToyApi) -> None:
+def test_bookmarks_keep_a_quiet_watch_from_being_too_old(
+    open_kubernetes: Open, api: ToyApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "WATCH_S", 0.3)
     api.bookmarks_s = 0.05
     store = open_kubernetes()
     follower = Follower(store)
@@ -187,7 +227,8 @@ def test_bookmarks_keep_a_quiet_watch_from_being_too_old(open_kubernetes: Open, 
     until("it is told", follower.has("balance"))
     time.sleep(0.3)  # bookmarks come of themselves; nothing shows that they did
     api.forget_events()
-    api.cut_watches()
+    resumed = api.count("WATCH", "storagecontainers")
+    until("it is resumed", lambda: api.count("WATCH", "storagecontainers") > resumed + 1)
     register(store)
     until("it is told", follower.has("node/1"))
     assert api.count("GET", "storagecontainers") == 1
@@ -567,8 +608,12 @@ def test_access_that_cannot_be_had_is_refused_at_once(
     assert Access.in_cluster().url == "https://[fd00::1]:443"
 
 
-@pytest.mark.parametrize("bump", [0, 1_000_000])
-def test_what_a_restore_of_etcd_took_back_is_shown_as_it_is_now(open_kubernetes: Open, api: ToyApi, bump: int) -> None:
+@pytest.mark.parametrize(
+    ("bump", "others_write"), [(0, 0), (1_000_000, 0), (0, 1000)], ids=["as it was", "bumped", "gone on"]
+)
+def test_what_a_restore_of_etcd_took_back_is_shown_as_it_is_now(
+    open_kubernetes: Open, api: ToyApi, bump: int, others_write: int
+) -> None:
     """A cache that keeps what is newest would keep out all that comes, until versions are there again."""
     store, other = open_kubernetes(), open_kubernetes()
     node, gone = register(store), register(store)
@@ -586,22 +631,11 @@ def test_what_a_restore_of_etcd_took_back_is_shown_as_it_is_now(open_kubernetes:
     view = Follower(other)
     until("all is seen", view.has(f"node/{later.node_id}"))
     version = view.look()[f"container/{container.container_id}"]
-    api.restore(backup, bump=bump)
+    all_watch(api, 2)
+    api.restore(backup, bump=bump, others_write=others_write)
     with pytest.raises(VersionConflict):
         records.put_lease(store, structs.replace(lease, renewal=2), renewed)
-
-    def looked() -> bool:
-        try:
-            changes = other.watch("", since=view.revision, timeout_s=0.05)
-        except StoreUnavailable:
-            return False
-        if changes.generation:
-            assert changes.whole
-            view.versions = {each.key: each.version for each in changes.records}
-        view.revision = changes.revision
-        return changes.generation == 1
-
-    until("the restore is seen", looked)
+    until("the restore is seen", view.fell)
     expected = {f"node/{node.node_id}", f"node/{gone.node_id}", f"container/{container.container_id}"}
     assert {each for each in view.versions if each.startswith(("node/", "container/"))} == expected
     assert view.versions[f"container/{container.container_id}"] < version
@@ -611,3 +645,56 @@ def test_what_a_restore_of_etcd_took_back_is_shown_as_it_is_now(open_kubernetes:
     found = container_records.get_container(other, container.container_id)
     assert found is not None
     assert found.epoch == 2
+
+
+@pytest.mark.parametrize("others_write", [0, 1000], ids=["as it was", "gone on"])
+@pytest.mark.parametrize("leased_since", [False, True], ids=["no lease since", "a lease since"])
+def test_who_only_watches_sees_a_restore_whatever_was_written_since(
+    open_kubernetes: Open, api: ToyApi, others_write: int, leased_since: bool
+) -> None:
+    """The one call that it makes by itself asks for the lease, which may be as new as before, or newer, by then."""
+    store, other = open_kubernetes(), open_kubernetes()
+    node = register(store)
+    container = container_records.create_container(store, kind="data", primary=node)
+    lease = LeaseRecord(node.node_id, node.run, 1)
+    leased = records.put_lease(store, lease, None)
+    backup = api.backup()
+    version = store.put(f"container/{container.container_id}", container_of(container, 2), version_of(store, container))
+    if leased_since:
+        records.put_lease(store, structs.replace(lease, renewal=1), leased)
+    view = Follower(other)
+    until("all is seen", lambda: view.look().get(f"container/{container.container_id}") == version)
+    all_watch(api, 2)
+    api.restore(backup, others_write=others_write)
+    path = next(path for path in api.objects if "/leases/" in path)
+    for renewal in range(10):
+        api.put(path, {**api.objects[path], "data": {"renewal": str(renewal)}})
+    until("the restore is seen", view.fell)
+    assert view.versions[f"container/{container.container_id}"] < version
+    store.put(f"container/{container.container_id}", container_of(container, 3), version_of(store, container))
+    until("it goes on", lambda: view.look()[f"container/{container.container_id}"] > version)
+
+
+@pytest.mark.parametrize("others_write", [0, 1000], ids=["as it was", "gone on"])
+def test_a_removal_that_a_restore_took_back_is_seen(open_kubernetes: Open, api: ToyApi, others_write: int) -> None:
+    store, other = open_kubernetes(), open_kubernetes()
+    node = register(store)
+    backup = api.backup()
+    view = Follower(other)
+    until("it is seen", view.has(f"node/{node.node_id}"))
+    store.delete(f"node/{node.node_id}", view.versions[f"node/{node.node_id}"])
+    until("it is gone", view.lacks(f"node/{node.node_id}"))
+    all_watch(api, 2)
+    api.restore(backup, others_write=others_write)
+    until("the restore is seen", view.fell)
+    assert f"node/{node.node_id}" in view.versions
+
+
+def version_of(store: KubernetesStore, container: ContainerRecord) -> int:
+    found = store.get(f"container/{container.container_id}")
+    assert found is not None
+    return found.version
+
+
+def container_of(container: ContainerRecord, epoch: int) -> bytes:
+    return msgspec.json.encode(structs.replace(container, epoch=Epoch(epoch)))

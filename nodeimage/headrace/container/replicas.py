@@ -449,6 +449,8 @@ class Replicas:
                 log.exception("looking after the followers went wrong")
 
     def _look_at_states(self) -> None:
+        if len(self._kept) <= LOOKED_AT:
+            return  # see teller
         if not self._to_look_at:
             self._to_look_at = list(self._kept)
         for _ in range(min(len(self._to_look_at), max(LOOKED_AT, len(self._kept) // 10))):

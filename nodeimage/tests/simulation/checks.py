@@ -16,7 +16,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.errors import CorruptLog
 from headrace.ids import ContainerId, Epoch, Position
 from headrace.log.scrub import Scrubbed, scrub
-from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, FEATURES_KEY, ContainerRecord
+from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, FEATURES_KEY, NODE_PREFIX, ContainerRecord
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -172,6 +172,8 @@ class Checks:
         """Invariants 3, 5, 6: what a record may become."""
         if key == FEATURES_KEY:
             self._cluster.levels.put(before, after)
+        if key.startswith(NODE_PREFIX):
+            self._cluster.levels.registers(after)
         if not key.startswith(CONTAINER_PREFIX):
             return
         new = msgspec.json.decode(after, type=ContainerRecord)

@@ -274,6 +274,7 @@ class Node:
         self.controller.on_answer.append(replicas.told)
         replicas.start()
         self.controller.start()
+        self._heed_level()  # it may have risen since the node registered
 
     async def stop(self) -> None:
         """Hand over and end, as a node does that is told to."""
@@ -306,6 +307,8 @@ class Node:
         host, port = self.cluster.address(self.number)
         self.node_id = self.node_id or records.take_node_id(store)
         run = uuid.uuid4()
+        if self.is_old:
+            self.cluster.levels.old_runs.add(run)
         return records.register_node(
             store,
             node_id=self.node_id,

@@ -34,6 +34,8 @@ class MemoryStore:
         self.views: dict[StoreView, None] = {}
         self.falls = 0
         """How often it was set back."""
+        self.lands_late = False
+        """What is put now was sent long ago."""
 
     def copy(self) -> "MemoryStore":
         """All that it holds, as a backup has it."""
@@ -150,12 +152,19 @@ class StoreLink:
             if roll < 0.4:
                 falls = self.store.falls
                 self._loop.call_later(
-                    self._chance.random() * 6, self._land, key, value, expected_version, falls, context=WORLD
+                    self._chance.random() * 6, self._land_late, key, value, expected_version, falls, context=WORLD
                 )
             elif roll < 0.7:
                 self._land(key, value, expected_version, self.store.falls)
             raise _unavailable()
         return self.store.put(key, value, expected_version)
+
+    def _land_late(self, key: str, value: bytes, expected_version: int | None, falls: int) -> None:
+        self.store.lands_late = True
+        try:
+            self._land(key, value, expected_version, falls)
+        finally:
+            self.store.lands_late = False
 
     def _land(self, key: str, value: bytes, expected_version: int | None, falls: int) -> None:
         if falls != self.store.falls:

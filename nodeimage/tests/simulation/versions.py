@@ -4,6 +4,7 @@ All nodes run this version's code; some play an older one (simulation.old_versio
 """
 
 import random
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ WAIT_S = 1.5
 VARIED = ("upgrade", "downgrade", "upgrade all", "raise level", "raise level")
 RAISED_S = 60.0
 """When all nodes are of this version, and all is well."""
+LATE_S = 1.0
+"""Who begins to raise the level may not have seen yet who registered within so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,20 @@ def found_of_level_0(store: ClusterStore, random_bits: int) -> None:
 
 
 class VersionChecks:
-    """The level never falls, and is raised only when every node that there is refuses older versions."""
+    """The level never falls, is about to be raised only when no node that there is is of an older version, which would
+    not start again, and is raised only when every one refuses older versions."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
+        self.old_runs: set[uuid.UUID] = set()
+        self._old_since: dict[uuid.UUID, float] = {}
+        """When runs of an older version were registered."""
+
+    def registers(self, after: bytes) -> None:
+        """A node's new record is about to be there."""
+        run = msgspec.json.decode(after, type=NodeRecord).run
+        if run in self.old_runs:
+            self._old_since.setdefault(run, self._cluster.loop.now)
 
     def put(self, before: bytes | None, after: bytes) -> None:
         """A new record of the features is about to be there."""
@@ -67,6 +80,8 @@ class VersionChecks:
         self._cluster.trace(f"store: feature level {new.level}, raising {new.raising}")
         if new.level < old.level or new.epoch < old.epoch:
             self._cluster.checks.fail(f"the feature level falls: from {old} to {new}")
+        if before is not None and new.required > old.required and not self._cluster.store.lands_late:
+            self._check_able(new.required)
         if before is None or new.level == old.level:
             return
         registered = {
@@ -77,6 +92,16 @@ class VersionChecks:
                 self._cluster.checks.fail(f"level {new.level} is there, and node {node.number} lets older versions in")
             if node.node_id in registered and node.is_up and node.is_old:
                 self._cluster.checks.fail(f"level {new.level} is there, and node {node.number} is of an older version")
+
+    def _check_able(self, level: int) -> None:
+        for each in self._cluster.store.list(NODE_PREFIX):
+            record = msgspec.json.decode(each.value, type=NodeRecord)
+            since = self._old_since.get(record.run, self._cluster.loop.now)
+            if self._cluster.loop.now - since > LATE_S:
+                self._cluster.checks.fail(
+                    f"level {level} is about to be there, and node id {record.node_id} has been of an older version "
+                    f"since {since:.3f} s"
+                )
 
     def missing(self) -> str:
         """Why the level is not what it should be in the end."""

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-import msgspec
 import structlog
 
 from headrace.container import feed, replica_folder, roles
@@ -686,7 +685,7 @@ async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
             f"the cluster store has node {record.primary} lead epoch {record.epoch}, but node {known.primary} led "
             f"epoch {known.epoch}: it is an old copy. Stop all nodes, then build it anew with `headrace recover-store`",
         )
-    await replica.remember(msgspec.json.encode(record).decode())
+    await replica.remember(record)
     if known is not None and record.recovered > known.recovered:
         replica.give_up()
 

@@ -328,6 +328,7 @@ class Replicas:
         self._kept.pop(container_id, None)
         self._note(container_id)
         self._better.pop(container_id, None)
+        self._led_at.pop(container_id, None)
 
     async def _carry_out(self, record: ContainerRecord, kept: _Kept) -> None:
         replica = kept.replica
@@ -357,7 +358,9 @@ class Replicas:
     async def _renew(self, container_id: ContainerId, damage: Damage, replica: LocalReplica) -> None:
         """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is."""
         container = self.led.get(container_id)
-        left = await damage.leave(self._env.store, container_id, self._env.node_id, container)
+        left = await damage.leave(
+            self._env.store, container_id, self._env.node_id, container, known=replica.known_record
+        )
         self._env.view.refresh()
         if not left:
             return

@@ -120,3 +120,19 @@ async def test_what_was_told_before_counts_when_a_record_comes_that_has_no_trace
     await three.change(made, lambda now: structs.replace(now, wanted=5))
     await until(lambda: made not in first.led or None)
     assert first.set_back() == [made]
+
+
+async def test_a_damaged_replica_does_not_leave_by_an_old_copy(three: Several) -> None:
+    """The primary would hand over to who is in sync by the old copy, before it has seen that it is one."""
+    made = await changed_once(three)
+    await three.led(made)
+    first = three.nodes[0]
+    older = first.view.containers[made]
+    await three.change(made, lambda now: structs.replace(now, wanted=5))
+    await until(lambda: ((record := first.replicas.known_record(made)) and record.wanted == 5) or None)
+    await first.view.close()
+    await put(three, older)
+    first.replicas.damaged(made)
+    await until(lambda: "no trace of change" in first.replicas.problem(made) or None)
+    found = await first.store(lambda store: container_records.get_container(store, made))
+    assert found == older

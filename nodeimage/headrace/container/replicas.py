@@ -70,7 +70,7 @@ than a second. Where there are no more, all are looked at whenever somebody asks
 class _Kept:
     """One replica and the task that changes its role."""
 
-    __slots__ = ("changed", "damage", "problem", "replica", "set_back", "task")
+    __slots__ = ("_again", "changed", "damage", "problem", "replica", "set_back", "task")
 
     def __init__(self) -> None:
         self.replica: LocalReplica | None = None
@@ -81,6 +81,14 @@ class _Kept:
         self.set_back = False
         """It stands still, as the store has no trace of a change of its record that it knows."""
         self.task: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
+
+    def look_again(self, seconds: float) -> None:
+        """Have it be looked at in so long, whatever happens until then. Not besides the last time that was asked for:
+        each look would ask for one more."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = asyncio.get_running_loop().call_later(seconds, self.changed.set)
 
     @property
     def is_damaged(self) -> bool:
@@ -241,7 +249,7 @@ class Replicas:
                 await self._carry_out(record, kept)
                 kept.problem = ""
                 if kept.is_damaged:
-                    self._loop.call_later(DAMAGED_RETRY_S, kept.changed.set)
+                    kept.look_again(DAMAGED_RETRY_S)
             except asyncio.CancelledError:
                 raise
             except NewerFormat as error:
@@ -251,7 +259,7 @@ class Replicas:
                 if kept.problem != str(error):
                     log.error("a replica stands still", container=container_id, reason=str(error))
                 kept.problem = str(error)
-                self._loop.call_later(SET_BACK_RETRY_S, kept.changed.set)
+                kept.look_again(SET_BACK_RETRY_S)
             except (HeadraceError, OSError) as error:
                 if kept.problem != str(error):
                     log.warning("a replica is not as it should be", container=container_id, reason=str(error))
@@ -411,7 +419,7 @@ class Replicas:
         self._env.view.refresh()
         kept = self._kept.get(container.id)
         if kept is not None:
-            self._loop.call_later(SUPERSEDED_S, kept.changed.set)
+            kept.look_again(SUPERSEDED_S)
 
     def _unreadable(self, container_id: ContainerId) -> None:
         for callback in self.on_unreadable:

@@ -1,13 +1,15 @@
 """Replicas whose container's record the cluster store has only as an old copy, or which went on by one."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 from several import Several, until
 
+from headrace.container import replicas
 from headrace.container.in_sync import ASKED_AGAIN_S
 from headrace.ids import ContainerId, Epoch, Position
 from headrace.peer.reports import ReplicaState
@@ -136,3 +138,28 @@ async def test_a_damaged_replica_does_not_leave_by_an_old_copy(three: Several) -
     await until(lambda: "no trace of change" in first.replicas.problem(made) or None)
     found = await first.store(lambda store: container_records.get_container(store, made))
     assert found == older
+
+
+async def test_a_store_that_was_set_back_is_not_asked_more_and_more_often(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look made one more, whatever it had come from."""
+    monkeypatch.setattr(replicas, "SET_BACK_RETRY_S", 0.3)
+    made = await changed_once(three)
+    await three.led(made)
+    first, looks = three.nodes[0], []
+    ask = first.store
+
+    async def counted(change: Callable[[ClusterStore], Any]) -> Any:
+        looks.append(asyncio.get_running_loop().time())
+        return await ask(change)
+
+    first.replicas.told(three.nodes[1].node_id, [(made, knows(made, "2-0123456789abcdef"))], True)
+    await until(lambda: first.replicas.set_back() or None)
+    monkeypatch.setattr(first, "store", counted)
+    for number in range(8):
+        first.replicas.records_changed({made})
+        await until(lambda number=number: len(looks) > number or None)  # type: ignore[misc]
+    del looks[:]
+    await until(lambda: len(looks) >= 4 or None)
+    assert looks[3] - looks[0] > 2 * 0.3

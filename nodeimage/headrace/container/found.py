@@ -48,7 +48,6 @@ class FoundReplica:
 AS_IT_LIES: Final = LogOptions(chunk_bytes=0, heed_mark=False)
 """To open a log that nobody is about to write to: none of its files is made larger, as the disk may be full."""
 
-_records = msgspec.json.Decoder(ContainerRecord)
 _replicas = msgspec.msgpack.Decoder(list[FoundReplica], dec_hook=lambda _type, text: Path(text))
 
 
@@ -70,10 +69,7 @@ def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> Foun
     state = replica_folder.read(folder)
     if state is None or not state.record:
         raise CorruptLog(f"{folder} has no record of its container")
-    try:
-        record = _records.decode(state.record)
-    except msgspec.DecodeError as error:
-        raise CorruptLog(f"{folder} has a record that cannot be read: {error}") from error
+    record = replica_folder.decode_record(state.record)
     if record.state == "deleted":
         return None
     if end is None:

@@ -25,7 +25,7 @@ from headrace.container.feed import Recent
 from headrace.container.follower import Follower
 from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
-from headrace.container.replica_folder import ReplicaFile
+from headrace.container.replica_folder import ReplicaFile, decode_record
 from headrace.container.replica_opening import Opened, open_empty, open_folder
 from headrace.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors, SyncFailed
 from headrace.ids import ContainerId, Epoch, NodeId, Position
@@ -38,13 +38,6 @@ log = structlog.get_logger()
 CATALOG: Final = "catalog"
 RETRY_S: Final = 1.0
 """Until files are made again that could not be for want of descriptors."""
-
-_records = msgspec.json.Decoder(ContainerRecord)
-
-
-def decode_record(kept: str) -> ContainerRecord:
-    """A record as a replica's folder keeps it."""
-    return _records.decode(kept)
 
 
 class LocalReplica:

@@ -21,7 +21,7 @@ from headrace.container.damage import Damage
 from headrace.container.environment import Environment
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
-from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
+from headrace.container.local_replica import CATALOG, LocalReplica
 from headrace.container.replica import Member
 from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.errors import (
@@ -283,7 +283,7 @@ class Replicas:
         if kept.replica is None:
             folder = self._env.folder / str(record.container_id)
             state = await self._loop.run_in_executor(self._env.executor, replica_folder.read, folder)
-            if state is None or not state.record or descends_from(record, decode_record(state.record)):
+            if state is None or not state.record or descends_from(record, replica_folder.decode_record(state.record)):
                 return
             kept.replica = await self._open(record)
             self._note(record.container_id)

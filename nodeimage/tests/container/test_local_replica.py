@@ -18,8 +18,9 @@ from msgspec import structs
 from headrace.container import replica_folder
 from headrace.container.container import Container
 from headrace.container.history import History
-from headrace.container.local_replica import LocalReplica, decode_record
+from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member
+from headrace.container.replica_folder import decode_record
 from headrace.errors import CorruptLog, KafkaError, StorageFull, SyncFailed
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log import files as files_module

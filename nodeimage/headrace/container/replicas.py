@@ -572,15 +572,16 @@ class Replicas:
             if container_id in unseen and not seen:
                 continue
             kept = self._kept.get(container_id)
-            end = kept.replica.log.end if kept is not None and kept.replica is not None else None
-            look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, end=end)
+            replica = None if kept is None else kept.replica
+            opened = None if replica is None else (replica.log.end, replica.history)
+            look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, opened=opened)
             try:
-                replica = await self._loop.run_in_executor(self._env.executor, look)
+                told = await self._loop.run_in_executor(self._env.executor, look)
             except CorruptLog as error:
                 warnings.append(f"node {self._env.node_id}: {error}; it is left out")
                 continue
-            if replica is not None:
-                found.append(replica)
+            if told is not None:
+                found.append(told)
         return unseen, found, warnings
 
     def told(self, node: NodeId, changes: Iterable[Change], whole: bool) -> None:

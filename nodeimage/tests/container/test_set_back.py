@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from several import Several, until
 
-from headrace.container import replicas
+from headrace.container import found, replica_folder, replicas
 from headrace.container.in_sync import ASKED_AGAIN_S
 from headrace.ids import ContainerId, Epoch, Position
 from headrace.peer.reports import ReplicaState
@@ -163,3 +163,22 @@ async def test_a_store_that_was_set_back_is_not_asked_more_and_more_often(
     del looks[:]
     await until(lambda: len(looks) >= 4 or None)
     assert looks[3] - looks[0] > 2 * 0.3
+
+
+async def test_what_is_found_of_a_replica_that_is_being_cut_is_of_one_moment(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the history of the primary that it is cut for, what goes would count as that one's, ahead of all others."""
+    made = await changed_once(three)
+    await three.led(made)
+    replica = three.replica(1, made)
+    end, before, read = replica.log.end, replica.last_epoch, replica_folder.read
+
+    def of_later(folder: Path) -> replica_folder.ReplicaFile | None:
+        state = read(folder)
+        assert state is not None
+        return structs.replace(state, history=(*state.history, (Epoch(before + 3), Position(end - 1))))
+
+    monkeypatch.setattr(found.replica_folder, "read", of_later)
+    _, (told,), _ = await three.nodes[1].replicas.unrecorded(set(), seen=True)
+    assert (told.end, told.last_epoch) == (end, before)

@@ -211,7 +211,8 @@ def install(
 ) -> None:
     """Replace the rows of the live file, open as `connection`, by those of another replica's snapshot, in one go.
 
-    Readers see the old rows or the new ones. The snapshot is kept as this folder's only one: the log begins at it.
+    Readers see the old rows or the new ones, in tables of this version. The snapshot is kept as this folder's only one:
+    the log begins at it.
     Raises HeadraceError for a file that is damaged or not at `position`, FolderRefused for a newer format, StorageFull,
     OSError and sqlite3.Error (a full disk); the rows are as they were then.
     """
@@ -222,6 +223,7 @@ def install(
     fresh.unlink(missing_ok=True)
     try:
         _link(snapshot, fresh)
+        _bring_up(fresh)  # before anybody sees it, and while nothing has changed if there is no room for it
         _sync(fresh)
         fresh.rename(kept)
         _sync(folder)
@@ -231,7 +233,6 @@ def install(
             source.backup(connection)
         finally:
             source.close()
-        bring_up(connection)
     except BaseException:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
@@ -240,6 +241,14 @@ def install(
     for old in snapshots(folder):
         if old != kept:
             old.unlink()
+
+
+def _bring_up(snapshot: Path) -> None:
+    connection = sqlite3.connect(snapshot, isolation_level=None)
+    try:
+        bring_up(connection)
+    finally:
+        connection.close()
 
 
 def room_to_install(folder: Path, size: int) -> int:

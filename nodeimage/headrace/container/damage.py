@@ -14,6 +14,7 @@ from headrace.container.container import Container
 from headrace.ids import ContainerId, NodeId
 from headrace.store import container_records
 from headrace.store.protocol import StoreCall
+from headrace.store.records import ContainerRecord
 
 STAND_BACK_S: Final = 10.0
 """After a primary has let another lead, it does so again after this, twice as long each time: that one may be damaged
@@ -41,9 +42,16 @@ class Damage:
         return self._format == format
 
     async def leave(
-        self, store: StoreCall, container_id: ContainerId, node: NodeId, container: Container | None
+        self,
+        store: StoreCall,
+        container_id: ContainerId,
+        node: NodeId,
+        container: Container | None,
+        *,
+        known: ContainerRecord | None,
     ) -> bool:
-        """Have it leave the in-sync set; whether it is in it no more. `container`: where it leads.
+        """Have it leave the in-sync set; whether it is in it no more. `container`: where it leads. `known`: the record
+        that is kept with it.
 
         Raises HeadraceError: it may have left.
         """
@@ -59,7 +67,9 @@ class Damage:
         if container is not None:
             container.handing_over = True  # invariant 16: until it is known that nobody else leads
         after = await store(
-            lambda store: container_records.leave_in_sync(store, container_id, own, heirs=near, hand_over=hand_over)
+            lambda store: container_records.leave_in_sync(
+                store, container_id, own, heirs=near, hand_over=hand_over, known=known
+            )
         )
         if container is not None and after.epoch == container.epoch:
             container.handing_over = False

@@ -48,7 +48,6 @@ class FoundReplica:
 AS_IT_LIES: Final = LogOptions(chunk_bytes=0, heed_mark=False)
 """To open a log that nobody is about to write to: none of its files is made larger, as the disk may be full."""
 
-_records = msgspec.json.Decoder(ContainerRecord)
 _replicas = msgspec.msgpack.Decoder(list[FoundReplica], dec_hook=lambda _type, text: Path(text))
 
 
@@ -62,31 +61,30 @@ def heard(payload: bytes | memoryview) -> list[FoundReplica]:
     return _replicas.decode(payload)
 
 
-def found_replica(folder: Path, node: NodeId, *, end: int | None = None) -> FoundReplica | None:
-    """[blocking] What a folder says; None: its container was deleted. `end`: of its log, where that is open already.
+def found_replica(folder: Path, node: NodeId, *, opened: tuple[Position, History] | None = None) -> FoundReplica | None:
+    """[blocking] What a folder says; None: its container was deleted. `opened`: the end of its log and its history, of
+    one moment, where that is open already: from another moment's history what is cut might pass for a later epoch's.
 
     Raises CorruptLog where that cannot be read, or there is no record.
     """
     state = replica_folder.read(folder)
     if state is None or not state.record:
         raise CorruptLog(f"{folder} has no record of its container")
-    try:
-        record = _records.decode(state.record)
-    except msgspec.DecodeError as error:
-        raise CorruptLog(f"{folder} has a record that cannot be read: {error}") from error
+    record = replica_folder.decode_record(state.record)
     if record.state == "deleted":
         return None
-    if end is None:
+    if opened is None:
         with closing(ContainerLog.open(folder, AS_IT_LIES)) as log:
-            end = log.end
+            opened = log.end, state.history
+    end, history = opened
     return FoundReplica(
         node=node,
         format=uuid.UUID(state.format),
         seen=Epoch(max(state.seen, state.led)),
         record=record,
-        last_epoch=last_epoch(state.history, Position(end)),
+        last_epoch=last_epoch(history, end),
         end=end,
-        history=state.history,
+        history=history,
         folder=folder,
     )
 

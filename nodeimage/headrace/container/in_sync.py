@@ -112,7 +112,7 @@ class InSync:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _put(self, container: Container, wanted: frozenset[Member]) -> None:
-        """Ends when the store has been seen to hold the set, or when the epoch is over."""
+        """Ends when the store has been seen to hold the set, or when this node leads no more."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
 
@@ -121,7 +121,8 @@ class InSync:
                 container.undecided = f"its in-sync set cannot be put into the cluster store: {reason}"
 
         traced = self._env.view.may(Level.FENCED)
-        while traced and not container.lost and self._kept.unasked(container, wanted):  # noqa: ASYNC110  # a probe's turn
+        while traced and not container.lost and (nodes := self._kept.unasked(container, wanted)):
+            failed(f"node {min(nodes)} would leave, and has yet to say what it knows")
             await asyncio.sleep(ASKED_AGAIN_S)
         while not container.lost:
             try:
@@ -153,8 +154,11 @@ class InSync:
                 continue
             container.undecided = ""
             self._env.view.refresh()
-            held = None if record is None else members(record)
-            if held is not None and not container.lost:
+            if record is None:  # the epoch is over, as the view will show; or the record is back before it does
+                await asyncio.sleep(RETRY_S)
+                continue
+            if not container.lost:
+                held = members(record)
                 log.info("in sync", container=container.id, nodes=sorted(member.node for member in held))
                 if container.primary.decided(held):
                     container.committed_moved()

@@ -25,11 +25,12 @@ from headrace.container.feed import Recent
 from headrace.container.follower import Follower
 from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
-from headrace.container.replica_folder import ReplicaFile
+from headrace.container.replica_folder import ReplicaFile, decode_record
 from headrace.container.replica_opening import Opened, open_empty, open_folder
 from headrace.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors, SyncFailed
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
+from headrace.store.container_records import descends_from
 from headrace.store.records import ContainerRecord
 
 log = structlog.get_logger()
@@ -37,13 +38,6 @@ log = structlog.get_logger()
 CATALOG: Final = "catalog"
 RETRY_S: Final = 1.0
 """Until files are made again that could not be for want of descriptors."""
-
-_records = msgspec.json.Decoder(ContainerRecord)
-
-
-def decode_record(kept: str) -> ContainerRecord:
-    """A record as a replica's folder keeps it."""
-    return _records.decode(kept)
 
 
 class LocalReplica:
@@ -279,10 +273,13 @@ class LocalReplica:
             self._known = (kept, decode_record(kept) if kept else None)
         return self._known[1]
 
-    async def remember(self, record: str) -> None:
-        """The container's record, as the store has it."""
-        if record != self._state.record:
-            await self._write(lambda state: structs.replace(state, record=record))
+    async def remember(self, record: ContainerRecord) -> None:
+        """Keep the container's record, as the store has it, unless a later one is kept by the time that this one's turn
+        comes: without that nobody would know that the store was set back to before it.
+        """
+        text = msgspec.json.encode(record).decode()
+        if text != self._state.record:
+            await self._write(lambda state: structs.replace(state, record=_later(state.record, record, text)))
 
     async def _write(self, change: Callable[[ReplicaFile], ReplicaFile], *, drop_aside: bool = False) -> None:
         await self._to_its_end(lambda: self._write_now(change, drop_aside=drop_aside))
@@ -493,3 +490,10 @@ class LocalReplica:
         """[blocking] End the process, as what was written may not be on the disk: the next one is to write it again."""
         replica_folder.note_unsynced(self.folder, held=self.log.synced if held is None else held)
         self._end_process(reason)
+
+
+def _later(kept: str, record: ContainerRecord, text: str) -> str:
+    """Of the record that is kept and another one, which is `text`, the one to keep."""
+    known = decode_record(kept) if kept else None
+    is_older = known is not None and (record.epoch < known.epoch or not descends_from(record, known))
+    return kept if is_older else text

@@ -39,6 +39,7 @@ from headrace.log.files import (
 )
 from headrace.log.synced_mark import keep_mark
 from headrace.machine import boot_id
+from headrace.store.records import ContainerRecord
 
 log = structlog.get_logger()
 
@@ -66,6 +67,12 @@ class ReplicaFile(msgspec.Struct, frozen=True):
 
 
 _files = msgspec.json.Decoder(ReplicaFile)
+_records = msgspec.json.Decoder(ContainerRecord)
+
+
+def decode_record(kept: str) -> ContainerRecord:
+    """A record as a replica's folder keeps it. Raises msgspec.DecodeError for what `read` does not let pass."""
+    return _records.decode(kept)
 
 
 def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
@@ -199,9 +206,13 @@ def read(folder: Path) -> ReplicaFile | None:
             raise
         raise CorruptLog(f"{path}: the disk cannot read it: {error.strerror}. Remove the folder.") from error
     try:
-        return _files.decode(raw)
-    except msgspec.DecodeError as error:
+        found = _files.decode(raw)
+        uuid.UUID(found.format)
+        if found.record:
+            decode_record(found.record)
+    except (msgspec.DecodeError, ValueError) as error:  # a bit that flipped leaves the rest as it was, as a rule
         raise CorruptLog(f"{folder / _NAME} cannot be read: {error}. Restore it, or remove the folder.") from error
+    return found
 
 
 def write(folder: Path, state: ReplicaFile) -> None:

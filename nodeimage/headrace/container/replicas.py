@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-import msgspec
 import structlog
 
 from headrace.container import feed, replica_folder, roles
@@ -22,7 +21,7 @@ from headrace.container.damage import Damage
 from headrace.container.environment import Environment
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
-from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
+from headrace.container.local_replica import CATALOG, LocalReplica
 from headrace.container.replica import Member
 from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.errors import (
@@ -71,7 +70,7 @@ than a second. Where there are no more, all are looked at whenever somebody asks
 class _Kept:
     """One replica and the task that changes its role."""
 
-    __slots__ = ("changed", "damage", "problem", "replica", "set_back", "task")
+    __slots__ = ("_again", "changed", "damage", "problem", "replica", "set_back", "task")
 
     def __init__(self) -> None:
         self.replica: LocalReplica | None = None
@@ -82,6 +81,14 @@ class _Kept:
         self.set_back = False
         """It stands still, as the store has no trace of a change of its record that it knows."""
         self.task: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
+
+    def look_again(self, seconds: float) -> None:
+        """Have it be looked at in so long, whatever happens until then. Not besides the last time that was asked for:
+        each look would ask for one more."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = asyncio.get_running_loop().call_later(seconds, self.changed.set)
 
     @property
     def is_damaged(self) -> bool:
@@ -242,7 +249,7 @@ class Replicas:
                 await self._carry_out(record, kept)
                 kept.problem = ""
                 if kept.is_damaged:
-                    self._loop.call_later(DAMAGED_RETRY_S, kept.changed.set)
+                    kept.look_again(DAMAGED_RETRY_S)
             except asyncio.CancelledError:
                 raise
             except NewerFormat as error:
@@ -252,7 +259,7 @@ class Replicas:
                 if kept.problem != str(error):
                     log.error("a replica stands still", container=container_id, reason=str(error))
                 kept.problem = str(error)
-                self._loop.call_later(SET_BACK_RETRY_S, kept.changed.set)
+                kept.look_again(SET_BACK_RETRY_S)
             except (HeadraceError, OSError) as error:
                 if kept.problem != str(error):
                     log.warning("a replica is not as it should be", container=container_id, reason=str(error))
@@ -276,7 +283,7 @@ class Replicas:
         if kept.replica is None:
             folder = self._env.folder / str(record.container_id)
             state = await self._loop.run_in_executor(self._env.executor, replica_folder.read, folder)
-            if state is None or not state.record or descends_from(record, decode_record(state.record)):
+            if state is None or not state.record or descends_from(record, replica_folder.decode_record(state.record)):
                 return
             kept.replica = await self._open(record)
             self._note(record.container_id)
@@ -329,6 +336,7 @@ class Replicas:
         self._kept.pop(container_id, None)
         self._note(container_id)
         self._better.pop(container_id, None)
+        self._led_at.pop(container_id, None)
 
     async def _carry_out(self, record: ContainerRecord, kept: _Kept) -> None:
         replica = kept.replica
@@ -358,7 +366,9 @@ class Replicas:
     async def _renew(self, container_id: ContainerId, damage: Damage, replica: LocalReplica) -> None:
         """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is."""
         container = self.led.get(container_id)
-        left = await damage.leave(self._env.store, container_id, self._env.node_id, container)
+        left = await damage.leave(
+            self._env.store, container_id, self._env.node_id, container, known=replica.known_record
+        )
         self._env.view.refresh()
         if not left:
             return
@@ -409,7 +419,7 @@ class Replicas:
         self._env.view.refresh()
         kept = self._kept.get(container.id)
         if kept is not None:
-            self._loop.call_later(SUPERSEDED_S, kept.changed.set)
+            kept.look_again(SUPERSEDED_S)
 
     def _unreadable(self, container_id: ContainerId) -> None:
         for callback in self.on_unreadable:
@@ -564,15 +574,16 @@ class Replicas:
             if container_id in unseen and not seen:
                 continue
             kept = self._kept.get(container_id)
-            end = kept.replica.log.end if kept is not None and kept.replica is not None else None
-            look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, end=end)
+            replica = None if kept is None else kept.replica
+            opened = None if replica is None else (replica.log.end, replica.history)
+            look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, opened=opened)
             try:
-                replica = await self._loop.run_in_executor(self._env.executor, look)
+                told = await self._loop.run_in_executor(self._env.executor, look)
             except CorruptLog as error:
                 warnings.append(f"node {self._env.node_id}: {error}; it is left out")
                 continue
-            if replica is not None:
-                found.append(replica)
+            if told is not None:
+                found.append(told)
         return unseen, found, warnings
 
     def told(self, node: NodeId, changes: Iterable[Change], whole: bool) -> None:
@@ -688,7 +699,7 @@ async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
             f"the cluster store has node {record.primary} lead epoch {record.epoch}, but node {known.primary} led "
             f"epoch {known.epoch}: it is an old copy. Stop all nodes, then build it anew with `headrace recover-store`",
         )
-    await replica.remember(msgspec.json.encode(record).decode())
+    await replica.remember(record)
     if known is not None and record.recovered > known.recovered:
         replica.give_up()
 

@@ -294,7 +294,10 @@ class Controller:
     def _answered(self, node: NodeId, changes: Sequence[ReplicaChange], whole: bool) -> None:
         self._told(node, changes)
         for callback in self.on_answer:
-            callback(node, changes, whole)
+            try:
+                callback(node, changes, whole)
+            except Exception:  # a listener's fault must not have a node count as silent
+                log.exception("what a node told of its replicas was not taken up", node=node)
 
     def told_of(self, container: ContainerId) -> list[ReplicaState]:
         """The replicas of a container on other nodes, as these told of them last."""

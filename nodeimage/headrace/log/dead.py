@@ -27,8 +27,6 @@ from headrace.log.files import FILE_HEAD_BYTES, FileHead, OpenFile, read_exactly
 
 DEAD_KIND: Final = b"DEAD"
 _COUNT: Final = struct.Struct("<II Q")
-EVERYTHING: Final = (1 << 63) - 1
-"""As a first kept offset: nothing of the partitionlet is kept."""
 
 
 class DeadOffsets:

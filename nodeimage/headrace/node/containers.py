@@ -117,17 +117,16 @@ class NodeContainers:
             async with asyncio.timeout(HAND_OVER_S):
                 while any(container in self._replicas.led for container in led) and self._has_heir():
                     await self._changes.wait()
-        except (HeadraceError, TimeoutError) as error:
+        except (HeadraceError, OSError) as error:  # TimeoutError, too
             log.info("stops without having handed over all", reason=str(error) or "timeout")
         except Exception:  # it is to stop all the same, and sync what it has
             log.exception("handing over went wrong")
 
     def _say_that_it_stops(self, store: ClusterStore) -> None:
-        """[blocking] In the folder first: one that does not say it, where the store does, is an older copy."""
-        try:
-            self._note_stop()
-        except (HeadraceError, OSError) as error:
-            log.warning("the stop is not noted in the data folder", reason=str(error))
+        """[blocking] In the folder first: one that does not say it, where the store does, passes for an older copy at
+        the next start, and its replicas for others. Where that fails, others see that the process has ended.
+        """
+        self._note_stop()
         records.set_stopping(store, self._node.node_id, run=self._node.run)
 
     def _has_heir(self) -> bool:

@@ -413,7 +413,9 @@ class Node:
         return cluster, record
 
     def _mind_old_copy(self, store: ClusterStore, present: Identity) -> None:
-        """[blocking] Replicas that were in sync are not, where the folder was put back to an older copy."""
+        """[blocking] Replicas that were in sync are not, where the folder was put back to an older copy. Raises
+        StorageFull where this run cannot be noted: once it had registered, the folder would pass for such a copy.
+        """
         known = records.get_node(store, NodeId(present.node_id))
         if known is not None and present.is_older_than(str(known.run), stopping=known.stopping):
             changed = replica_folder.all_as_others(self._options.data / "containers")
@@ -426,8 +428,10 @@ class Node:
             )
         try:
             self._folder.begins(str(self._run), after="" if known is None else str(known.run))
-        except StorageFull as error:  # it has never had any noted, or there were room
-            log.warning("this run is not noted in the data folder", reason=str(error))
+        except StorageFull as error:
+            if present.runs:
+                raise
+            log.warning("runs are not noted in the data folder yet", reason=str(error))  # of one that has none it holds
 
     def _producer_block(self, size: int) -> range:
         """[blocking]"""

@@ -226,8 +226,10 @@ def leave_in_sync(
     *,
     heirs: Collection[NodeId],
     hand_over: bool = True,
+    known: ContainerRecord | None = None,
 ) -> ContainerRecord:
-    """Take a replica that is damaged out of the in-sync set; the record as it is then.
+    """Take a replica that is damaged out of the in-sync set; the record as it is then. Raises StoreSetBack where that
+    is an old copy of the one that is `known`: by it those who are damaged, or lack something, might be in sync.
 
     It stays where fewer than the minimum would be left, as its copy may be the last good one of something else. A
     primary hands over to another member among `heirs`, in a new epoch; where it stays in sync only with `hand_over`:
@@ -236,6 +238,8 @@ def leave_in_sync(
     node, _ = member
 
     def without(present: ContainerRecord) -> ContainerRecord:
+        if known is not None:
+            check_descent(present, known)
         others = tuple(each for each in present.in_sync if each != member)
         able = [each for each, _ in others if each in present.replicas and each in heirs]
         leaves = len(others) >= max(1, present.min_in_sync)

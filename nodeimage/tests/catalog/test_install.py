@@ -1,6 +1,7 @@
 """Tables replaced by a snapshot of the primary, with readers, listeners and submitters under way."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 import threading
@@ -16,6 +17,7 @@ from headrace.catalog.commands import encode
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced
 from headrace.catalog.service import Catalog
+from headrace.catalog.tables import applied
 from headrace.errors import FolderRefused, HeadraceError, StorageFull
 from headrace.ids import Position
 
@@ -310,3 +312,27 @@ async def test_rows_ahead_of_a_log_that_begins_anew_below_them_are_replaced(pair
     await pair.follower.close()
     await pair.reopen()
     assert await paths(pair.follower) == ["/old", "/s"]
+
+
+async def test_tables_of_an_older_version_are_installed_whole_or_not_at_all(pair: Pair, tmp_path: Path) -> None:
+    """There was room for the rows, and none for the tables that they lacked: the rows were replaced, and those who
+    apply commands went on from where the old ones had been."""
+    older = tmp_path / "older.sqlite"
+    shutil.copyfile(pair.snapshot, older)
+    added = ("going", "free_streams")
+    with contextlib.closing(sqlite3.connect(older, isolation_level=None)) as connection:
+        for table in added:
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("VACUUM")
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    live = pair.follower._connection
+    live.execute(f"PRAGMA max_page_count={pages}")
+    before = await paths(pair.follower)
+    try:
+        await pair.follower.install(older, pair.position)
+    except StorageFull:
+        assert await paths(pair.follower) == before
+    else:
+        assert await paths(pair.follower) == ["/old", "/s"]
+        assert not await pair.follower.query(lambda reader: reader.is_forgetting())
+    assert applied(live) == pair.follower.applied

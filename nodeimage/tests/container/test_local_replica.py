@@ -10,20 +10,25 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from headrace.container import replica_folder
 from headrace.container.container import Container
 from headrace.container.history import History
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member
+from headrace.container.replica_folder import decode_record
 from headrace.errors import CorruptLog, KafkaError, StorageFull, SyncFailed
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log import files as files_module
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.synced_mark import read_mark
+from headrace.store.container_records import stamped
+from headrace.store.records import ContainerRecord
 
 
 class PlentyOfRoom:
@@ -71,6 +76,11 @@ async def replica(tmp_path: Path) -> AsyncIterator[LocalReplica]:
         await opened.stop()
         yield opened
         await opened.close()
+
+
+def record_of(replica: LocalReplica) -> ContainerRecord:
+    pair = (NodeId(1), UUID(replica.format))
+    return ContainerRecord(replica.id, replica.kind, NodeId(1), Epoch(1), (pair,), (NodeId(1),))
 
 
 def behind_the_first(replica: LocalReplica) -> Position:
@@ -269,10 +279,11 @@ async def test_one_on_a_disk_that_cannot_be_reached_at_all_is_not_damaged(
 async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> None:
     """A record that came while a follower took its primary's history over put the old history back."""
     history: History = ((Epoch(1), Position(0)), (Epoch(5), behind_the_first(replica)))
-    await asyncio.gather(replica.adopt(history), replica.remember("the record"), replica.saw(Epoch(5)))
+    await asyncio.gather(replica.adopt(history), replica.remember(record_of(replica)), replica.saw(Epoch(5)))
     state = replica_folder.read(replica.folder)
     assert state is not None
-    assert (state.history, state.record, state.seen) == (history, "the record", 5)
+    assert (state.history, state.seen) == (history, 5)
+    assert decode_record(state.record) == record_of(replica)
     assert (replica.history, replica.seen) == (history, 5)
 
 
@@ -290,7 +301,7 @@ async def test_a_change_whose_caller_is_cancelled_comes_before_those_after_it(
         write(folder, state)
 
     monkeypatch.setattr(replica_folder, "write", slowly_at_first)
-    caller = asyncio.create_task(replica.remember("the record"))
+    caller = asyncio.create_task(replica.remember(record_of(replica)))
     assert await asyncio.to_thread(writing.wait, 10)
     caller.cancel()
     later = asyncio.create_task(replica.saw(Epoch(9)))
@@ -299,7 +310,23 @@ async def test_a_change_whose_caller_is_cancelled_comes_before_those_after_it(
     await later
     state = replica_folder.read(replica.folder)
     assert state is not None
-    assert (state.record, state.seen) == ("the record", 9)
+    assert state.seen == 9
+    assert decode_record(state.record) == record_of(replica)
+
+
+@pytest.mark.parametrize("traced", [True, False], ids=["by the ids of changes", "by its epoch, at level 0"])
+async def test_a_record_whose_turn_comes_late_does_not_take_a_later_one_back(
+    replica: LocalReplica, traced: bool
+) -> None:
+    """One that was read before the in-sync set was put into the store was written after it: what was acknowledged by
+    the new set was nothing that a store which was set back would lack."""
+    older = stamped(record_of(replica), traced=traced)
+    newer = stamped(structs.replace(older, wanted=3, epoch=Epoch(older.epoch + (not traced))), traced=traced)
+    await asyncio.gather(replica.remember(newer), replica.remember(older))
+    assert replica.known_record == newer
+    state = replica_folder.read(replica.folder)
+    assert state is not None
+    assert decode_record(state.record) == newer
 
 
 async def test_what_was_said_to_be_committed_behind_its_end_counts_no_more_once_it_leads(replica: LocalReplica) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,14 @@ def test_a_clean_end_keeps_the_format_over_a_start_of_the_machine(tmp_path: Path
     assert replica_folder.after_page_cache(tmp_path, found).format == state.format
 
 
-def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "replica.json").write_text("{")
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"format": "x"}', f'{{"format": "{uuid.UUID(int=1)}", "record": "{{q}}"}}'],
+    ids=["as a whole", "its format", "the container's record"],
+)
+def test_a_damaged_file_is_reported(tmp_path: Path, text: str) -> None:
+    """One that was taken for whole was met where all replicas of a node are looked at, and none was beyond it."""
+    (tmp_path / "replica.json").write_text(text)
     with pytest.raises(CorruptLog, match="cannot be read"):
         replica_folder.read(tmp_path)
 

@@ -604,7 +604,7 @@ async def test_a_damaged_primary_that_could_not_say_so_is_in_touch_again_once_it
     await until(lambda: None if container.primary.near(loop.time()) else True)
     damage = Damage()
     damage.found(container.member.format)
-    assert not await damage.leave(away, container_id, node.node_id, container)
+    assert not await damage.leave(away, container_id, node.node_id, container, known=None)
     assert container.handing_over
     monkeypatch.setattr(node, "store", store)
     await until(lambda: container.in_touch or None)

@@ -1,13 +1,15 @@
 """Replicas whose container's record the cluster store has only as an old copy, or which went on by one."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 from several import Several, until
 
+from headrace.container import found, replica_folder, replicas
 from headrace.container.in_sync import ASKED_AGAIN_S
 from headrace.ids import ContainerId, Epoch, Position
 from headrace.peer.reports import ReplicaState
@@ -120,3 +122,63 @@ async def test_what_was_told_before_counts_when_a_record_comes_that_has_no_trace
     await three.change(made, lambda now: structs.replace(now, wanted=5))
     await until(lambda: made not in first.led or None)
     assert first.set_back() == [made]
+
+
+async def test_a_damaged_replica_does_not_leave_by_an_old_copy(three: Several) -> None:
+    """The primary would hand over to who is in sync by the old copy, before it has seen that it is one."""
+    made = await changed_once(three)
+    await three.led(made)
+    first = three.nodes[0]
+    older = first.view.containers[made]
+    await three.change(made, lambda now: structs.replace(now, wanted=5))
+    await until(lambda: ((record := first.replicas.known_record(made)) and record.wanted == 5) or None)
+    await first.view.close()
+    await put(three, older)
+    first.replicas.damaged(made)
+    await until(lambda: "no trace of change" in first.replicas.problem(made) or None)
+    found = await first.store(lambda store: container_records.get_container(store, made))
+    assert found == older
+
+
+async def test_a_store_that_was_set_back_is_not_asked_more_and_more_often(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look made one more, whatever it had come from."""
+    monkeypatch.setattr(replicas, "SET_BACK_RETRY_S", 0.3)
+    made = await changed_once(three)
+    await three.led(made)
+    first, looks = three.nodes[0], []
+    ask = first.store
+
+    async def counted(change: Callable[[ClusterStore], Any]) -> Any:
+        looks.append(asyncio.get_running_loop().time())
+        return await ask(change)
+
+    first.replicas.told(three.nodes[1].node_id, [(made, knows(made, "2-0123456789abcdef"))], True)
+    await until(lambda: first.replicas.set_back() or None)
+    monkeypatch.setattr(first, "store", counted)
+    for number in range(8):
+        first.replicas.records_changed({made})
+        await until(lambda number=number: len(looks) > number or None)  # type: ignore[misc]
+    del looks[:]
+    await until(lambda: len(looks) >= 4 or None)
+    assert looks[3] - looks[0] > 2 * 0.3
+
+
+async def test_what_is_found_of_a_replica_that_is_being_cut_is_of_one_moment(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the history of the primary that it is cut for, what goes would count as that one's, ahead of all others."""
+    made = await changed_once(three)
+    await three.led(made)
+    replica = three.replica(1, made)
+    end, before, read = replica.log.end, replica.last_epoch, replica_folder.read
+
+    def of_later(folder: Path) -> replica_folder.ReplicaFile | None:
+        state = read(folder)
+        assert state is not None
+        return structs.replace(state, history=(*state.history, (Epoch(before + 3), Position(end - 1))))
+
+    monkeypatch.setattr(found.replica_folder, "read", of_later)
+    _, (told,), _ = await three.nodes[1].replicas.unrecorded(set(), seen=True)
+    assert (told.end, told.last_epoch) == (end, before)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec import structs
 
+from headrace.control import controller as controller_module
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
 from headrace.errors import Code, HeadraceError, KafkaError
@@ -604,3 +605,22 @@ async def test_a_call_that_is_refused_does_not_end_the_controller(cluster: Clust
     renewal = member.view.lease.renewal if member.view.lease is not None else 0
     await cluster.until(lambda: member.view.lease is not None and member.view.lease.renewal > renewal + 2)
     assert member.controller.in_office
+
+
+async def test_a_fault_of_who_listens_to_answers_has_no_node_count_as_silent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(controller_module.log, "exception", lambda event, **_: logged.append(event), raising=False)
+
+    def fails(*_: object) -> None:
+        raise ValueError("planted")
+
+    members = await cluster.start(2, replicas=2)
+    for each in members:
+        each.controller.on_answer.append(fails)
+    await cluster.until_complete()
+    await cluster.until(lambda: len(logged) > 12)
+    for each in members:
+        assert each.controller.status().nodes == {1: "alive", 2: "alive"}
+    assert set(logged) == {"what a node told of its replicas was not taken up"}

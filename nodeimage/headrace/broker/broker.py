@@ -125,7 +125,7 @@ class Broker:
         self.layout = Layout(cluster, node)
         self.executor = executor
         self.unpacking = asyncio.Semaphore(1)
-        """Of large packed batches one at a time is unpacked: it may take the memory and the time of 128 MiB."""
+        """Of large batches one at a time is checked: a packed one may take the memory and the time of 128 MiB."""
         self.producer_block = producer_block
         self.store = store
         self.controller = controller

@@ -35,7 +35,7 @@ from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
 from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch, stamp_max_timestamp
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request
-from headrace.wire.records import Checked, check_any, check_records, check_small, is_packed
+from headrace.wire.records import Checked, check_any, check_records, check_small, is_checked_first
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -62,7 +62,7 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
             return
         if not session.refusals:
             session.refusals = None
-    if any(is_packed(part.records) for part in produce.partitions):
+    if any(is_checked_first(part.records) for part in produce.partitions):
         produce, unchecked = _checked(produce)
         if unchecked:
             arrived = time.monotonic()
@@ -93,11 +93,11 @@ def _pending(produce: ProduceRequest, version: int, slot: Slot) -> Produce:
 
 
 def _checked(produce: ProduceRequest) -> tuple[ProduceRequest, bool]:
-    """With what the check of small packed batches gave; and whether others are left."""
+    """With what the check of small ones gave of those that are checked first; and whether others are left."""
     unchecked = False
     parts = []
     for part in produce.partitions:
-        if part.records is not None and is_packed(part.records):
+        if part.records is not None and is_checked_first(part.records):
             part = part._replace(checked=check_small(part.records))
             unchecked = unchecked or part.checked is None
         parts.append(part)
@@ -105,10 +105,10 @@ def _checked(produce: ProduceRequest) -> tuple[ProduceRequest, bool]:
 
 
 async def _all_checked(broker: "Broker", produce: ProduceRequest) -> ProduceRequest:
-    """With what the check of all packed batches gave."""
+    """With what the check gave of all that are checked first."""
     parts = []
     for part in produce.partitions:
-        if part.checked is None and part.records is not None and is_packed(part.records):
+        if part.checked is None and part.records is not None and is_checked_first(part.records):
             async with broker.unpacking:
                 checked = await broker.loop.run_in_executor(broker.executor, check_any, part.records)
             part = part._replace(checked=checked)
@@ -203,7 +203,7 @@ async def _start_later(
         if first:
             await asyncio.sleep(0)
         piece = produce._replace(partitions=produce.partitions[first : first + MANY])
-        if any(part.checked is None and is_packed(part.records) for part in piece.partitions):
+        if any(part.checked is None and is_checked_first(part.records) for part in piece.partitions):
             piece = await _all_checked(broker, piece)
         partitions = _ready(broker, piece)
         if partitions is None or broker.saturated:

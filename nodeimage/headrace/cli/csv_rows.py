@@ -89,9 +89,10 @@ class CsvRows:
         try:
             text = io.TextIOWrapper(self._file, encoding=layout.encoding, newline="")
             text.read(layout.skipped)
-            rows = csv.reader(text, layout.dialect)
-            for number, row in enumerate(_not_blank(rows)):
-                line = rows.line_num
+            for number, (line, row) in enumerate(_rows(_Lines(text), layout.dialect)):
+                if row is None:
+                    yield BadReadings(f"{self._name}, line {line}: a quote that begins there is never closed")
+                    continue
                 if number == 0 and layout.has_header:
                     continue
                 if len(row) > width and not any(cell.strip() for cell in row[width:]):
@@ -125,6 +126,56 @@ class _Joined(io.RawIOBase):
         self._head = self._head[len(part) :]
         room[: len(part)] = part
         return len(part)
+
+
+class _Lines:
+    """Lines of text, of which those of one row are kept: they are rows of their own where its quote is never closed."""
+
+    def __init__(self, text: Iterator[str]) -> None:
+        self.number = 0
+        """Of the line that was read last; 0: none was."""
+        self.has_ended = False
+        self._text = text
+        self._again: list[str] = []
+        """To be read before the rest, the next one last."""
+        self._of_row: list[str] = []
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.pop() if self._again else next(self._text, None)
+        if line is None:
+            self.has_ended = True
+            raise StopIteration
+        self.number += 1
+        self._of_row.append(line)
+        return line
+
+    def row_ends(self) -> None:
+        """The next line begins another row."""
+        self._of_row.clear()
+
+    def go_back(self) -> None:
+        """Behind the first line of the row."""
+        again = self._of_row[:0:-1]
+        self.number -= len(again)
+        self._again += again
+        self.has_ended = False
+
+
+def _rows(lines: _Lines, dialect: type[csv.Dialect]) -> Iterator[tuple[int, list[str] | None]]:
+    """Rows that are not blank, with the number of their last line; None for a line that opens a quote which nothing
+    closes: `csv` gives all that follows as one cell."""
+    rows = csv.reader(lines, dialect)
+    while (row := next(rows, None)) is not None:
+        if lines.has_ended:  # it looked for more
+            lines.go_back()
+            rows = csv.reader(lines, dialect)
+            yield lines.number, None
+        elif any(cell.strip() for cell in row):
+            yield lines.number, row
+        lines.row_ends()
 
 
 def _not_text(name: str, encoding: str, what: str) -> BadReadings:

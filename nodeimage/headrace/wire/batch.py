@@ -40,6 +40,7 @@ _ATTRIBUTES_AT: Final = 21
 LAST_ATTRIBUTES_AT: Final = 22
 """Where the byte of the attributes is that names the codec."""
 _MAX_TIMESTAMP_AT: Final = 35
+RECORD_COUNT_AT: Final = 57
 MOST_EMPTY: Final = 1 << 30
 """Offsets of one batch that says that there are no records."""
 ABORT_MARKER: Final = 0

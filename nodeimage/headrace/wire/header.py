@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 from headrace.errors import MalformedRequest
 from headrace.wire.api_keys import ApiKey, is_flexible
-from headrace.wire.primitives import INT32, Buffer, malformed, put_nullable_string, read_nullable_string, skip_tags
+from headrace.wire.primitives import (
+    INT16,
+    INT32,
+    Buffer,
+    malformed,
+    put_nullable_string,
+    read_nullable_string,
+    skip_tags,
+)
 
 _START = struct.Struct(">hhi")
 _FLEXIBLE = struct.Struct(">ix")
@@ -34,16 +42,26 @@ class RequestHeader(NamedTuple):
 def read_request_header(buf: Buffer) -> RequestHeader:
     """Read the header of one request without its four bytes of length.
 
-    An unknown API is taken to have a header v1, so that it can be refused by its key. Raises `MalformedRequest`.
+    An unknown API is taken to have a header v1, so that it can be refused by its key. A client id may be any bytes.
+    Raises `MalformedRequest`.
     """
     try:  # as `malformed` does, without its call: this runs for every request
         api_key, api_version, correlation_id = _START.unpack_from(buf)
-        client_id, pos = read_nullable_string(buf, 8, False)
+        try:
+            client_id, pos = read_nullable_string(buf, 8, False)
+        except UnicodeDecodeError:
+            client_id, pos = _read_any_client_id(buf)
         if is_flexible(api_key, api_version):
             pos = skip_tags(buf, pos)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise MalformedRequest(f"{__name__}: the bytes end early or are not the type due: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, pos)
+
+
+def _read_any_client_id(buf: Buffer) -> tuple[str, int]:
+    """One that is not UTF-8, as its client is called in another encoding: such bytes are replaced, as by Kafka."""
+    end = 10 + INT16.unpack_from(buf, 8)[0]
+    return str(buf[10:end], "utf-8", "replace"), end
 
 
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:

@@ -16,20 +16,24 @@ from headrace.wire.batch import (
     BATCH_HEADER_SIZE,
     COMPRESSION_BITS,
     LAST_ATTRIBUTES_AT,
+    RECORD_COUNT_AT,
     BatchHeader,
     batch_records,
     read_batch,
     uncompressed,
 )
 from headrace.wire.compression import MAX_UNPACKED, NONE, decompress
-from headrace.wire.primitives import Buffer
+from headrace.wire.primitives import INT32, Buffer
 
 UNPACKED_AT_ONCE: Final = 1 << 20
 PACKED_AT_ONCE: Final = 16 << 10
 """Packed records of more bytes, or that unpack to more, are checked in another thread."""
+RECORDS_AT_ONCE: Final = 20_000
+"""More are checked in another thread: some 5 ms."""
 KEYLESS_TOLD: Final = 100
 ANY_NAMES: Final = 4_000
-"""Records of a batch in which a header's name is no UTF-8: the parser in Python reads it then, some 2 us a record."""
+"""More records, where a header's name is no UTF-8, are checked in another thread: the parser in Python reads them then,
+some 2 us a record."""
 
 
 class Checked(NamedTuple):
@@ -40,14 +44,26 @@ class Checked(NamedTuple):
     """Which records have no key, by their place in the batch; the first `KEYLESS_TOLD`."""
 
 
-def is_packed(batch: memoryview | None) -> bool:
-    """Whether its records have to be unpacked before they can be checked. Of anything that comes as a batch."""
-    return batch is not None and len(batch) >= BATCH_HEADER_SIZE and batch[LAST_ATTRIBUTES_AT] & COMPRESSION_BITS != 0
+def is_checked_first(batch: memoryview | None) -> bool:
+    """Whether its records are checked before anything else is done, perhaps in another thread: those that have to be
+    unpacked, and many. Of anything that comes as a batch."""
+    if batch is None or len(batch) < BATCH_HEADER_SIZE:
+        return False
+    return _is_packed(batch) or _count(batch) > ANY_NAMES
+
+
+def _is_packed(batch: memoryview) -> bool:
+    return batch[LAST_ATTRIBUTES_AT] & COMPRESSION_BITS != 0
+
+
+def _count(batch: memoryview) -> int:
+    return int(INT32.unpack_from(batch, RECORD_COUNT_AT)[0])
 
 
 def check_small(batch: memoryview) -> Checked | None:
-    """The check of a packed batch, where it is small; None: it is large or not sound, which is for another thread."""
-    if len(batch) > PACKED_AT_ONCE:
+    """The check of such a batch, where it takes no time; None: it does, or it is not sound, which is for another
+    thread."""
+    if _count(batch) > RECORDS_AT_ONCE or (_is_packed(batch) and len(batch) > PACKED_AT_ONCE):
         return None
     try:
         return check_records(read_batch(batch, check_crc=False), batch, limit=UNPACKED_AT_ONCE)
@@ -56,9 +72,10 @@ def check_small(batch: memoryview) -> Checked | None:
 
 
 def check_any(batch: memoryview) -> Checked | InvalidBatch:
-    """[blocking] The check of a packed batch, or why it fails. What is wrong with its header is told by others."""
+    """[blocking] The check of a batch, or why it fails. What is wrong with its header is told by others."""
     try:
-        return check_records(read_batch(batch, check_crc=False), batch)
+        header = read_batch(batch, check_crc=False)
+        return check_records(header, batch, any_names=header.record_count)
     except InvalidBatch as error:
         return error
     except HeadraceError as error:
@@ -74,10 +91,12 @@ def _parser() -> tuple[Callable[[memoryview], Iterable[Any]], type[Exception]]:
     return DefaultRecordBatch, CorruptRecordException
 
 
-def check_records(header: BatchHeader, batch: Buffer, *, limit: int = MAX_UNPACKED) -> Checked:
+def check_records(
+    header: BatchHeader, batch: Buffer, *, limit: int = MAX_UNPACKED, any_names: int = ANY_NAMES
+) -> Checked:
     """Check the records of the batch at `batch[0]`, of which `header` was read. Raises `InvalidBatch`.
 
-    `limit`: bytes that packed records may unpack to.
+    `limit`: bytes that packed records may unpack to. `any_names`: records that the slow parser may be given.
     """
     read_all, unreadable = _parser()
     whole = memoryview(batch)[: header.length]
@@ -90,7 +109,7 @@ def check_records(header: BatchHeader, batch: Buffer, *, limit: int = MAX_UNPACK
     try:
         return _checked(header, read_all(whole), unreadable)
     except UnicodeDecodeError as error:  # of a header's name, which may be any bytes in Kafka
-        if header.record_count > ANY_NAMES:
+        if header.record_count > any_names:
             raise InvalidBatch(f"a header's name is not UTF-8, in a batch of {header.record_count} records") from error
     return _checked(header, batch_records(read_batch(whole, check_crc=False), whole), CorruptBatch)
 

@@ -182,6 +182,19 @@ def test_large_packed_batches_are_checked_as_small_ones_and_keep_their_order(
     assert client.take(topic).high_watermark == 61
 
 
+@pytest.mark.parametrize("compression", [0, 3])
+def test_names_of_headers_may_be_any_bytes_in_batches_as_large_as_librdkafka_makes_them(
+    client: Client, topic: str, compression: int
+) -> None:
+    many = build_batch([(1000, None, b"v", [("caf\udce9", b"1")])] * 10_000, compression=compression)
+    assert client.send(topic, bytes(many)).base_offset == 0
+    broken = bytearray(build_batch([(1000, None, b"v", [("caf\udce9", b"1")])] * 10_000))
+    broken[-2] = 0x7E  # the length of the last value
+    broken[17:21] = struct.pack(">I", crc32c(bytes(broken[21:])))
+    assert client.send(topic, bytes(broken)).error == Code.INVALID_RECORD
+    assert client.send(topic, bytes(batch(b"after"))).base_offset == 10_000
+
+
 def test_a_largest_time_that_is_told_wrongly_is_put_right(client: Client, topic: str) -> None:
     """Some clients leave the first one there; a look-up by time would not find the others."""
     sent = build_batch([(1000, None, b"a", []), (9000, None, b"b", [])])

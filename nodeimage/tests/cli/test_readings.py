@@ -96,6 +96,16 @@ def test_a_row_of_another_width_is_named_or_skipped_as_asked(tmp_path: Path) -> 
     assert readings.skipped == 2
 
 
+def test_a_quote_that_is_never_closed_is_named_or_skipped_and_swallows_no_row(tmp_path: Path) -> None:
+    rows = "".join(f"2015-09-01 13:45:00,{number}\n" for number in range(3, 9))
+    path = written(tmp_path, f'time,value\n2015-09-01 13:45:00,1\n2015-09-01 13:45:00,"2\n{rows}')
+    with pytest.raises(BadReadings, match=r"press\.csv, line 3: a quote that begins there is never closed"):
+        list(ReadingsFile(path, Asked()))
+    readings = ReadingsFile(path, Asked(skip_bad=True))
+    assert [each.value for each in readings] == [1.0, *map(float, range(3, 9))]
+    assert readings.skipped == 1
+
+
 def test_cells_that_are_no_number_for_json_are_left_out_and_words_are_kept(tmp_path: Path) -> None:
     path = written(tmp_path, "time,value\n1441115100,nan\n1441115101,inf\n1441115102,open\n1441115103,\n")
     readings = ReadingsFile(path, Asked())

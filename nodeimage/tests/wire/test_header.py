@@ -60,6 +60,15 @@ def test_an_unknown_api_is_read_with_a_plain_header() -> None:
     assert header == (0x7FFF, 99, 5, "me", 12)
 
 
+def test_a_client_id_of_another_encoding_is_read_with_its_bytes_replaced_as_by_kafka() -> None:
+    raw = request_header(ApiKey.METADATA, 12, 5, "Gr\xfc\xdfe") + b"body"
+    assert raw.count("Gr\xfc\xdfe".encode()) == 1
+    latin = raw.replace("\x00\x07Gr\xfc\xdfe".encode(), b"\x00\x05Gr\xfc\xdfe")
+    assert read_request_header(latin) == (ApiKey.METADATA, 12, 5, "Gr\ufffd\ufffde", len(latin) - 4)
+    with pytest.raises(MalformedRequest):
+        read_request_header(latin[:12])
+
+
 def test_tagged_fields_of_a_header_are_skipped() -> None:
     raw = request_header(ApiKey.API_VERSIONS, 3, 1, "c")[:-1] + b"\x01\x05\x03abc"
     assert read_request_header(raw).body == len(raw)

@@ -20,7 +20,7 @@ from headrace.wire.batch import (
     stamp_max_timestamp,
 )
 from headrace.wire.compression import compress
-from headrace.wire.records import Checked, check_any, check_records, check_small, is_packed
+from headrace.wire.records import Checked, check_any, check_records, check_small, is_checked_first
 
 field = st.none() | st.binary(max_size=300)
 name = st.binary(max_size=20).map(lambda given: given.decode("utf-8", "surrogateescape"))
@@ -48,7 +48,7 @@ def test_what_can_be_read_passes_with_its_largest_time_and_who_has_no_key(given:
     checked = check(batch)
     assert checked.max_timestamp == max(timestamp for timestamp, *_ in given)
     assert list(checked.keyless) == [index for index, (_, key, *_) in enumerate(given) if key is None]
-    assert is_packed(memoryview(batch)) == (codec != 0)
+    assert is_checked_first(memoryview(batch)) == (codec != 0)
     assert check_small(memoryview(batch)) == checked == check_any(memoryview(batch))
 
 
@@ -162,9 +162,21 @@ def test_look_ups_by_time_go_by_the_header_of_what_was_stored_before_it_was_chec
     assert find_max_time(without_header_name()) == (0, 1000)
 
 
-def test_names_of_headers_that_are_no_utf8_pass_in_batches_that_do_not_hold_up_the_loop() -> None:
+def test_names_of_headers_that_are_no_utf8_pass_and_many_are_read_in_another_thread() -> None:
     few = build_batch([(5, b"k", None, [("caf\udce9", None)]), (7, None, None, [])])
     assert check(few) == Checked(7, (1,))
-    many = build_batch([(5, b"k", None, [("\udcff", None)])] * (records.ANY_NAMES + 1))
-    with pytest.raises(InvalidBatch, match="not UTF-8"):
-        check(many)
+    assert not is_checked_first(memoryview(few))
+    many = memoryview(build_batch([(5, b"k", None, [("\udcff", None)])] * (records.ANY_NAMES + 1)))
+    assert is_checked_first(many)
+    assert check_small(many) is None
+    assert check_any(many) == Checked(5, ())
+
+
+def test_more_records_than_a_moment_has_room_for_are_read_in_another_thread() -> None:
+    some = memoryview(build_batch([(5, b"k", None, [])] * (records.ANY_NAMES + 1)))
+    assert is_checked_first(some)
+    assert check_small(some) == Checked(5, ())
+    many = memoryview(build_batch([(5, b"k", None, [])] * (records.RECORDS_AT_ONCE + 1)))
+    assert is_checked_first(many)
+    assert check_small(many) is None
+    assert check_any(many) == Checked(5, ())

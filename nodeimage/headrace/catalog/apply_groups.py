@@ -4,8 +4,6 @@ The group as stored fences commits: the generation is checked here, where commit
 not only where they arrive.
 """
 
-import sqlite3
-
 import msgspec
 
 from headrace.catalog.commands import (
@@ -17,6 +15,7 @@ from headrace.catalog.commands import (
     ExpireCursors,
     PutGroup,
 )
+from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import Expired, GroupRow, TopicRow
 from headrace.catalog.selects import GROUP, group_row, select_topics_by_id
 from headrace.errors import Code, KafkaError
@@ -28,7 +27,7 @@ EMPTY = "Empty"
 _NO_MEMBERS = msgspec.msgpack.encode(())
 
 
-def commit_cursors(connection: sqlite3.Connection, command: CommitCursors) -> list[Code]:
+def commit_cursors(connection: Tables, command: CommitCursors) -> list[Code]:
     """Store the offsets of those partitions that exist."""
     group = _select(connection, command.group)
     _fence(group, command)
@@ -45,7 +44,7 @@ def commit_cursors(connection: sqlite3.Connection, command: CommitCursors) -> li
     return codes
 
 
-def copy_cursors(connection: sqlite3.Connection, command: CopyCursors) -> list[Code]:
+def copy_cursors(connection: Tables, command: CopyCursors) -> list[Code]:
     """Store the offsets that the home of their topics has, unless the group is at work here."""
     group = _select(connection, command.group)
     if group is not None and group.member_ids:
@@ -65,11 +64,11 @@ def copy_cursors(connection: sqlite3.Connection, command: CopyCursors) -> list[C
     if items:
         _put(connection, group, command, items)
     if command.alive:
-        connection.execute("UPDATE groups SET changed = max(changed, ?) WHERE name = ?", (command.now, command.group))
+        connection.update("groups", {"changed": "max(changed, ?1)"}, "name = ?2", command.now, command.group)
     return codes
 
 
-def _counts(connection: sqlite3.Connection, command: CopyCursors, topic: TopicRow, item: Cursor) -> bool:
+def _counts(connection: Tables, command: CopyCursors, topic: TopicRow, item: Cursor) -> bool:
     """Whether it is to be stored, by what stands."""
     if not command.only_newer and item.expected is None:
         return True
@@ -86,16 +85,15 @@ def _counts(connection: sqlite3.Connection, command: CopyCursors, topic: TopicRo
 
 
 def _put(
-    connection: sqlite3.Connection,
+    connection: Tables,
     group: GroupRow | None,
     command: CommitCursors | CopyCursors,
     items: list[tuple[TopicRow, Cursor]],
 ) -> None:
     if group is None:
         _store(connection, GroupRow(command.group, 0, "", "", "", (), b"", EMPTY, command.now))
-    connection.executemany(
-        'INSERT INTO cursors VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset", '
-        "leader_epoch = excluded.leader_epoch, metadata = excluded.metadata, committed_at = excluded.committed_at",
+    connection.insert(
+        "cursors",
         [
             (
                 command.group,
@@ -108,10 +106,11 @@ def _put(
             )
             for topic, item in items
         ],
+        upsert=True,
     )
 
 
-def delete_cursors(connection: sqlite3.Connection, command: DeleteCursors) -> list[Code]:
+def delete_cursors(connection: Tables, command: DeleteCursors) -> list[Code]:
     """Forget the offsets of these partitions."""
     if _select(connection, command.group) is None:
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {command.group!r}")
@@ -123,14 +122,12 @@ def delete_cursors(connection: sqlite3.Connection, command: DeleteCursors) -> li
             codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         codes.append(Code.NONE)
-        connection.execute(
-            'DELETE FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?',
-            (command.group, topic.number, partition),
-        )
+        of_partition = '"group" = ?1 AND topic = ?2 AND partition = ?3'
+        connection.delete("cursors", of_partition, command.group, topic.number, partition)
     return codes
 
 
-def put_group(connection: sqlite3.Connection, command: PutGroup) -> GroupRow:
+def put_group(connection: Tables, command: PutGroup) -> GroupRow:
     """Store the group, unless a later generation is stored already."""
     present = _select(connection, command.group)
     if present is not None and command.generation < present.generation:
@@ -153,7 +150,7 @@ def put_group(connection: sqlite3.Connection, command: PutGroup) -> GroupRow:
     return row
 
 
-def delete_groups(connection: sqlite3.Connection, command: DeleteGroups) -> list[Code]:
+def delete_groups(connection: Tables, command: DeleteGroups) -> list[Code]:
     """Forget empty groups with their cursors."""
     codes = []
     for name in command.groups:
@@ -164,27 +161,25 @@ def delete_groups(connection: sqlite3.Connection, command: DeleteGroups) -> list
             codes.append(Code.NON_EMPTY_GROUP)
         else:
             codes.append(Code.NONE)
-            connection.execute('DELETE FROM cursors WHERE "group" = ?', (name,))
-            connection.execute("DELETE FROM groups WHERE name = ?", (name,))
+            connection.delete("cursors", '"group" = ?1', name)
+            connection.delete("groups", "name = ?1", name)
     return codes
 
 
-def expire_cursors(connection: sqlite3.Connection, command: ExpireCursors) -> Expired:
+def expire_cursors(connection: Tables, command: ExpireCursors) -> Expired:
     """Forget old cursors of groups that have long been empty, then those groups if nothing is left of them."""
     idle = [
-        (row[0],)
+        row[0]
         for row in connection.execute(
             "SELECT name FROM groups WHERE changed < ? AND member_ids = ? ORDER BY name", (command.before, _NO_MEMBERS)
         )
     ]
-    cursors = connection.executemany(
-        'DELETE FROM cursors WHERE "group" = ? AND committed_at < ?', [(name, command.before) for (name,) in idle]
-    ).rowcount
-    groups = connection.executemany(
-        'DELETE FROM groups WHERE name = ? AND NOT EXISTS (SELECT 1 FROM cursors c WHERE c."group" = groups.name)',
-        idle,
-    ).rowcount
-    return Expired(max(0, cursors), max(0, groups))
+    cursors = sum(
+        connection.delete("cursors", '"group" = ?1 AND committed_at < ?2', name, command.before) for name in idle
+    )
+    without = 'name = ?1 AND NOT EXISTS (SELECT 1 FROM cursors c WHERE c."group" = ?1)'
+    groups = sum(connection.delete("groups", without, name) for name in idle)
+    return Expired(cursors, groups)
 
 
 def _fence(group: GroupRow | None, command: CommitCursors) -> None:
@@ -200,23 +195,12 @@ def _fence(group: GroupRow | None, command: CommitCursors) -> None:
         raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"group {command.group!r} has no member {command.member_id!r}")
 
 
-def _select(connection: sqlite3.Connection, name: str) -> GroupRow | None:
+def _select(connection: Tables, name: str) -> GroupRow | None:
     row = connection.execute(f"{GROUP} WHERE name = ?", (name,)).fetchone()
     return None if row is None else group_row(row)
 
 
-def _store(connection: sqlite3.Connection, row: GroupRow) -> None:
-    connection.execute(
-        "INSERT OR REPLACE INTO groups VALUES (?,?,?,?,?,?,?,?,?)",
-        (
-            row.group,
-            row.generation,
-            row.protocol_type,
-            row.protocol,
-            row.leader,
-            msgspec.msgpack.encode(row.member_ids),
-            row.members,
-            row.state,
-            Millis(row.changed),
-        ),
-    )
+def _store(connection: Tables, row: GroupRow) -> None:
+    members = msgspec.msgpack.encode(row.member_ids)
+    columns = (*row[:5], members, row.members, row.state, Millis(row.changed))
+    connection.insert("groups", [columns], upsert=True)

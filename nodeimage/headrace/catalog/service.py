@@ -10,15 +10,19 @@ a CommandLog, other nodes only as a Route, and nothing of Kafka's protocol.
 What happens when: a crash between commit and apply: replay at `open` applies the command once (the applied position
 moves with the rows). A cancelled submit: the command is applied all the same. A primary that steps down: the submitter
 tries again at the next one. A full disk: the log has the commands, applying waits and tries again each second,
-submitters wait with it. A damaged file: commands and queries fail with CatalogFailed, and the next start restores the
-newest snapshot and replays (`failed` tells the node to end). A replica too far behind for the primary's log: `install`.
+submitters wait with it. Damage of the tables, which queries, applying, the scrub and writing a snapshot meet, and
+comparing nodes finds (`found_damage`): nothing is applied any more, queries of what checks are answered, others fail, and
+`on_damage` tells who has the tables made anew (`rebuild`, `install`); where nobody does, the catalog fails (`failed`
+tells the node to end), and the next start, which trusts no tables that were found damaged, makes them anew. A replica
+too far behind for the primary's log: `install`.
 """
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
@@ -60,6 +64,7 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.reader import Reader
+from headrace.catalog.row_sums import Mark, Tables
 from headrace.catalog.rows import (
     Expired,
     GroupRow,
@@ -71,9 +76,12 @@ from headrace.catalog.rows import (
     StreamOutcome,
     TopicOutcome,
 )
+from headrace.catalog.scrubbing import TablesScrub
+from headrace.catalog.sqlite_errors import is_damage
 from headrace.catalog.submitting import Route, Submitter
 from headrace.errors import Code, FolderRefused, KafkaError, StorageFull
 from headrace.ids import Position
+from headrace.levels import Level
 
 __all__ = ["Applied", "Catalog", "CatalogFailed", "Change"]
 
@@ -101,7 +109,7 @@ class Catalog:
         self,
         folder: Path,
         command_log: CommandLog,
-        connection: sqlite3.Connection,
+        connection: Tables,
         *,
         applied: Position,
         route: Route | None,
@@ -110,7 +118,6 @@ class Catalog:
     ) -> None:
         self._folder = folder
         self._log = command_log
-        self._connection = connection
         self._snapshot_bytes = snapshot_bytes
         self._loop = asyncio.get_running_loop()
         self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="catalog-reader")
@@ -122,6 +129,11 @@ class Catalog:
         self._snapshot_lock = asyncio.Lock()
         self._snapshot_task: asyncio.Task[None] | None = None
         self._may = may
+        self.damage = ""
+        """Why the tables are not to be trusted; empty while they are."""
+        self.served_damaged = False
+        """Nobody has others: what checks is served, and the rest refused."""
+        self._on_damage: list[Callable[[], None]] = []
         self._outcomes = Outcomes(applied)
         self._applier = Applier(
             folder=folder,
@@ -130,10 +142,17 @@ class Catalog:
             outcomes=self._outcomes,
             told=self._tell,
             replaced=self._tell_replaced,
+            damaged=lambda error: self.found_damage(str(error)),
+            may=may,
         )
         self._submitter = Submitter(
             command_log=command_log, applier=self._applier, outcomes=self._outcomes, route=route
         )
+        self._scrub = TablesScrub(check_rows=self._check_rows, check_file=self._check_file, found=self.found_damage)
+
+    @property
+    def _connection(self) -> Tables:
+        return self._applier.connection
 
     @classmethod
     async def open(
@@ -151,7 +170,8 @@ class Catalog:
         `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. Raises FolderRefused for
         a newer format, StorageFull.
         """
-        connection, position = await asyncio.to_thread(open_and_replay, folder, command_log)
+        open_tables = partial(open_and_replay, folder, command_log, sums=may(Level.FENCED))
+        connection, position = await asyncio.to_thread(open_tables)
         catalog = cls(
             folder, command_log, connection, applied=position, route=route, snapshot_bytes=snapshot_bytes, may=may
         )
@@ -305,7 +325,12 @@ class Catalog:
         (To the older, so that one damaged snapshot is not the end.) Raises OSError or sqlite3.Error, with nothing lost.
         """
         async with self._snapshot_lock:
-            position = await self._loop.run_in_executor(self._read_threads, snapshots.write_snapshot, self._folder)
+            try:
+                position = await self._loop.run_in_executor(self._read_threads, snapshots.write_snapshot, self._folder)
+            except sqlite3.DatabaseError as error:
+                if is_damage(error):
+                    self.found_damage(str(error))
+                raise
             self._set_snapshot_at(position)
             held = await self._loop.run_in_executor(self._read_threads, snapshots.positions, self._folder)
             if len(held) >= snapshots.KEPT:
@@ -341,15 +366,96 @@ class Catalog:
         Raises HeadraceError, StorageFull or OSError with nothing changed.
         """
         self._check_usable()
-        installing = asyncio.create_task(self._install(snapshot, position, log_stays=log_stays), name="catalog-install")
-        installing.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
-        await asyncio.shield(installing)  # cut short, it would leave in memory what the tables hold no more
+        await self._to_its_end(self._install(snapshot, position, log_stays=log_stays))
+
+    # --- damage
+
+    def on_damage(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, on the loop, when the tables turn out damaged: it is to see to it that they are made anew."""
+        self._on_damage.append(callback)
+
+    def found_damage(self, reason: str) -> None:
+        """The tables are not what was written, or not what the log comes to: nothing more is applied to them."""
+        if self.damage or self.failed.done() or self._closing.is_set():
+            return
+        self.damage = reason
+        log.error("catalog_damaged", folder=str(self._folder), error=reason)
+        self._applier.pause()
+        marked = self._loop.run_in_executor(self._read_threads, mark_suspect, self._folder)
+        if self._on_damage:
+            for callback in self._on_damage:
+                callback()
+        else:
+            marked.add_done_callback(lambda _: self._applier.fail(sqlite3.DatabaseError(reason)))
+
+    async def marks(self) -> list[Mark]:
+        """What the tables come to at some positions of the log, for comparison with other nodes', the newest last.
+
+        Nothing while that cannot be told: rows have no checksums yet, or the tables are damaged.
+        """
+        return [] if self.damage or self._closing.is_set() else await self._applier.marks()
+
+    async def rebuild(self, snapshot: Path, position: Position) -> None:
+        """Make damaged tables anew, of another node's snapshot at `position`, which is left, and of the log here.
+
+        Listeners hear `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log here begins,
+        StorageFull, OSError; nothing has changed then.
+        """
+        self._check_usable()
+        await self._to_its_end(self._rebuild(snapshot, position))
+
+    async def rebuild_alone(self) -> None:
+        """Make damaged tables anew where no other node has any: of this node's newest snapshot, if every row of it
+        checks, and of its log; the damaged ones are never read for it. Raises as `rebuild` where that is not possible."""
+        self._check_usable()
+        async with self._snapshot_lock:
+            newest = await self._loop.run_in_executor(self._read_threads, snapshots.newest_whole, self._folder)
+        position = Position(0) if newest is None else snapshots.position_of(newest)
+        await self._to_its_end(self._rebuild(newest, position))
+
+    def serve_damaged(self) -> None:
+        """Go on with damaged tables, as nobody has others: what checks is served, what does not is refused."""
+        if self.damage and not self.served_damaged:
+            log.critical(
+                "the catalog is damaged and no other copy of it is known: what checks is served, the rest is refused",
+                folder=str(self._folder),
+                damage=self.damage,
+            )
+        self.served_damaged = bool(self.damage)
+        if self.damage:
+            self._applier.go_on_damaged()
+
+    async def _rebuild(self, snapshot: Path | None, position: Position) -> None:
+        async with self._snapshot_lock:
+            await self._applier.rebuild(snapshot, position)
+            self._is_whole()
+
+    def _is_whole(self) -> None:
+        if self.damage:
+            log.info("catalog_repaired", folder=str(self._folder), was=self.damage)
+        self.damage = ""
+        self.served_damaged = False
+
+    async def _to_its_end(self, change: Coroutine[None, None, None]) -> None:
+        changing = asyncio.create_task(change, name="catalog-install")
+        changing.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
+        await asyncio.shield(changing)  # cut short, it would leave in memory what the tables hold no more
+
+    async def _check_rows(self, table: str, after: tuple[object, ...], limit: int) -> tuple[object, ...]:
+        if self.damage:
+            return ()
+        return await self.query(lambda reader: reader.check_rows(table, after=after, limit=limit))
+
+    async def _check_file(self) -> None:
+        if not self.damage and not self._closing.is_set():
+            await self._loop.run_in_executor(self._read_threads, snapshots.check_live, self._folder)
 
     async def close(self) -> None:
         """Apply what is committed, then let go of files and threads. Submitters that still wait get CatalogFailed."""
         if self._closing.is_set():
             return
         self._closing.set()
+        await self._scrub.close()
         await self._applier.close()
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
@@ -359,6 +465,7 @@ class Catalog:
     async def _install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
         async with self._snapshot_lock:
             await self._applier.install(snapshot, position, log_stays=log_stays)
+            self._is_whole()
             self._set_snapshot_at(position)
 
     def _check_usable(self) -> None:
@@ -413,20 +520,33 @@ class Catalog:
             self._snapshot_task = None
 
     def _read(self, fn: Callable[[Reader], T]) -> T:
-        reader: Reader | None = getattr(self._of_thread, "reader", None)
-        if reader is None:
-            reader = self._of_thread.reader = Reader(snapshots.live_file(self._folder))
-            self._readers.append(reader)
+        reader = None
         try:
+            reader = self._reader()
             reader.begin()
             return fn(reader)
-        except sqlite3.DatabaseError as error:
-            if snapshots.is_damage(error):
-                mark_suspect(self._folder)
-                self._loop.call_soon_threadsafe(self._applier.fail, error)
-            raise
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+                raise
+            self._loop.call_soon_threadsafe(self.found_damage, str(error))
+            raise CatalogFailed(f"what was asked for is damaged in the catalog here: {error}") from error
         finally:
-            reader.end()
+            if reader is not None:
+                reader.end()
+
+    def _reader(self) -> Reader:
+        """[reader thread] This thread's, of the file that is the live one by now."""
+        generation = self._applier.generation
+        reader: Reader | None = getattr(self._of_thread, "reader", None)
+        if reader is None or self._of_thread.generation != generation:
+            if reader is not None:
+                self._of_thread.reader = None
+                self._readers.remove(reader)
+                reader.close()
+            reader = self._of_thread.reader = Reader(snapshots.live_file(self._folder))
+            self._of_thread.generation = generation
+            self._readers.append(reader)
+        return reader
 
 
 def _check_size(payload: bytes | memoryview) -> None:

@@ -5,8 +5,8 @@
     snapshot-<applied position>.sqlite   the two newest
     catalog.damaged                      the last live file that was set aside
 
-A snapshot is written beside, synced and renamed, so that one with its final name was whole then; it is checked when it
-is used. One that is ahead of the live file is used instead of it: the log may have been trimmed to it, or begin at it.
+A snapshot is written beside, checked to the last row (check.py), synced and renamed, so that one with its final name was
+whole then; it is checked again when it is used, or given to another node. One that is ahead of the live file is used instead of it: the log may have been trimmed to it, or begin at it.
 Blocking.
 """
 
@@ -15,10 +15,14 @@ import os
 import re
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
+from headrace.catalog import check
+from headrace.catalog.row_sums import Tables
+from headrace.catalog.sqlite_errors import TablesDamaged, is_damage
 from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, bring_up, open_tables
 from headrace.errors import HeadraceError, NewerFormat
 from headrace.ids import Position
@@ -29,8 +33,6 @@ log = structlog.get_logger(__name__)
 KEPT = 2
 _LIVE = "catalog.sqlite"
 _SUSPECT = "catalog.suspect"
-_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR_CORRUPTFS", "SQLITE_IOERR_READ", "SQLITE_IOERR_SHORT_READ")
-"""Errors of SQLite for what a file holds. CORRUPTFS is a sector that the disk cannot read (EIO)."""
 _NAME = re.compile(r"snapshot-(\d{20})\.sqlite")
 
 
@@ -39,43 +41,49 @@ def live_file(folder: Path) -> Path:
     return folder / _LIVE
 
 
-def open_newest(folder: Path) -> sqlite3.Connection:
+def open_newest(folder: Path, *, sums: bool = True) -> Tables:
     """The live tables; where they are missing or damaged, from the newest snapshot; where there is none, empty.
 
-    Raises FolderRefused for a newer format, OSError.
+    Small ones are checked to the last row, so that a start takes no longer for it; larger ones by who goes on with them.
+    `sums`: see `open_tables`. Raises FolderRefused for a newer format, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for torn in folder.glob("*.tmp"):
         torn.unlink()
     suspect = (folder / _SUSPECT).exists()
     if not suspect and live_file(folder).exists():
+        connection = None
         try:
-            connection = open_tables(live_file(folder))
+            connection = open_tables(live_file(folder), sums=sums)
+            at = applied(connection)
+            if live_file(folder).stat().st_size <= check.SMALL_BYTES:
+                _raise_damage(check.damage_in(live_file(folder)))
         except sqlite3.DatabaseError as error:
+            if connection is not None:
+                connection.close()
             if not is_damage(error):
                 raise
             log.error("catalog_damaged", folder=str(folder), error=str(error))
         else:
-            at = applied(connection)
             ahead = [path for path, position in _by_position(folder) if position > at]
             if not any(map(_is_whole, ahead)):
                 return connection
             # The live file lost what was not synced when the power went, or was to be replaced when the process ended.
             log.warning("catalog_behind_snapshot", folder=str(folder), applied=at, snapshot=ahead[-1].name)
             connection.close()
-    return restore(folder)
+    return restore(folder, sums=sums)
 
 
 def applied_in(folder: Path) -> Position:
     """The applied position of the tables that a start would use: all below was committed. Raises as `open_newest`."""
-    connection = open_newest(folder)
+    connection = open_newest(folder, sums=False)
     try:
         return applied(connection)
     finally:
         connection.close()
 
 
-def restore(folder: Path) -> sqlite3.Connection:
+def restore(folder: Path, *, sums: bool = True) -> Tables:
     """Set the live file aside and start from the newest snapshot that is whole, or from nothing.
 
     Raises NewerFormat, with all as it was, where a newer version wrote that.
@@ -99,10 +107,65 @@ def restore(folder: Path) -> sqlite3.Connection:
         fresh.rename(live_file(folder))
         log.info("catalog_restored", snapshot=snapshot.name)
         break
-    connection = open_tables(live_file(folder))
+    connection = open_tables(live_file(folder), sums=sums)
     _sync(folder)
     (folder / _SUSPECT).unlink(missing_ok=True)
     return connection
+
+
+def rebuild(
+    folder: Path, connection: Tables, snapshot: Path | None, replay: Callable[[Tables], None], *, sums: bool
+) -> Tables:
+    """Put another file in the live one's place, made of a snapshot (None: of nothing) and what `replay` does to it.
+
+    The live one, open as `connection`, is set aside. Readers see it until they open the file again. Raises HeadraceError
+    for a snapshot that is damaged, OSError, sqlite3.Error, and what `replay` raises; all is as it was then, unless
+    `connection` is closed.
+    """
+    fresh = folder / "rebuilt.tmp"
+    _unlink_all(fresh)
+    try:
+        if snapshot is not None:
+            if found := check.damage(snapshot):
+                raise HeadraceError(f"the snapshot of the catalog is damaged, ask for it again: {'; '.join(found)}")
+            shutil.copyfile(snapshot, fresh)
+        made = open_tables(fresh, sums=sums)
+        try:
+            while made.fill_some():
+                pass
+            replay(made)
+        finally:
+            made.close()  # and the WAL goes into the file
+        if found := check.damage(fresh):
+            raise HeadraceError(f"the catalog's tables could not be made anew: {'; '.join(found)}")
+        _sync(fresh)
+        connection.close()
+        _set_aside(folder)
+        fresh.rename(live_file(folder))
+        _sync(folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _unlink_all(fresh)
+        raise
+    (folder / _SUSPECT).unlink(missing_ok=True)
+    return open_tables(live_file(folder), sums=sums)
+
+
+def check_live(folder: Path) -> None:
+    """Check the live file to the last row, a large one by way of a copy: reading it at once would hold its WAL up.
+
+    Raises TablesDamaged, OSError, sqlite3.Error (no room for the copy), HeadraceError.
+    """
+    live = live_file(folder)
+    if live.stat().st_size <= check.SMALL_BYTES:
+        _raise_damage(check.damage_in(live))
+        return
+    copy = folder / "checked.tmp"
+    try:
+        _copy_live(folder, copy)
+        _raise_damage(check.damage(copy))
+    finally:
+        copy.unlink(missing_ok=True)
 
 
 def suspect(folder: Path) -> None:
@@ -114,17 +177,13 @@ def suspect(folder: Path) -> None:
 def write_snapshot(folder: Path) -> Position:
     """Write a snapshot of the live file as it is now, and drop all but the newest two; the position it holds.
 
-    Reads beside the applying thread without holding it up. On any error (a full disk) what was there stays.
+    Reads beside the applying thread without holding it up. On any error (a full disk) what was there stays. Raises
+    TablesDamaged where the live file is.
     """
     fresh = folder / "snapshot.tmp"
-    fresh.unlink(missing_ok=True)
     try:
-        source = sqlite3.connect(live_file(folder), isolation_level=None, timeout=30)
-        try:
-            source.execute("PRAGMA cache_size=-2048")
-            source.execute("VACUUM INTO ?", (str(fresh),))
-        finally:
-            source.close()
+        _copy_live(folder, fresh)
+        _raise_damage(check.damage(fresh))
         position = _position(fresh)
         _sync(fresh)
         fresh.rename(path_of(folder, position))
@@ -138,10 +197,13 @@ def write_snapshot(folder: Path) -> Position:
     return position
 
 
-def install(folder: Path, connection: sqlite3.Connection, snapshot: Path, position: Position) -> None:
+def install(
+    folder: Path, connection: Tables, snapshot: Path, position: Position, *, sums: bool = True, damaged: bool = False
+) -> Tables:
     """Replace the rows of the live file, open as `connection`, by those of another replica's snapshot, in one go.
 
-    Readers see the old rows or the new ones. The snapshot is kept as this folder's only one: the log begins at it.
+    The connection to go on with: another one where the live file is `damaged`, or its rows have sums, which those of the
+    snapshot are yet to get. Readers see the old rows or the new ones. The snapshot is kept as this folder's only one: the log begins at it.
     Raises HeadraceError for a file that is damaged or not at `position`, FolderRefused for a newer format, OSError and
     sqlite3.Error (a full disk); the rows are as they were then.
     """
@@ -156,10 +218,14 @@ def install(folder: Path, connection: sqlite3.Connection, snapshot: Path, positi
         drop_above(folder, position)
         source = sqlite3.connect(f"{kept.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         try:
-            source.backup(connection)
+            (format,) = source.execute("PRAGMA user_version").fetchone()
+            if damaged or (format < FORMAT and (sums or connection.summed)):
+                connection = rebuild(folder, connection, kept, lambda _made: None, sums=sums or connection.summed)
+            else:
+                source.backup(connection)
+                bring_up(connection, sums=sums)
         finally:
             source.close()
-        bring_up(connection)
     except BaseException:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
@@ -168,6 +234,7 @@ def install(folder: Path, connection: sqlite3.Connection, snapshot: Path, positi
     for old in snapshots(folder):
         if old != kept:
             old.unlink()
+    return connection
 
 
 def newest_whole(folder: Path) -> Path | None:
@@ -216,21 +283,6 @@ def drop_above(folder: Path, end: Position) -> None:
             snapshot.unlink()
 
 
-def is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether an error means that the file itself is bad, and not that the disk is full or the file is locked."""
-    name = getattr(error, "sqlite_errorname", "")
-    return name.startswith(_DAMAGE) or type(error) is sqlite3.DatabaseError
-
-
-def is_full(error: sqlite3.Error) -> bool:
-    """Whether an error means that there is no room on the disk."""
-    name = getattr(error, "sqlite_errorname", "")
-    return name.startswith("SQLITE_FULL") or (
-        # SQLite reports a full disk as a failed write where it extends the WAL or the shared-memory index.
-        name in ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
-    )
-
-
 def _by_position(folder: Path) -> list[tuple[Path, Position]]:
     return [(path, position_of(path)) for path in snapshots(folder)]
 
@@ -268,12 +320,37 @@ def _is_whole(path: Path) -> bool:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             (name,) = connection.execute("PRAGMA application_id").fetchone()
-            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            return bool(name == APPLICATION_ID and verdict == "ok")
         finally:
             connection.close()
-    except sqlite3.DatabaseError:
-        return False
+        found = check.damage(path)
+    except (sqlite3.DatabaseError, HeadraceError) as error:
+        found = [str(error)]
+    else:
+        if name != APPLICATION_ID:
+            found.append("it is no catalog")
+    if found:
+        log.error("catalog_snapshot_checked", snapshot=path.name, damage=found)
+    return not found
+
+
+def _copy_live(folder: Path, copy: Path) -> None:
+    copy.unlink(missing_ok=True)
+    source = sqlite3.connect(live_file(folder), isolation_level=None, timeout=30)
+    try:
+        source.execute("PRAGMA cache_size=-2048")
+        source.execute("VACUUM INTO ?", (str(copy),))
+    finally:
+        source.close()
+
+
+def _raise_damage(found: list[str]) -> None:
+    if found:
+        raise TablesDamaged("; ".join(found))
+
+
+def _unlink_all(path: Path) -> None:
+    for part in ("", "-wal", "-shm"):
+        path.with_name(path.name + part).unlink(missing_ok=True)
 
 
 def _position(path: Path) -> Position:

@@ -11,6 +11,7 @@
     home_starts    the history of each partition: where each home with a counter above 0 begins
     settled_homes  the home that a partition was last rolled for; none: the topic's first
     pending_homes  per topic the histories that its partitions get when they are settled for its home
+    digests        from format 4 on: the totals of the rows' checksums, by table (row_sums.py)
 
 A deleted topic's partitionlets leave the table: one is alive while its row exists and its log start lies below its
 end. `apply` is deterministic: the same commands in the same order give the same rows and outcomes everywhere. The
@@ -53,7 +54,9 @@ from headrace.catalog.commands import (
     ShortenChains,
     SkipNumbers,
 )
+from headrace.catalog.row_sums import GRID, SUMMED_FORMAT, Tables, is_summed
 from headrace.catalog.rows import Decided, Outcome
+from headrace.catalog.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
 from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.ids import Position
 
@@ -61,8 +64,10 @@ log = structlog.get_logger(__name__)
 
 APPLICATION_ID = 0x48524143
 """'HRAC' in the file's header, so that `file` and we know one."""
-FORMAT = 3
-"""Of the schema, in user_version. A newer one is refused, an older one brought up to it."""
+FORMAT = SUMMED_FORMAT
+"""The newest of the schema, in user_version. A newer one is refused, an older one brought up to it; from
+UNSUMMED_FORMAT on only where the cluster's feature level lets rows have checksums."""
+UNSUMMED_FORMAT = 3
 
 _RETIRED = "CREATE TABLE retired(container INTEGER PRIMARY KEY);"
 _LINKS = """
@@ -120,12 +125,16 @@ _UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
 
-def open_tables(path: Path) -> sqlite3.Connection:
+FILLED_AT_ONCE = 50
+"""Pieces of rows that get their checksums before the tables are used: at most a second of work."""
+
+
+def open_tables(path: Path, *, sums: bool = True) -> Tables:
     """A connection that may apply commands; makes the file where there is none. One thread at a time.
 
-    Raises FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
+    `sums`: rows get checksums; else they have some only where the file has them already. Raises FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30, factory=Tables)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -135,25 +144,38 @@ def open_tables(path: Path) -> sqlite3.Connection:
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
             raise FolderRefused(f"{path} has format {found}; this version reads {FORMAT}: use a newer headrace")
+        if found == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+            raise TablesDamaged(f"{path} says of no format, and is not empty")
         if found == 0:
             connection.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID};"
-                f"PRAGMA user_version={FORMAT}; COMMIT;"
+                f"PRAGMA user_version={UNSUMMED_FORMAT}; COMMIT;"
             )
-        bring_up(connection)
+        bring_up(connection, sums=sums)
         applied(connection)
+    except UnicodeDecodeError as error:
+        connection.close()
+        raise TablesDamaged(NO_TEXT) from error
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def bring_up(connection: sqlite3.Connection) -> None:
-    """Bring tables of an older format up to this one, in one transaction."""
+def bring_up(connection: Tables, *, sums: bool) -> None:
+    """Bring tables of an older format up to this one. Rows that are there already get their checksums piece by piece
+    (`Tables.fill_some`), the first of them at once: few are all."""
+    is_summed(connection)
     (found,) = connection.execute("PRAGMA user_version").fetchone()
-    if found < FORMAT:
-        steps = "".join(_UPGRADES[step] for step in range(found, FORMAT))
-        connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={FORMAT}; COMMIT;")
+    if found < UNSUMMED_FORMAT:
+        steps = "".join(_UPGRADES[step] for step in range(found, UNSUMMED_FORMAT))
+        connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={UNSUMMED_FORMAT}; COMMIT;")
+    connection.begin()
+    if sums and not connection.summed:
+        connection.add_sums()
+        for _ in range(FILLED_AT_ONCE):
+            if not connection.fill_some():
+                break
 
 
 def applied(connection: sqlite3.Connection) -> Position:
@@ -164,56 +186,92 @@ def applied(connection: sqlite3.Connection) -> Position:
     return Position(row[0])
 
 
-def set_back(connection: sqlite3.Connection, position: Position) -> None:
+def set_back(connection: Tables, position: Position) -> None:
     """Go on from `position`, where the log ends now, with the rows as they are."""
-    connection.execute("UPDATE counters SET value = ? WHERE name = 'applied'", (position,))
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _put_applied(connection, position)
+        connection.keep_totals()
+        connection.execute("COMMIT")
+    except BaseException:
+        _roll_back(connection)
+        raise
+    connection.committed(position)
+    connection.marks.clear()
     connection.execute("PRAGMA wal_checkpoint(FULL)")  # durable before the log grows past where it was
 
 
-def apply_all(connection: sqlite3.Connection, commands: list[tuple[Position, Command]]) -> list[Decided]:
+def apply_all(
+    connection: Tables, commands: list[tuple[Position, Command]], *, tolerates: bool = False
+) -> list[Decided]:
     """Apply commands, each with the position after its frame, in one transaction; what each one came to.
 
+    `tolerates`: a command that meets a row which is not what was written is refused, and the others are applied.
     Commands at or below the applied position are refused (AssertionError): replay starts above it. On sqlite3.Error
     (full disk, damage) nothing is applied.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         decided: list[Decided] = []
-        last = applied(connection)
+        before = last = applied(connection)
         for position, command in commands:
             assert position > last, f"a command at {position} after {last}: the log went backwards"
+            crosses = position // GRID > last // GRID
             last = position
-            decided.append(_apply_one(connection, command))
-        connection.execute("UPDATE counters SET value = ? WHERE name = 'applied'", (last,))
+            decided.append(_apply_one(connection, command, tolerates=tolerates))
+            if crosses and connection.summed:
+                connection.mark(position, before)
+        _put_applied(connection, last)
+        connection.keep_totals()
         connection.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
-            connection.execute("ROLLBACK")
+        _roll_back(connection)
         raise
+    connection.committed(last)
     return decided
 
 
-def _apply_one(connection: sqlite3.Connection, command: Command) -> Decided:
+def _put_applied(connection: Tables, position: Position) -> None:
+    connection.insert("counters", [("applied", position)], upsert=True)
+
+
+def _roll_back(connection: Tables) -> None:
+    with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
+        connection.execute("ROLLBACK")
+    connection.rolled_back()
+
+
+def _apply_one(connection: Tables, command: Command, *, tolerates: bool) -> Decided:
     """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
     connection.execute("SAVEPOINT command")
+    moved = dict(connection.moved)
     refusal: KafkaError
     try:
         outcome = _dispatch(connection, command)
     except KafkaError as error:
         refusal = error
+    except UnicodeDecodeError as error:
+        if not tolerates:
+            raise TablesDamaged(NO_TEXT) from error
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {NO_TEXT}")
     except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
         # The same on every replica, since it comes from the command and the rows; a full disk does not come here.
         log.error("catalog_command_failed", command=type(command).__name__, error=repr(error))
         refusal = KafkaError(Code.UNKNOWN_SERVER_ERROR, f"the catalog cannot apply {type(command).__name__}: {error}")
+    except sqlite3.DatabaseError as error:
+        if not tolerates or not is_damage(error):
+            raise
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {error}")
     else:
         connection.execute("RELEASE command")
         return outcome
     connection.execute("ROLLBACK TO command")
     connection.execute("RELEASE command")
+    connection.moved = moved
     return refusal
 
 
-def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
+def _dispatch(connection: Tables, command: Command) -> Outcome:
     match command:
         case CommitCursors():
             return apply_groups.commit_cursors(connection, command)

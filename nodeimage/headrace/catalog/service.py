@@ -343,6 +343,8 @@ class Catalog:
 
         Open it at once: the file goes when two newer ones have been written. Raises as `snapshot`.
         """
+        if self.damage:
+            raise CatalogFailed("the catalog's tables are damaged here, and no snapshot of them is given away")
         async with self._snapshot_lock:
             newest = await self._loop.run_in_executor(self._read_threads, snapshots.newest_whole, self._folder)
         position = snapshots.position_of(newest) if newest is not None else Position(-1)

@@ -511,7 +511,9 @@ class Replicas:
     def states(self) -> list[ReplicaState]:
         """What the controller asks for."""
         return [
-            _state(kept.replica, damaged=kept.is_damaged) for kept in self._kept.values() if kept.replica is not None
+            _state(kept.replica, damaged=kept.is_damaged or kept.replica.tables_damaged())
+            for kept in self._kept.values()
+            if kept.replica is not None
         ]
 
     # --- see in_sync.KeptRecords

@@ -5,7 +5,8 @@ takes over the primary's snapshot.
 
 Where the tables are lost, and the log is whole but does not go back so far, the snapshot alone is fetched: the replica
 has all that it acknowledged, and keeps its place in the in-sync set, which it may not be able to leave (invariant 6).
-What the primary has applied up to a position is what this log comes to, once it is committed up to there.
+What the primary has applied up to a position is what this log comes to, once it is committed up to there. Tables that
+are damaged come the same way (tables_repair.py).
 """
 
 import asyncio
@@ -32,8 +33,9 @@ from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.changes import Changes
+from headrace.node.tables_repair import TablesRepair
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit, Submitted
+from headrace.peer.messages import ReadMarks, ReadSnapshot, SnapshotPart, Submit, Submitted, TableMarks
 from headrace.peer.session import Session
 from headrace.store.records import CATALOG_ID, NodeRecord
 from headrace.store.view import ClusterView
@@ -83,6 +85,8 @@ class NodeCatalog:
         self._opened = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
         """Of tables that are lost here."""
+        self._repair: TablesRepair | None = None
+        """Once they are open."""
         replicas.install = self._install
         replicas.snapshot = self._take
         replicas.on_unusable.append(self._is_unusable)
@@ -109,7 +113,15 @@ class NodeCatalog:
         )
         # What is applied was committed; a follower learns the rest from its primary.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
-        replica.has_tables(lambda: tables.reach)
+        replica.has_tables(lambda: tables.reach, damaged=lambda: bool(tables.damage))
+        self._repair = TablesRepair(
+            node_id=self._node_id,
+            tables=tables,
+            replica=replica,
+            view=self._view,
+            peers=self._peers,
+            fetch=lambda: self._fetch_tables(replica),
+        )
         self._opened.set()
         return tables
 
@@ -164,8 +176,17 @@ class NodeCatalog:
         size, piece = await asyncio.get_running_loop().run_in_executor(self._executor, read)
         return SnapshotPart(position, size), [piece]
 
+    async def marks_read(
+        self, _asked: ReadMarks, _payload: memoryview, _session: Session
+    ) -> tuple[TableMarks, list[bytes]]:
+        """Another node compares its tables with those of this one."""
+        await self._opened.wait()
+        return TableMarks([(mark.position, mark.digest) for mark in await self.tables.marks()]), []
+
     async def close(self) -> None:
         """Fetch nothing more; once the tables are closed, so that nothing more is asked for."""
+        if self._repair is not None:
+            await self._repair.close()
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
@@ -198,7 +219,10 @@ class NodeCatalog:
                     if not piece or file.tell() >= part.size:
                         break
                     asked = ReadSnapshot(least=asked.least, position=part.position, at=file.tell())
-            await self.tables.install(path, part.position, log_stays=True)
+            if self.tables.damage:
+                await self.tables.rebuild(path, part.position)
+            else:
+                await self.tables.install(path, part.position, log_stays=True)
         except (HeadraceError, OSError, sqlite3.Error) as error:
             log.warning("the catalog's tables are not fetched", node=node.node_id, reason=str(error))
             if isinstance(error, KafkaError) and error.code is Code.UNSUPPORTED_VERSION:

@@ -1,0 +1,104 @@
+"""Nodes with the catalog's container and the tables that each applies it to."""
+
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from msgspec import structs
+from several import OneNode, Several, until
+
+from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.service import Catalog
+from headrace.ids import Epoch, Millis, Position
+from headrace.node.catalog import NodeCatalog
+from headrace.node.changes import Changes
+from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit, Submitted
+from headrace.store.records import CATALOG_ID, ContainerRecord
+
+
+class WithTables:
+    """Nodes, of which the first two have replicas of the catalog, and the third one reads along."""
+
+    def __init__(self, folder: Path) -> None:
+        self.several = Several(folder, 3)
+        self._catalogs: dict[int, NodeCatalog] = {}
+        self._tables: dict[int, Catalog] = {}
+        self.gives_tables = True
+        """Else the nodes are of the version before."""
+        for number, node in enumerate(self.several.nodes):
+            node.on_made = partial(self._made, number)
+
+    def node(self, number: int) -> OneNode:
+        return self.several.nodes[number]
+
+    def catalog(self, number: int) -> NodeCatalog:
+        return self._catalogs[number]
+
+    def tables(self, number: int) -> Catalog:
+        return self._tables[number]
+
+    def _made(self, number: int) -> None:
+        node, changes = self.node(number), Changes()
+        node.view.on_change(lambda _changed: changes.wake())
+        self._catalogs[number] = NodeCatalog(
+            node_id=node.node_id,
+            run=node.record.run,
+            data=node.folder.parent,
+            executor=node.executor,
+            view=node.view,
+            replicas=node.replicas,
+            peers=node.peers,
+            changes=changes,
+        )
+        catalog = self._catalogs[number]
+        node.handlers = (
+            {ReadSnapshot: catalog.snapshot_read, ReadMarks: catalog.marks_read} if self.gives_tables else {}
+        )
+
+    async def open(self, number: int) -> None:
+        """The tables of a node that runs."""
+        replica = await until(lambda: self.node(number).replicas.replica(CATALOG_ID))
+        self._tables[number] = await self._catalogs[number].open(replica)
+
+    async def stop(self, number: int) -> None:
+        if number in self._tables:
+            await self._tables.pop(number).close()
+            await self._catalogs[number].close()
+        await self.node(number).stop()
+
+    async def start(self, number: int) -> None:
+        await self.node(number).start()
+        await self.open(number)
+
+    async def write(self, number: int, path: str, *, applied_by: tuple[int, ...]) -> Position:
+        """A command of the node that leads."""
+        await self.tables(number).submit(CreateStream(path, StreamPolicy(), Millis(1)), here=True)
+        end = self.tables(number).applied
+        for each in applied_by:
+            await self.tables(each).wait_applied(end)
+        return end
+
+    async def submitted(self, number: int, asked: Submit, payload: bytes) -> Submitted:
+        """What a node that leads answers when another one asks it to write a command."""
+        return await self._catalogs[number].submitted(asked, memoryview(payload), None)  # type: ignore[arg-type]
+
+    def leads_in(self, number: int) -> int:
+        """The epoch in which a node leads; 0 where it does not."""
+        container = self.node(number).replicas.led.get(CATALOG_ID)
+        return container.epoch if container is not None and container.serves else 0
+
+    async def paths(self, number: int) -> list[str]:
+        return await self.tables(number).query(lambda reader: [row.path for row in reader.streams()])
+
+    async def led_uncleanly(self, number: int) -> None:
+        """An operator has this node's replica lead, and it alone is in sync."""
+        format = UUID(self.several.replica(number, CATALOG_ID).format)
+
+        def decide(record: ContainerRecord) -> ContainerRecord:
+            node_id, epoch = self.node(number).node_id, Epoch(record.epoch + 1)
+            in_sync, recovered = ((node_id, format),), record.recovered + 1
+            return structs.replace(record, primary=node_id, epoch=epoch, in_sync=in_sync, recovered=recovered)
+
+        record = await self.several.change(CATALOG_ID, decide)
+
+        await until(lambda: self.leads_in(number) == record.epoch or None)

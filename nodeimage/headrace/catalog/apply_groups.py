@@ -4,6 +4,8 @@ The group as stored fences commits: the generation is checked here, where commit
 not only where they arrive.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 from headrace.catalog.commands import (
@@ -15,15 +17,16 @@ from headrace.catalog.commands import (
     ExpireCursors,
     PutGroup,
 )
-from headrace.catalog.row_sums import Tables
+from headrace.catalog.row_sums import COLUMNS, Tables
 from headrace.catalog.rows import Expired, GroupRow, TopicRow
-from headrace.catalog.selects import GROUP, group_row, select_topics_by_id
+from headrace.catalog.selects import TOPIC_IDS_AT_ONCE, group_row, select_topics_by_id
 from headrace.errors import Code, KafkaError
 from headrace.ids import Millis
 
 EMPTY = "Empty"
 """The state of a group without members, in Kafka's words."""
 
+GROUP_COLUMNS = len(COLUMNS["groups"])
 _NO_MEMBERS = msgspec.msgpack.encode(())
 
 
@@ -31,15 +34,15 @@ def commit_cursors(connection: Tables, command: CommitCursors) -> list[Code]:
     """Store the offsets of those partitions that exist."""
     group = _select(connection, command.group)
     _fence(group, command)
-    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
+    topics = _sizes(connection, {item.topic_id for item in command.items})
     codes, items = [], []
     for item in command.items:
-        topic = topics.get(item.topic_id)
-        if topic is None or not 0 <= item.partition < topic.partitions:
+        number, partitions = topics.get(item.topic_id, (0, 0))
+        if not 0 <= item.partition < partitions:
             codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         codes.append(Code.NONE)
-        items.append((topic, item))
+        items.append((number, item))
     _put(connection, group, command, items)
     return codes
 
@@ -60,7 +63,7 @@ def copy_cursors(connection: Tables, command: CopyCursors) -> list[Code]:
         else:
             codes.append(Code.NONE)
             if _counts(connection, command, topic, item):
-                items.append((topic, item))
+                items.append((topic.number, item))
     if items:
         _put(connection, group, command, items)
     if command.alive:
@@ -88,7 +91,7 @@ def _put(
     connection: Tables,
     group: GroupRow | None,
     command: CommitCursors | CopyCursors,
-    items: list[tuple[TopicRow, Cursor]],
+    items: list[tuple[int, Cursor]],
 ) -> None:
     if group is None:
         _store(connection, GroupRow(command.group, 0, "", "", "", (), b"", EMPTY, command.now))
@@ -97,7 +100,7 @@ def _put(
         [
             (
                 command.group,
-                topic.number,
+                topic,
                 item.partition,
                 item.offset,
                 item.leader_epoch,
@@ -196,8 +199,19 @@ def _fence(group: GroupRow | None, command: CommitCursors) -> None:
 
 
 def _select(connection: Tables, name: str) -> GroupRow | None:
-    row = connection.execute(f"{GROUP} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else group_row(row)
+    found = connection.rows("groups", "name = ?", name)
+    return group_row(found[0][:GROUP_COLUMNS]) if found else None
+
+
+def _sizes(connection: Tables, topic_ids: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
+    """(number, partitions) of the topics with these ids, of those that exist."""
+    found: dict[bytes, tuple[int, int]] = {}
+    wanted = list(topic_ids)
+    for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
+        some = wanted[start : start + TOPIC_IDS_AT_ONCE]
+        rows = connection.rows("topics", f"topic_id IN ({','.join('?' * len(some))})", *some)
+        found.update({row[1]: (row[0], row[4]) for row in rows})
+    return found
 
 
 def _store(connection: Tables, row: GroupRow) -> None:

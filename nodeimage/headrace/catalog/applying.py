@@ -90,8 +90,6 @@ class Applier:
         self._log = command_log
         self._damaged = damaged
         self._may = may
-        self._tolerates = False
-        """Commands that meet damage are refused, as nobody has tables without it."""
         self._outcomes = outcomes
         self._told = told
         self._replaced = replaced
@@ -216,12 +214,12 @@ class Applier:
     def go_on_damaged(self) -> None:
         """Apply to damaged tables what does not meet the damage: nobody has others."""
         self.paused = False
-        self._tolerates = True
+        self.connection.tolerates = True
         self._wake.set()
 
     async def marks(self) -> list[Mark]:
         """What the tables came to at some positions, the newest last; nothing while that cannot be told."""
-        if self.paused or self._tolerates or self._outcomes.failure is not None or self._closing.is_set():
+        if self.paused or self.connection.tolerates or self._outcomes.failure is not None or self._closing.is_set():
             return []
         async with self._turn:
             tables = self.connection
@@ -236,7 +234,7 @@ class Applier:
     def _come(self, position: Position) -> None:
         """The tables are others, at `position`."""
         log.info("catalog_replaced", folder=str(self._folder), position=position)
-        self.paused = self._tolerates = False
+        self.paused = self.connection.tolerates = False
         self.generation += 1
         self._outcomes.applied = position
         self._read_failures = 0
@@ -399,7 +397,7 @@ class Applier:
         waited = False
         while True:
             try:
-                decided = apply_all(self.connection, work, tolerates=self._tolerates)
+                decided = apply_all(self.connection, work)
             except sqlite3.Error as error:
                 if not is_full(error):
                     raise

@@ -109,6 +109,8 @@ class Tables(sqlite3.Connection):
     """The rows have sums, and those that are written get them."""
     filled = True
     """No row is left without one."""
+    tolerates = False
+    """A command that meets damage is refused, and others are applied: nobody has tables without it."""
 
     def begin(self) -> None:
         """Learn what the file has; again, after it was replaced by another."""
@@ -147,6 +149,19 @@ class Tables(sqlite3.Connection):
             self.moved[table] = self.moved.get(table, 0) + (new or 0) - (old or 0)
 
         return move
+
+    # --- reading
+
+    def rows(self, table: str, where: str, *parameters: Sql) -> list[tuple[Any, ...]]:
+        """Checked rows, their columns in the order of COLUMNS, for what every commit of offsets asks: a SELECT has SQLite
+        call back for each. A sum may follow them. Raises TablesDamaged."""
+        found = self.execute(_select(table, where, summed=self.summed), parameters).fetchall()
+        if self.summed:
+            seed = _SEEDS[table]
+            for row in found:
+                if crc32c(_encode(row[:-1]), seed) != row[-1] and (row[-1] is not None or self.filled):
+                    raise TablesDamaged(f"{table}: the row {row[: KEYS.get(table, 1)]} is not what was written")
+        return found
 
     # --- writing
 
@@ -286,6 +301,12 @@ def _summing(table: str) -> Callable[..., int]:
 
 def _listed(columns: Iterable[str]) -> str:
     return ", ".join(f'"{column}"' for column in columns)
+
+
+@cache
+def _select(table: str, where: str, *, summed: bool) -> str:
+    columns = (*COLUMNS[table], "sum") if summed else COLUMNS[table]
+    return f"SELECT {_listed(columns)} FROM main.{table} WHERE {where}"
 
 
 @cache

@@ -201,12 +201,9 @@ def set_back(connection: Tables, position: Position) -> None:
     connection.execute("PRAGMA wal_checkpoint(FULL)")  # durable before the log grows past where it was
 
 
-def apply_all(
-    connection: Tables, commands: list[tuple[Position, Command]], *, tolerates: bool = False
-) -> list[Decided]:
+def apply_all(connection: Tables, commands: list[tuple[Position, Command]]) -> list[Decided]:
     """Apply commands, each with the position after its frame, in one transaction; what each one came to.
 
-    `tolerates`: a command that meets a row which is not what was written is refused, and the others are applied.
     Commands at or below the applied position are refused (AssertionError): replay starts above it. On sqlite3.Error
     (full disk, damage) nothing is applied.
     """
@@ -218,7 +215,7 @@ def apply_all(
             assert position > last, f"a command at {position} after {last}: the log went backwards"
             crosses = position // GRID > last // GRID
             last = position
-            decided.append(_apply_one(connection, command, tolerates=tolerates))
+            decided.append(_apply_one(connection, command))
             if crosses and connection.summed:
                 connection.mark(position, before)
         _put_applied(connection, last)
@@ -241,7 +238,7 @@ def _roll_back(connection: Tables) -> None:
     connection.rolled_back()
 
 
-def _apply_one(connection: Tables, command: Command, *, tolerates: bool) -> Decided:
+def _apply_one(connection: Tables, command: Command) -> Decided:
     """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
     connection.execute("SAVEPOINT command")
     moved = dict(connection.moved)
@@ -251,7 +248,7 @@ def _apply_one(connection: Tables, command: Command, *, tolerates: bool) -> Deci
     except KafkaError as error:
         refusal = error
     except UnicodeDecodeError as error:
-        if not tolerates:
+        if not connection.tolerates:
             raise TablesDamaged(NO_TEXT) from error
         refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {NO_TEXT}")
     except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
@@ -259,7 +256,7 @@ def _apply_one(connection: Tables, command: Command, *, tolerates: bool) -> Deci
         log.error("catalog_command_failed", command=type(command).__name__, error=repr(error))
         refusal = KafkaError(Code.UNKNOWN_SERVER_ERROR, f"the catalog cannot apply {type(command).__name__}: {error}")
     except sqlite3.DatabaseError as error:
-        if not tolerates or not is_damage(error):
+        if not connection.tolerates or not is_damage(error):
             raise
         refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {error}")
     else:

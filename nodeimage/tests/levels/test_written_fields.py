@@ -43,6 +43,8 @@ ADDED: Final = (
     Added("peer.reports.ReplicaState", ("cramped",), Level.ORIGINAL),
     # One that does not know these appoints by an old copy of the store, as it did.
     Added("peer.reports.ReplicaState", ("change", "recovered"), Level.ORIGINAL),
+    Added("peer.messages.ReadMarks", (), Level.FENCED),
+    Added("peer.messages.TableMarks", ("marks",), Level.FENCED),
     Added("store.record_types.ContainerRecord", ("changes",), Level.FENCED),
     # Dropped by an older version, it is published again, or the node counts as of level 0.
     Added("store.record_types.NodeRecord", ("supports",), Level.ORIGINAL),

@@ -22,6 +22,7 @@ from typing import Final
 
 from headrace.errors import FolderRefused, NewerFormat
 from headrace.levels import FORMAT, NEWEST, format_of
+from headrace.sealed_json import seal, unseal
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,11 @@ class DataFolder:
 
     def _read(self, name: str) -> Identity | None:
         try:
-            text = (self.path / name).read_text()
+            text = (self.path / name).read_bytes()
         except FileNotFoundError:
             return None
         try:
-            fields = json.loads(text)
+            fields = json.loads(unseal(text))
             written = int(fields["format"])
             if written > FORMAT:
                 raise FolderRefused(
@@ -158,8 +159,8 @@ class DataFolder:
         if identity.level:
             fields["level"] = identity.level
         temporary = self.path / "node.json.tmp"
-        with temporary.open("w") as file:
-            json.dump(fields, file)
+        with temporary.open("wb") as file:
+            file.write(seal(json.dumps(fields).encode()))
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self.path / name)

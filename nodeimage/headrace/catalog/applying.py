@@ -30,8 +30,8 @@ from headrace.catalog.rows import Decided
 from headrace.catalog.sqlite_errors import is_damage, is_full
 from headrace.catalog.tables import apply_all
 from headrace.errors import CorruptLog, HeadraceError, StorageFull, TrimmedLog
-from headrace.levels import Level
 from headrace.ids import Position
+from headrace.levels import Level
 
 log = structlog.get_logger(__name__)
 

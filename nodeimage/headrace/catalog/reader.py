@@ -12,6 +12,7 @@ from headrace.catalog.apply_topics import check_new_topics
 from headrace.catalog.commands import NewTopic
 from headrace.catalog.homes import decode_lists
 from headrace.catalog.retention import retention
+from headrace.catalog.row_sums import COLUMNS, KEYS, prepare
 from headrace.catalog.rows import (
     INTENDED,
     OPEN,
@@ -46,7 +47,6 @@ from headrace.catalog.selects import (
     stream_row,
     topic_row,
 )
-from headrace.catalog.row_sums import COLUMNS, KEYS, prepare
 from headrace.catalog.tables import applied
 from headrace.ids import (
     ContainerId,

@@ -44,7 +44,17 @@ from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, ReadMarks, ReadSnapshot, Submit, Unrecorded
+from headrace.peer.messages import (
+    Follow,
+    Prepare,
+    Prepared,
+    Probe,
+    ProbeAnswer,
+    ReadMarks,
+    ReadSnapshot,
+    Submit,
+    Unrecorded,
+)
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session

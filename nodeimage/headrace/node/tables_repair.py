@@ -18,7 +18,6 @@ from typing import Final
 
 import structlog
 
-from headrace.catalog.row_sums import Mark
 from headrace.catalog.service import Catalog
 from headrace.container.local_replica import LocalReplica
 from headrace.errors import HeadraceError

@@ -46,7 +46,9 @@ def live(nodes: WithTables, number: int) -> Path:
     return nodes.node(number).folder.parent / "catalog" / "catalog.sqlite"
 
 
-def damage(nodes: WithTables, number: int, statement: str = "UPDATE streams SET created = 65 WHERE path = '/b'") -> None:
+def damage(
+    nodes: WithTables, number: int, statement: str = "UPDATE streams SET created = 65 WHERE path = '/b'"
+) -> None:
     connection = sqlite3.connect(live(nodes, number), isolation_level=None, timeout=30)
     assert connection.execute(statement).rowcount > 0
     connection.close()

@@ -7,10 +7,8 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from msgspec import structs
@@ -19,18 +17,15 @@ from with_tables import WithTables
 
 from headrace.catalog import applying as applying_module
 from headrace.catalog.commands import CreateStream, DeleteStream, StreamPolicy
-from headrace.catalog.service import Catalog
 from headrace.container import feed
 from headrace.errors import KafkaError
 from headrace.ids import Epoch, Millis, Position
 from headrace.log.container_log import ContainerLog
 from headrace.log.raw import RawFrames
 from headrace.node import catalog as node_catalog
-from headrace.node.catalog import NodeCatalog
-from headrace.node.changes import Changes
-from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit, Submitted
+from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit
 from headrace.peer.session import PeerUnreachable, Session
-from headrace.store.records import CATALOG_ID, ContainerRecord
+from headrace.store.records import CATALOG_ID
 
 CHUNK_BYTES = 8192
 

@@ -3,8 +3,9 @@
     committed moves -> the commands from memory, or from the disk -> the catalog thread applies them in one transaction
     -> `told` on the loop: listeners, then submitters, then those who wait for a position
 
-Tables that turn out damaged are not applied to: `damaged` hears of it, and all waits until they are made anew (`rebuild`
-or `install`), or `go_on_damaged` says that nobody has others. Then a command that meets damage is refused, alone.
+Tables that turn out damaged are not applied to: `damaged` hears of it, and all waits until they are made anew
+(`rebuild` or `install`), or `go_on_damaged` says that nobody has others. Then a command that meets damage is refused,
+alone.
 
 The catalog thread takes all commands that are committed by then, as many as one transaction takes. Everything else is
 of the loop thread. Invariant 2: nothing above the log's `committed` is asked for.
@@ -173,8 +174,9 @@ class Applier:
     async def rebuild(self, snapshot: Path | None, position: Position) -> None:
         """Make damaged tables anew, of a snapshot that is whole (None: of nothing, at position 0) and of the log.
 
-        Raises HeadraceError for a damaged snapshot, and where the log does not have all from there up to what is applied
-        (TrimmedLog); OSError, StorageFull, sqlite3.Error. Nothing has changed then, or the applier has `failed`.
+        Raises HeadraceError for a damaged snapshot, and where the log does not have all from there up to what is
+        applied (TrimmedLog); OSError, StorageFull, sqlite3.Error. Nothing has changed then, or the applier has
+        `failed`.
         """
         async with self._turn:
             if self._outcomes.failure is not None:
@@ -182,8 +184,8 @@ class Applier:
             until = self._log.committed
             if not position <= until or until < self.applied:
                 raise HeadraceError(
-                    f"the tables, applied up to {self.applied}, cannot be made of a snapshot at {position} and a log that "
-                    f"is committed up to {until}"
+                    f"the tables, applied up to {self.applied}, cannot be made of a snapshot at {position} and a log "
+                    f"that is committed up to {until}"
                 )
             self._until = until
             before = self.connection
@@ -314,7 +316,8 @@ class Applier:
                 self._until = Position(0)
 
     async def _sum_some(self) -> None:
-        """Give the rows of older tables their checksums, some at a time, once the cluster's level lets them have any."""
+        """Give the rows of older tables their checksums, some at a time, once the cluster's level lets them have
+        any."""
         if self.paused or self.full or (self.connection.summed and self.connection.filled) or not self._sums():
             return
         async with self._turn:

@@ -1,8 +1,8 @@
 """Reads a file of the catalog's tables whole, and says what in it is damaged.
 
-Structure and indexes by SQLite's own check, each row by its sum, and what rows cannot show, such as one that is missing or
-an older version of itself, by the totals. `python -m headrace.catalog.check FILE` does it in a process of its own, and
-prints what it found as a JSON list: a large file would hold a node's loop up (its threads share one interpreter).
+Structure and indexes by SQLite's own check, each row by its sum, and what rows cannot show, such as one that is missing
+or an older version of itself, by the totals. `python -m headrace.catalog.check FILE` does it in a process of its own,
+and prints what it found as a JSON list: a large file would hold a node's loop up (its threads share one interpreter).
 """
 
 import os

@@ -3,16 +3,18 @@
     sum (a column of each table)   CRC-32C of the table's name and of the row's other columns, as a msgpack array
     digests                        table -> the total of the sums of its rows, moved in the transaction that moves them
 
-A row is checked wherever it is read: each connection has views, in its own temporary schema, of the tables' names, whose
-condition is that the sum fits. So a SELECT of a table's name reads checked rows alone, and statements that write name
-`main.<table>`; `Tables.insert`, `update` and `delete` make them. An update or deletion checks what it is about to
-change, so that a sum is never made anew over damage. A temporary trigger moves the total by what a statement does to the
-sums; nothing of all this but the column and the table of totals lies in the file, and a foreign connection can read it.
+A row is checked wherever it is read: each connection has views, in its own temporary schema, of the tables' names,
+whose condition is that the sum fits. So a SELECT of a table's name reads checked rows alone, and statements that write
+name `main.<table>`; `Tables.insert`, `update` and `delete` make them. An update or deletion checks what it is about to
+change, so that a sum is never made anew over damage. A temporary trigger moves the total by what a statement does to
+the sums; nothing of all this but the column and the table of totals lies in the file, and a foreign connection can read
+it.
 
 What no row shows is seen by the total alone: a row that is missing, or that is an older version of itself (check.py).
 
-A file of format 3 has no sums: it is read and written as before, until `add_sums` (from Level.FENCED on) makes it one of
-format 4. Its rows then get their sums by `fill_some`, a piece at a time; a row that has none passes until that is over.
+A file of format 3 has no sums: it is read and written as before, until `add_sums` (from Level.FENCED on) makes it one
+of format 4. Its rows then get their sums by `fill_some`, a piece at a time; a row that has none passes until that is
+over.
 """
 
 import hashlib
@@ -79,7 +81,8 @@ def row_sum(table: str, row: Sequence[Any]) -> int:
 
 
 def is_summed(connection: sqlite3.Connection) -> bool:
-    """Whether rows have sums: by the format and by the schema, of which one alone may be wrong. Raises TablesDamaged."""
+    """Whether rows have sums: by the format and by the schema, of which one alone may be wrong. Raises
+    TablesDamaged."""
     (format,) = connection.execute("PRAGMA user_version").fetchone()
     (told,) = connection.execute("SELECT count(*) FROM main.sqlite_master WHERE name = 'digests'").fetchone()
     if bool(told) != (format >= SUMMED_FORMAT):
@@ -153,8 +156,8 @@ class Tables(sqlite3.Connection):
     # --- reading
 
     def rows(self, table: str, where: str, *parameters: Sql) -> list[tuple[Any, ...]]:
-        """Checked rows, their columns in the order of COLUMNS, for what every commit of offsets asks: a SELECT has SQLite
-        call back for each. A sum may follow them. Raises TablesDamaged."""
+        """Checked rows, their columns in the order of COLUMNS, for what every commit of offsets asks: a SELECT has
+        SQLite call back for each. A sum may follow them. Raises TablesDamaged."""
         found = self.execute(_select(table, where, summed=self.summed), parameters).fetchall()
         if self.summed:
             seed = _SEEDS[table]
@@ -208,7 +211,8 @@ class Tables(sqlite3.Connection):
         self._new_marks.clear()
 
     def mark(self, position: Position, applied: Position) -> None:
-        """All up to `position` is applied, in a transaction in which the tables still say that it is up to `applied`."""
+        """All up to `position` is applied, in a transaction in which the tables still say that it is up to
+        `applied`."""
         if self.filled:
             self._new_marks.append(Mark(position, self._digest(applied)))
 

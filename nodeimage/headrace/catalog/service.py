@@ -11,10 +11,10 @@ What happens when: a crash between commit and apply: replay at `open` applies th
 moves with the rows). A cancelled submit: the command is applied all the same. A primary that steps down: the submitter
 tries again at the next one. A full disk: the log has the commands, applying waits and tries again each second,
 submitters wait with it. Damage of the tables, which queries, applying, the scrub and writing a snapshot meet, and
-comparing nodes finds (`found_damage`): nothing is applied any more, queries of what checks are answered, others fail, and
-`on_damage` tells who has the tables made anew (`rebuild`, `install`); where nobody does, the catalog fails (`failed`
-tells the node to end), and the next start, which trusts no tables that were found damaged, makes them anew. A replica
-too far behind for the primary's log: `install`.
+comparing nodes finds (`found_damage`): nothing is applied any more, queries of what checks are answered, others fail,
+and `on_damage` tells who has the tables made anew (`rebuild`, `install`); where nobody does, the catalog fails
+(`failed` tells the node to end), and the next start, which trusts no tables that were found damaged, makes them anew. A
+replica too far behind for the primary's log: `install`.
 """
 
 import asyncio
@@ -373,7 +373,8 @@ class Catalog:
     # --- damage
 
     def on_damage(self, callback: Callable[[], None]) -> None:
-        """Call `callback`, on the loop, when the tables turn out damaged: it is to see to it that they are made anew."""
+        """Call `callback`, on the loop, when the tables turn out damaged: it is to see to it that they are made
+        anew."""
         self._on_damage.append(callback)
 
     def found_damage(self, reason: str) -> None:
@@ -400,15 +401,16 @@ class Catalog:
     async def rebuild(self, snapshot: Path, position: Position) -> None:
         """Make damaged tables anew, of another node's snapshot at `position`, which is left, and of the log here.
 
-        Listeners hear `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log here begins,
-        StorageFull, OSError; nothing has changed then.
+        Listeners hear `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log here
+        begins, StorageFull, OSError; nothing has changed then.
         """
         self._check_usable()
         await self._to_its_end(self._rebuild(snapshot, position))
 
     async def rebuild_alone(self) -> None:
         """Make damaged tables anew where no other node has any: of this node's newest snapshot, if every row of it
-        checks, and of its log; the damaged ones are never read for it. Raises as `rebuild` where that is not possible."""
+        checks, and of its log; the damaged ones are never read for it. Raises as `rebuild` where that is not
+        possible."""
         self._check_usable()
         async with self._snapshot_lock:
             newest = await self._loop.run_in_executor(self._read_threads, snapshots.newest_whole, self._folder)

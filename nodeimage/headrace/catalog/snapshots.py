@@ -5,9 +5,9 @@
     snapshot-<applied position>.sqlite   the two newest
     catalog.damaged                      the last live file that was set aside
 
-A snapshot is written beside, checked to the last row (check.py), synced and renamed, so that one with its final name was
-whole then; it is checked again when it is used, or given to another node. One that is ahead of the live file is used instead of it: the log may have been trimmed to it, or begin at it.
-Blocking.
+A snapshot is written beside, checked to the last row (check.py), synced and renamed, so that one with its final name
+was whole then; it is checked again when it is used, or given to another node. One that is ahead of the live file is
+used instead of it: the log may have been trimmed to it, or begin at it. Blocking.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ def live_file(folder: Path) -> Path:
 def open_newest(folder: Path, *, sums: bool = True) -> Tables:
     """The live tables; where they are missing or damaged, from the newest snapshot; where there is none, empty.
 
-    Small ones are checked to the last row, so that a start takes no longer for it; larger ones by who goes on with them.
-    `sums`: see `open_tables`. Raises FolderRefused for a newer format, OSError.
+    Small ones are checked to the last row, so that a start takes no longer for it; larger ones by who goes on with
+    them. `sums`: see `open_tables`. Raises FolderRefused for a newer format, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for torn in folder.glob("*.tmp"):
@@ -118,9 +118,9 @@ def rebuild(
 ) -> Tables:
     """Put another file in the live one's place, made of a snapshot (None: of nothing) and what `replay` does to it.
 
-    The live one, open as `connection`, is set aside. Readers see it until they open the file again. Raises HeadraceError
-    for a snapshot that is damaged, OSError, sqlite3.Error, and what `replay` raises; all is as it was then, unless
-    `connection` is closed.
+    The live one, open as `connection`, is set aside. Readers see it until they open the file again. Raises
+    HeadraceError for a snapshot that is damaged, OSError, sqlite3.Error, and what `replay` raises; all is as it was
+    then, unless `connection` is closed.
     """
     fresh = folder / "rebuilt.tmp"
     _unlink_all(fresh)
@@ -202,10 +202,10 @@ def install(
 ) -> Tables:
     """Replace the rows of the live file, open as `connection`, by those of another replica's snapshot, in one go.
 
-    The connection to go on with: another one where the live file is `damaged`, or its rows have sums, which those of the
-    snapshot are yet to get. Readers see the old rows or the new ones. The snapshot is kept as this folder's only one: the log begins at it.
-    Raises HeadraceError for a file that is damaged or not at `position`, FolderRefused for a newer format, OSError and
-    sqlite3.Error (a full disk); the rows are as they were then.
+    The connection to go on with: another one where the live file is `damaged`, or its rows have sums, which those of
+    the snapshot are yet to get. Readers see the old rows or the new ones. The snapshot is kept as this folder's only
+    one: the log begins at it. Raises HeadraceError for a file that is damaged or not at `position`, FolderRefused for a
+    newer format, OSError and sqlite3.Error (a full disk); the rows are as they were then.
     """
     _check(snapshot, position)
     fresh = folder / "installed.tmp"

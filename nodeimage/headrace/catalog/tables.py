@@ -132,7 +132,8 @@ FILLED_AT_ONCE = 50
 def open_tables(path: Path, *, sums: bool = True) -> Tables:
     """A connection that may apply commands; makes the file where there is none. One thread at a time.
 
-    `sums`: rows get checksums; else they have some only where the file has them already. Raises FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
+    `sums`: rows get checksums; else they have some only where the file has them already. Raises FolderRefused for a
+    newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30, factory=Tables)
     try:

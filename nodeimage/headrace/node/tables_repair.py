@@ -1,13 +1,15 @@
-"""Damaged tables of the catalog on this node: made anew from another node; and tables that differ from other nodes' found.
+"""Damaged tables of the catalog on this node: made anew from another node; and tables that differ from other nodes'
+found.
 
 Where another node leads the catalog, its snapshot is fetched, and this node's log applied to it; replica and place in
-sync stay. Where this node leads, another one is to (invariant 14: its replica counts as damaged until then). Where nobody
-is there who could lead, this node's own newest snapshot is used, if every row of it checks, with its log, but never the
-damaged tables. Where there is none either, the node serves what checks, refuses the rest, and keeps all that it has.
+sync stay. Where this node leads, another one is to (invariant 14: its replica counts as damaged until then). Where
+nobody is there who could lead, this node's own newest snapshot is used, if every row of it checks, with its log, but
+never the damaged tables. Where there is none either, the node serves what checks, refuses the rest, and keeps all that
+it has.
 
-What is on the disk is checked by sums (catalog.row_sums), which does not show that a node has applied commands otherwise
-than the others have. So nodes compare the totals of their tables at the same positions of the log: where a node differs
-from most replicas of the catalog, or from the primary with as many on either side, its tables are damaged.
+What is on the disk is checked by sums (catalog.row_sums), which does not show that a node has applied commands
+otherwise than the others have. So nodes compare the totals of their tables at the same positions of the log: where a
+node differs from most replicas of the catalog, or from the primary with as many on either side, its tables are damaged.
 """
 
 import asyncio

@@ -420,11 +420,8 @@ class Catalog:
     def serve_damaged(self) -> None:
         """Go on with damaged tables, as nobody has others: what checks is served, what does not is refused."""
         if self.damage and not self.served_damaged:
-            log.critical(
-                "the catalog is damaged and no other copy of it is known: what checks is served, the rest is refused",
-                folder=str(self._folder),
-                damage=self.damage,
-            )
+            # No other copy is known. Put one of the node's folder back.
+            log.critical("catalog_served_damaged", folder=str(self._folder), error=self.damage)
         self.served_damaged = bool(self.damage)
         if self.damage:
             self._applier.go_on_damaged()

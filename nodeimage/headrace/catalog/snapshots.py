@@ -294,9 +294,7 @@ def _check(snapshot: Path, position: Position) -> None:
     try:
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
-            raise NewerFormat(
-                f"the snapshot of the catalog has format {found}; this version reads {FORMAT}: use a newer headrace"
-            )
+            raise _newer(found)
         if (at := applied(connection)) != position:
             raise HeadraceError(f"the snapshot of the catalog is at {at}, and should be at {position}")
     except sqlite3.DatabaseError as error:
@@ -305,14 +303,26 @@ def _check(snapshot: Path, position: Position) -> None:
         connection.close()
 
 
+def _newer(found: int) -> NewerFormat:
+    return NewerFormat(
+        f"the snapshot of the catalog has format {found}; this version reads {FORMAT}: use a newer headrace"
+    )
+
+
 def _refuse_newer(snapshot: Path) -> None:
     """Raises NewerFormat for a snapshot that a newer version wrote; nothing for one that is damaged."""
     try:
-        _check(snapshot, position_of(snapshot))
-    except NewerFormat:
-        raise
-    except HeadraceError:
-        pass  # restore meets it again
+        connection = sqlite3.connect(snapshot, isolation_level=None)
+        try:
+            (kind,) = connection.execute("PRAGMA application_id").fetchone()
+            (found,) = connection.execute("PRAGMA user_version").fetchone()
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        finally:
+            connection.close()
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        return  # restore meets it again
+    if kind == APPLICATION_ID and verdict == "ok" and found > FORMAT:
+        raise _newer(found)
 
 
 def _is_whole(path: Path) -> bool:

@@ -164,7 +164,12 @@ class Applier:
             try:
                 self.connection = await self._in_thread(
                     lambda: snapshots.install(
-                        self._folder, self.connection, snapshot, position, sums=self._sums(), damaged=self.paused
+                        self._folder,
+                        self.connection,
+                        snapshot,
+                        position,
+                        sums=self._sums(),
+                        damaged=self.paused or self.connection.tolerates,
                     )
                 )
             finally:

@@ -21,7 +21,6 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, overload
@@ -64,6 +63,7 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.reader import Reader
+from headrace.catalog.reading import ReaderThreads
 from headrace.catalog.row_sums import Mark, Tables
 from headrace.catalog.rows import (
     Expired,
@@ -89,7 +89,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-READERS = 2
 _SNAPSHOT_RETRY_S = 60.0
 MOST_COMMAND_BYTES: Final = 32 << 20
 """Of a command: it is one frame of the log, and is held in memory as a whole on every node."""
@@ -120,9 +119,12 @@ class Catalog:
         self._log = command_log
         self._snapshot_bytes = snapshot_bytes
         self._loop = asyncio.get_running_loop()
-        self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="catalog-reader")
-        self._of_thread = threading.local()
-        self._readers: list[Reader] = []
+        self._reading = ReaderThreads(
+            lambda: snapshots.live_file(folder),
+            generation=lambda: self._applier.generation,
+            damaged=self.found_damage,
+        )
+        self._read_threads = self._reading.executor
         self._closing = threading.Event()
         self._callbacks: list[Applied] = []
         self._set_snapshot_at(Position(0))
@@ -310,7 +312,7 @@ class Catalog:
         """Run `fn` in a reader thread, where all that it reads is of one moment."""
         if self._closing.is_set():
             raise CatalogFailed("the catalog is closed")
-        return await self._loop.run_in_executor(self._read_threads, self._read, fn)
+        return await self._reading.run(fn)
 
     def on_applied(self, callback: Applied) -> None:
         """Call `callback` with what was applied, in order, on the loop, before the submitters wake.
@@ -480,8 +482,7 @@ class Catalog:
         self._snapshot_due = Position(position + self._snapshot_bytes)
 
     def _close_files(self) -> None:
-        for reader in self._readers:
-            reader.close()
+        self._reading.close_files()
         self._connection.close()
 
     def _tell(self, done: Sequence[AppliedCommand]) -> None:
@@ -519,35 +520,6 @@ class Catalog:
             await asyncio.to_thread(self._closing.wait, _SNAPSHOT_RETRY_S)
         finally:
             self._snapshot_task = None
-
-    def _read(self, fn: Callable[[Reader], T]) -> T:
-        reader = None
-        try:
-            reader = self._reader()
-            reader.begin()
-            return fn(reader)
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
-                raise
-            self._loop.call_soon_threadsafe(self.found_damage, str(error))
-            raise CatalogFailed(f"what was asked for is damaged in the catalog here: {error}") from error
-        finally:
-            if reader is not None:
-                reader.end()
-
-    def _reader(self) -> Reader:
-        """[reader thread] This thread's, of the file that is the live one by now."""
-        generation = self._applier.generation
-        reader: Reader | None = getattr(self._of_thread, "reader", None)
-        if reader is None or self._of_thread.generation != generation:
-            if reader is not None:
-                self._of_thread.reader = None
-                self._readers.remove(reader)
-                reader.close()
-            reader = self._of_thread.reader = Reader(snapshots.live_file(self._folder))
-            self._of_thread.generation = generation
-            self._readers.append(reader)
-        return reader
 
 
 def _check_size(payload: bytes | memoryview) -> None:

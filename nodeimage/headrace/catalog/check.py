@@ -22,6 +22,7 @@ MOST: Final = 10
 SMALL_BYTES: Final = 4 << 20
 """Up to here a file is read in a thread, within some tenths of a second."""
 _NICE: Final = 10
+_running: Final[set["subprocess.Popen[bytes]"]] = set()
 
 
 def damage_in(path: Path) -> list[str]:
@@ -72,15 +73,30 @@ def _damage_of(connection: sqlite3.Connection, table: str, told: tuple[int, int]
 
 
 def damage(path: Path) -> list[str]:
-    """[blocking] The same, in a process of its own where the file is large. Raises OSError, HeadraceError."""
+    """[blocking] The same, in a process of its own where the file is large, which `end_checks` ends.
+
+    Raises OSError, and HeadraceError where the check came to no end.
+    """
     if path.stat().st_size <= SMALL_BYTES:
         return damage_in(path)
-    ended = subprocess.run([sys.executable, "-m", "headrace.catalog.check", path], capture_output=True, check=False)
+    command = [sys.executable, "-m", "headrace.catalog.check", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        _running.add(process)
+        try:
+            found, said = process.communicate()
+        finally:
+            _running.discard(process)
     try:
-        return msgspec.json.decode(ended.stdout, type=list[str])
+        return msgspec.json.decode(found, type=list[str])
     except msgspec.DecodeError as error:
-        told = ended.stderr.decode(errors="replace")[-500:]
-        raise HeadraceError(f"{path} could not be checked, exit code {ended.returncode}: {told}") from error
+        told = said.decode(errors="replace")[-500:]
+        raise HeadraceError(f"{path} could not be checked, exit code {process.returncode}: {told}") from error
+
+
+def end_checks() -> None:
+    """End the processes of checks that are under way, which then raise HeadraceError: the node stops."""
+    for process in list(_running):
+        process.kill()
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from typing import Final, TypeVar, overload
 
 import structlog
 
-from headrace.catalog import snapshots
+from headrace.catalog import check, snapshots
 from headrace.catalog.applying import AppliedCommand, Applier, mark_suspect
 from headrace.catalog.command_log import CommandLog, open_and_replay
 from headrace.catalog.commands import (
@@ -459,6 +459,7 @@ class Catalog:
             return
         self._closing.set()
         await self._scrub.close()
+        check.end_checks()
         await self._applier.close()
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)

@@ -453,6 +453,17 @@ async def test_a_large_file_is_checked_in_a_process_of_its_own(tmp_path: Path, m
     await catalog.close()
 
 
+async def test_a_node_that_stops_waits_for_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = await opened(tmp_path, MemoryLog())
+    monkeypatch.setattr(check, "SMALL_BYTES", -1)
+    os.mkfifo(tmp_path / "endless")  # who opens it waits for somebody who writes
+    checking = asyncio.ensure_future(asyncio.to_thread(check.damage, tmp_path / "endless"))
+    await until(lambda: bool(check._running))
+    await catalog.close()
+    with pytest.raises(HeadraceError, match="could not be checked"):
+        await asyncio.wait_for(checking, 30)
+
+
 def test_the_sum_of_a_row_is_pinned() -> None:
     """It is a format: what is on disks has it."""
     assert row_sum("cursors", ("g", 1, 0, 77, 4, "noted", 1)) == row_sum("cursors", ["g", 1, 0, 77, 4, "noted", 1])

@@ -4,6 +4,7 @@ A message says what happened, to what, and what to do. Codes and names are Kafka
 .Errors); only those that Headrace uses stand here.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar
 
@@ -120,6 +121,16 @@ class InvalidBatch(HeadraceError):
     """A record batch that is whole, but breaks a rule (empty, wrong deltas, control batch from a client)."""
 
     code = Code.INVALID_RECORD
+
+
+class InvalidRecords(HeadraceError):
+    """A record batch of which some records break a rule of their topic; `records`: their places in it, and why."""
+
+    code = Code.INVALID_RECORD
+
+    def __init__(self, message: str, records: Iterable[tuple[int, str]]) -> None:
+        super().__init__(message)
+        self.records = tuple(records)
 
 
 class StorageFull(HeadraceError):

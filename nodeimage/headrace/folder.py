@@ -1,8 +1,10 @@
 """A node's data folder: whose it is, which format it has, and that only one process uses it.
 
     node-1/
-      node.json     {"format": 2, "cluster": …, "node": 1, "id": uuid, "level": 1}; of level 0 the format is 1
+      node.json     {"format": 2, "cluster": …, "node": 1, "id": uuid, "level": 1, "runs": [uuid, …], "stopped": uuid};
+                    of level 0 the format is 1, and there are no runs
       node.json.new the same, until the node has registered
+      *.room        where these are written the next time, as a disk may be full then
       lock          held by flock while a process runs
       containers/N/ one folder per container (see headrace.log)
       catalog/      the catalog's SQLite file and snapshots
@@ -21,7 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import FolderRefused, NewerFormat
-from headrace.levels import FORMAT, NEWEST, format_of
+from headrace.levels import FORMAT, NEWEST, Level, format_of
+from headrace.log.files import rewrite_file
 from headrace.sealed_json import seal, unseal
 
 
@@ -35,8 +38,22 @@ class Identity:
     """The uuid written when the folder was made (invariant 5, `format`)."""
     level: int = 0
     """The highest feature level that this folder has seen (store.features): what is in it may be of that."""
+    runs: tuple[str, ...] = ()
+    """The last of the node's processes, newest last. Each is noted before it registers."""
+    stopped: str = ""
+    """The last of them that said that it stops, noted before it did."""
+
+    def is_older_than(self, run: str, *, stopping: bool) -> bool:
+        """Whether the folder was put back to an older copy of itself, such as a volume's snapshot, or a backup: it does
+        not know of what the cluster store knows of its node, the run that registered last, and whether that stopped.
+        """
+        if not self.runs:
+            return False
+        return run not in self.runs or (stopping and run == self.runs[-1] != self.stopped)
 
 
+MOST_RUNS: Final = 62
+"""Of the node's processes a folder keeps; so old a copy of the cluster store may be put back."""
 FORMER_S: Final = 5.0
 """A process that was killed while it started a helper may have left that one its files, sockets and locks, until it
 runs another program: that takes long where it closes files for the last time, on a busy disk."""
@@ -123,9 +140,28 @@ class DataFolder:
             self._write("node.json", found)
         return found.level
 
+    def begins(self, run: str, *, after: str = "") -> None:
+        """[blocking] Note that a process is about to register, where the cluster's level has it noted; `after`: the run
+        that did so last. Raises FolderRefused, OSError.
+        """
+        found = self._read("node.json")
+        if found is None or found.level < Level.FENCED or found.runs[-1:] == (run,):
+            return
+        kept = found.runs[-MOST_RUNS:]
+        if after and after not in kept:
+            kept = (after, *kept)
+        self._write("node.json", replace(found, runs=(*kept, run)))
+
+    def stops(self, run: str) -> None:
+        """[blocking] Note that a process is about to say that it stops. Raises FolderRefused, OSError."""
+        found = self._read("node.json")
+        if found is not None and run in found.runs:
+            self._write("node.json", replace(found, stopped=run))
+
     def drop_reserved(self) -> None:
         """Have `reserved` say something new."""
-        (self.path / "node.json.new").unlink(missing_ok=True)
+        for name in ("node.json.new", "node.json.new.room"):
+            (self.path / name).unlink(missing_ok=True)
 
     def _read(self, name: str) -> Identity | None:
         try:
@@ -145,7 +181,14 @@ class DataFolder:
                     f"{self.path} has seen feature level {level}; this version supports {NEWEST} at most: use a newer "
                     "headrace"
                 )
-            return Identity(str(fields["cluster"]), int(fields["node"]), str(fields["id"]), level)
+            return Identity(
+                str(fields["cluster"]),
+                int(fields["node"]),
+                str(fields["id"]),
+                level,
+                tuple(map(str, fields.get("runs", ()))),
+                str(fields.get("stopped", "")),
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise FolderRefused(f"{self.path}/{name} is damaged ({error!r}); restore it from a copy") from error
 
@@ -158,17 +201,9 @@ class DataFolder:
         }
         if identity.level:
             fields["level"] = identity.level
-        temporary = self.path / "node.json.tmp"
-        with temporary.open("wb") as file:
-            file.write(seal(json.dumps(fields).encode()))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self.path / name)
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if identity.runs:
+            fields |= {"runs": identity.runs, "stopped": identity.stopped}
+        rewrite_file(self.path / name, seal(json.dumps(fields).encode()))
 
     def check_cluster(self, identity: Identity, cluster_id: str) -> None:
         """Raise `FolderRefused` if the folder belongs to another cluster."""

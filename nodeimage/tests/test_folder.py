@@ -129,3 +129,68 @@ def test_a_folder_on_a_full_disk_is_opened(tmp_path: Path, monkeypatch: pytest.M
     grown: list[int] = []
     DataFolder.open(tmp_path).close()
     assert grown == []
+
+
+def noted(tmp_path: Path) -> Identity:
+    folder = DataFolder(tmp_path, -1)
+    found = folder.identity()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def of_level_1(tmp_path: Path) -> DataFolder:
+    folder = DataFolder(tmp_path, -1)
+    folder.claim(Identity("c", 3, "f", level=1))
+    return folder
+
+
+def test_a_folder_that_was_put_back_does_not_know_the_run_that_registered_last(
+    tmp_path: Path, of_level_1: DataFolder
+) -> None:
+    assert not noted(tmp_path).is_older_than("any", stopping=False), "nothing was noted yet"
+    of_level_1.begins("first")
+    copy = noted(tmp_path)
+    of_level_1.begins("second", after="first")
+    assert copy.is_older_than("second", stopping=False)
+    for run in ("first", "second"):
+        assert not noted(tmp_path).is_older_than(run, stopping=False), "the process ended before it had registered"
+
+
+def test_a_folder_that_was_put_back_does_not_know_that_its_run_stopped(tmp_path: Path, of_level_1: DataFolder) -> None:
+    of_level_1.begins("first")
+    copy = noted(tmp_path)
+    of_level_1.stops("first")
+    assert copy.is_older_than("first", stopping=True)
+    assert not copy.is_older_than("first", stopping=False), "it may have been killed"
+    assert not noted(tmp_path).is_older_than("first", stopping=True)
+    of_level_1.begins("second", after="first")
+    assert not noted(tmp_path).is_older_than("first", stopping=True), "the store was put back as well"
+
+
+def test_runs_that_never_registered_do_not_push_out_the_one_that_did(tmp_path: Path, of_level_1: DataFolder) -> None:
+    of_level_1.begins("first")
+    for number in range(200):
+        of_level_1.begins(f"{number}", after="first")
+        of_level_1.begins(f"{number}", after="first")
+    assert not noted(tmp_path).is_older_than("first", stopping=False)
+    assert len(noted(tmp_path).runs) < 70
+    assert (tmp_path / "node.json").stat().st_size <= 4096, "it fits into the room that is kept for it"
+
+
+def test_no_runs_are_noted_below_level_1_as_older_versions_would_not(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path, -1)
+    folder.claim(Identity("c", 3, "f"))
+    folder.begins("first")
+    folder.stops("first")
+    assert noted(tmp_path) == Identity("c", 3, "f")
+    folder.fence(1)
+    assert noted(tmp_path).runs == ()
+
+
+def test_runs_are_noted_on_a_full_disk(tmp_path: Path, of_level_1: DataFolder) -> None:
+    of_level_1.begins("first")
+    rooms = (tmp_path / "node.json").stat().st_size, (tmp_path / "node.json.room").stat().st_size
+    of_level_1.begins("second", after="first")
+    of_level_1.stops("second")
+    assert (tmp_path / "node.json").stat().st_size == rooms[0] == rooms[1], "nothing grew"

@@ -14,7 +14,8 @@ sets:
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from itertools import chain, repeat
 from typing import Any, Final
@@ -23,6 +24,8 @@ import kopf
 import structlog
 
 from headrace import __version__
+from headrace.log_limits import LogLimits
+from headrace.log_output import log_to, telling
 from headrace.store.kubernetes.api import Access, Api, ApiError
 from headrace_operator.admin import Admin
 from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL
@@ -222,21 +225,31 @@ def _has_cluster_rights() -> bool:
     return os.environ.get("HEADRACE_CLUSTER_RIGHTS", "1") != "0"
 
 
+class Pause(float):
+    """Seconds before kopf asks again that no `Retry-After` makes longer: kopf takes whichever is greater, and a server,
+    or what stands before it, may name any time.
+    """
+
+    def __lt__(self, other: float) -> bool:
+        return False
+
+
 class Retries:
     """RETRIES_S, without an end. What kopf has asked for in vain often enough ends it, and the operator with it; so one
     namespace in which the operator has no rights any more would end it for all others.
     """
 
     def __iter__(self) -> Iterator[float]:
-        return chain(RETRIES_S, repeat(RETRIES_S[-1]))
+        return map(Pause, chain(RETRIES_S, repeat(RETRIES_S[-1])))
 
 
 def bound(settings: kopf.OperatorSettings, *, namespaced: bool = False) -> None:
     """How long watches last, and how many events are under way. A worker of kopf's is of one object, and stays for
     `idle_timeout` after its last event: with kopf's 5 s, 16 of them would hear of three objects a second.
     """
-    if namespaced:
-        settings.networking.error_backoffs = Retries()
+    pauses = settings.networking.error_backoffs
+    pauses = pauses if isinstance(pauses, Iterable) else [pauses]
+    settings.networking.error_backoffs = Retries() if namespaced else [Pause(each) for each in pauses]
     settings.watching.server_timeout = SERVER_S
     settings.watching.client_timeout = SERVER_S + 10
     settings.watching.connect_timeout = 10
@@ -307,9 +320,16 @@ def register() -> None:
 
 def main() -> None:
     """The process. Raises SystemExit."""
+    limits = LogLimits()
+    log_to(sys.stderr, limits)
     register()
+    asyncio.run(_operate(limits))
+
+
+async def _operate(limits: LogLimits) -> None:
     namespaces = _namespaces()
-    asyncio.run(kopf.operator(clusterwide=not namespaces, namespaces=namespaces, standalone=True))
+    async with telling(limits):
+        await kopf.operator(clusterwide=not namespaces, namespaces=namespaces, standalone=True)
 
 
 if __name__ == "__main__":

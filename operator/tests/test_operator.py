@@ -3,7 +3,8 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 
 import aiohttp
 import kopf
@@ -174,6 +175,19 @@ def test_imports_stay_small() -> None:
     code = "import headrace_operator.main; print(int(open('/proc/self/statm').read().split()[1]) * 4096 >> 20)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) < 100
+
+
+@pytest.mark.parametrize("namespaced", [False, True])
+def test_no_pause_of_kopfs_becomes_longer_by_what_a_server_names(namespaced: bool) -> None:
+    """kopf asks `retry_after > pause`, and takes what is greater."""
+    settings = kopf.OperatorSettings()
+    main.bound(settings, namespaced=namespaced)
+    pauses = settings.networking.error_backoffs
+    assert isinstance(pauses, Iterable)
+    first = list(islice(pauses, 5))
+    assert len(first) == 5
+    assert not any(pause < 86_400 for pause in first)
+    assert all(0 < float(pause) <= 30 for pause in first)
 
 
 def test_changes_of_thousands_of_resources_are_heard_of_within_seconds() -> None:

@@ -1,15 +1,15 @@
 """The admin APIs but for configs: DeleteTopics and DeleteRecords here, and the table of all.
 
 Making topics and partitions is `create_topics`; what is shown of the cluster and its disks is `cluster_apis`. One
-request is one catalog command, whatever it names. Bytes are given back later, by whoever sees to space; here is only
-the committed decision (invariant 12).
+request is a catalog command for each COMMAND_ITEMS of what it names. Bytes are given back later, by whoever sees to
+space; here is only the committed decision (invariant 12).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.admin_steps import Handler, found_of, leaders, now, refusal, submitted, topic_rows, turn
+from headrace.broker.admin_steps import Handler, batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.broker.cluster_apis import HANDLERS as CLUSTER_HANDLERS
 from headrace.broker.create_topics import create_partitions, create_topics
 from headrace.broker.feature_levels import HANDLERS as FEATURE_HANDLERS
@@ -46,14 +46,15 @@ async def delete_topics(broker: "Broker", request: Any, session: Connection) -> 
             found[place] = KafkaError(Code.INVALID_REQUEST, f"{row.full_name} is named more than once in this request")
     ids = [row.topic_id for row in found if isinstance(row, TopicRow)]
     outcomes: dict[bytes, TopicOutcome] = {}
-    if ids:
+    for some in batched(ids):
+        command = DeleteTopics(topic_ids=list(some), now=now())
         try:
-            done = await submitted(
-                broker, DeleteTopics(topic_ids=ids, now=now()), timeout_ms=field(request, "timeout", 0)
-            )
-            outcomes = dict(zip(ids, done, strict=True))
-        except HeadraceError as error:
-            outcomes = dict.fromkeys(ids, TopicOutcome(Code(error.code), str(error)))
+            done = await submitted(broker, command, timeout_ms=field(request, "timeout", 0))
+            outcomes |= zip(some, done, strict=True)
+        except HeadraceError as error:  # the catalog's: the others would meet it too, each after its time
+            left = [each for each in ids if each not in outcomes]
+            outcomes |= dict.fromkeys(left, TopicOutcome(Code(error.code), str(error)))
+            break
     return {
         "responses": [
             _deleted(broker, name, topic_id, row, outcomes=outcomes)
@@ -146,15 +147,18 @@ async def _move_log_starts(
     broker: "Broker", items: list[LogStart], answers: Sequence[dict[str, object]], *, timeout_ms: int
 ) -> None:
     """Commit the new log starts, and say in `answers` what came of each."""
-    try:
-        outcomes = await submitted(broker, SetLogStart(items=items), timeout_ms=timeout_ms)
-    except HeadraceError as error:
-        for answer in answers:
-            answer["error_code"] = int(error.code)
-        return
-    for answer, outcome in zip(answers, outcomes, strict=True):
-        answer["error_code"] = int(outcome.code)
-        answer["low_watermark"] = outcome.offset
+    done = 0
+    for some, said in zip(batched(items), batched(answers), strict=True):
+        try:
+            outcomes = await submitted(broker, SetLogStart(items=list(some)), timeout_ms=timeout_ms)
+        except HeadraceError as error:
+            for answer in answers[done:]:
+                answer["error_code"] = int(error.code)
+            return
+        done += len(some)
+        for answer, outcome in zip(said, outcomes, strict=True):
+            answer["error_code"] = int(outcome.code)
+            answer["low_watermark"] = outcome.offset
 
 
 HANDLERS: Final[Mapping[ApiKey, Handler]] = {

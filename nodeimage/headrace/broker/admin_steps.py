@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -28,12 +28,23 @@ TURN: Final = 256
 
 MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
 """Of one command: it is one frame of the catalog's log, and is held in memory as a whole."""
+COMMAND_ITEMS: Final = 500
+"""Topics, log starts, or the like, in one command: applying it holds up those behind it for some 10 ms."""
+MOST_WAIT_S: Final = 600.0
+"""For a command to be committed and applied, whatever the client names."""
 Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str, object]]]
 """Answers a decoded request (broker, request, session) with fields for `wire.cold.encode_response`."""
 
 
+def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """In runs of COMMAND_ITEMS, in order."""
+    for index in range(0, len(items), COMMAND_ITEMS):
+        yield items[index : index + COMMAND_ITEMS]
+
+
 async def submitted(broker: "Broker", command: Command, *, timeout_ms: int) -> Any:
-    """The command's outcome. A timeout of 0 or less waits for as long as it takes, which is one sync.
+    """The command's outcome. A timeout of 0 or less waits for as long as it takes, which is one sync; none waits for
+    more than MOST_WAIT_S.
 
     Raises KafkaError as decided at apply, POLICY_VIOLATION for a command over the limit, or
     REQUEST_TIMED_OUT; the change may then still happen.
@@ -41,10 +52,11 @@ async def submitted(broker: "Broker", command: Command, *, timeout_ms: int) -> A
     if len(encode(command)) > MAX_COMMAND_BYTES:
         raise KafkaError(Code.POLICY_VIOLATION, "too much for one request; ask in several")
     try:
-        async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
+        wait_s = min(timeout_ms / 1000, MOST_WAIT_S) if timeout_ms > 0 else MOST_WAIT_S
+        async with asyncio.timeout(wait_s):
             return await broker.catalog.submit(command)
     except TimeoutError:
-        raise KafkaError(Code.REQUEST_TIMED_OUT, f"not committed within {timeout_ms} ms; it may still happen") from None
+        raise KafkaError(Code.REQUEST_TIMED_OUT, f"not committed within {wait_s:g} s; it may still happen") from None
 
 
 async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | KafkaError]:

@@ -120,6 +120,8 @@ class Broker:
         """Every container that this node leads, the catalog's among them."""
         self.layout = Layout(cluster, node)
         self.executor = executor
+        self.unpacking = asyncio.Semaphore(1)
+        """Of large packed batches one at a time is unpacked: it may take the memory and the time of 128 MiB."""
         self.producer_block = producer_block
         self.store = store
         self.controller = controller

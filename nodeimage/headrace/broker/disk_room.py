@@ -48,6 +48,16 @@ class DiskRoom:
                 self.refused = True
                 raise StorageFull(f"{used} bytes of the node's quota of {self._sizes.disk_quota} are used")
 
+    def check_copy(self, length: int) -> None:
+        """[blocking] Raise `StorageFull` if a file of `length` more bytes, of which there will be another one should
+        this one not be made, leaves less than half of the reserve. Says nothing of whether records find room.
+        """
+        free, kept = self.free(), self._sizes.disk_reserve // 2
+        if free - length < kept:
+            raise StorageFull(
+                f"{free} bytes are free in {self._folder}; of {length} more, the reserve would have to give too many"
+            )
+
     def lacked(self) -> None:
         """A file did not get its bytes, although `check` had let it."""
         self.refused = True

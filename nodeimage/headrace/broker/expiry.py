@@ -8,23 +8,26 @@ Age is counted by the cluster's time (control.clocks), so that no node drops any
 While that is not known, since too few nodes have been heard, nothing is too old.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.giving_back import GivingBack
 from headrace.broker.retention import PartitionKey, Share, expired, rule_of
 from headrace.broker.upkeep import Upkeep
-from headrace.catalog.commands import ExpireCursors, LogStart, SetLogStart
+from headrace.catalog.commands import ExpireCursors, ExpireSomeCursors, ForgetDeleted, LogStart, SetLogStart
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
 from headrace.errors import CorruptLog
 from headrace.ids import Millis, Offset, PartitionletId, StreamNumber
+from headrace.levels import Level
 from headrace.log.container_log import ContainerLog
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-COMMANDS_AT_ONCE: Final = 10_000
+COMMANDS_AT_ONCE: Final = 500
+"""Log starts of one command: some 15 ms to apply."""
 CURSORS_KEPT_S: Final = 7 * 24 * 3600
 CURSORS_EVERY_S: Final = 3600.0
 NEVER: Final = Millis(-(1 << 62))
@@ -45,6 +48,7 @@ class Expiry:
         """Bytes that other nodes lead of partitions that lie here too."""
         self._elsewhere_due = 0.0
         self._cursors_due = broker.loop.time() + CURSORS_EVERY_S
+        self._forgetting: asyncio.Task[None] | None = None
 
     def is_own(self, command: SetLogStart) -> bool:
         """Whether these log starts move on behalf of this node's expiry, which knows where bytes die."""
@@ -127,7 +131,27 @@ class Expiry:
         self._cursors_due = now + CURSORS_EVERY_S
         agreed = self._broker.clocks.agreed()
         if agreed is not None and self._upkeep.catalog_id in self._broker.containers:  # one node is enough
-            await self._broker.catalog.submit(ExpireCursors(before=Millis(agreed - CURSORS_KEPT_S * 1000)))
+            before = Millis(agreed - CURSORS_KEPT_S * 1000)
+            if await self._broker.catalog.query(lambda reader: reader.level()) < Level.FENCED:
+                await self._broker.catalog.submit(ExpireCursors(before=before))
+                return
+            after: tuple[str, int, int] | None = ("", -1, -1)
+            while after is not None:
+                after = (await self._broker.catalog.submit(ExpireSomeCursors(before=before, after=after))).after
+
+    async def forget_deleted(self) -> None:
+        """Have the rows of deleted streams and topics go, where this node leads the catalog. Goes on by itself."""
+        if self._forgetting is not None and not self._forgetting.done():
+            return
+        leads = self._upkeep.catalog_id in self._broker.containers
+        if leads and await self._broker.catalog.query(lambda reader: reader.is_forgetting()):
+            self._forgetting = self._broker.spawn(self._forget_all())
+
+    async def _forget_all(self) -> None:
+        """One command after the other, so that others come in between. The next round goes on behind an error."""
+        more = True
+        while more and self._upkeep.catalog_id in self._broker.containers:
+            more = (await self._broker.catalog.submit(ForgetDeleted(), here=True)).more
 
 
 def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNumber, oldest: int, now: int) -> bool:

@@ -35,6 +35,8 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Whatever a client asks for, one answer holds no more than this (and one batch)."""
 LONG_BYTES: Final = 64 * 1024
 """A longer request is read beside the loop: it may name many thousand partitions."""
+MOST_WAIT_MS: Final = 300_000
+"""A fetch that may wait for longer is answered by then all the same, and asked anew: what waits is in memory."""
 MANY: Final = 1000
 """Partitions that are looked up, or answered for, at once."""
 MOST_SERVED: Final = 5000
@@ -209,7 +211,8 @@ class Fetch:
         if self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
             return
         self._session.waiting = self._woken
-        self._deadline = self._broker.deadlines.after(self._asked.max_wait_ms / 1000, self._expired)
+        wait_ms = min(self._asked.max_wait_ms, MOST_WAIT_MS)
+        self._deadline = self._broker.deadlines.after(wait_ms / 1000, self._expired)
         self._connection.waiting_fetches.append(self._expired)
         self._connection.on_close.append(self._cancel)
 

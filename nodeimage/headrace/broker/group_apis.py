@@ -22,6 +22,8 @@ from headrace.wire.cold import field
 
 _GROUP, _TRANSACTION = 0, 1
 _OPERATIONS_NOT_ASKED_FOR = -(2**31)
+MOST_REBALANCE_MS: Final = 86_400_000
+"""A client may name 24 days, and some do, as a poll may take any time; a group would wait as long for one member."""
 
 
 def make_service(host: GroupHost, limits: GroupLimits | None = None) -> GroupService:
@@ -77,7 +79,7 @@ async def join_group(host: Host, request: Any, session: Session) -> Mapping[str,
         client_id=session.client_id or "",
         client_host="/" + session.peer.rpartition(":")[0],
         session_timeout_ms=session_timeout,
-        rebalance_timeout_ms=field(request, "rebalance_timeout", session_timeout),
+        rebalance_timeout_ms=min(max(field(request, "rebalance_timeout", session_timeout), 1), MOST_REBALANCE_MS),
         protocol_type=request.protocol_type,
         protocols=tuple(Offered(each.name, bytes(each.metadata)) for each in request.protocols),
         requires_known_member=version >= 4 and instance_id is None,

@@ -8,7 +8,7 @@ elsewhere altogether, records come from other clusters and keep their offsets. S
 from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
-from headrace.broker.refusals import too_few_in_sync
+from headrace.broker.refusals import why_not_committed
 from headrace.broker.topic import Topic
 from headrace.container.waiting import Waiting
 from headrace.errors import Code, KafkaError, StorageFull
@@ -108,7 +108,7 @@ def copy_append(
         raise StorageFull(container.refuses)
     if not container.has_room(header.length):
         raise StorageFull("no chunk is ready for this batch")
-    if container.primary.stalled:
-        raise too_few_in_sync(container)
+    if (why_not := why_not_committed(container)) is not None:
+        raise why_not
     partition.append_copy(batch, header, now=broker.now(), request=waiting)
     return True

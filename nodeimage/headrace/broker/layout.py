@@ -26,6 +26,8 @@ class NodeSettings:
     """Room on the disk that new chunks leave free."""
     rebalance_delay_ms: int = 50
     """How long a group's first rebalance waits for more members."""
+    snapshot_rate: int = 32 * 1024 * 1024
+    """Bytes a second of the catalog's snapshots that this node sends to all others together; 0: no limit."""
     fsync: bool = True
 
 

@@ -100,6 +100,11 @@ class Slot:
         self._connection.drop()
 
     @property
+    def peer(self) -> str:
+        """Whose request it is, for the log."""
+        return self._connection.peer
+
+    @property
     def is_followed(self) -> bool:
         """Another request of this client waits for its answer behind this one."""
         return self._connection.slots[-1] is not self

@@ -22,9 +22,9 @@ from headrace.broker.partition import Partition
 from headrace.broker.refusals import told
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.container import Container
-from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.errors import Code, CorruptBatch, HeadraceError, KafkaError, StorageFull
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.batch import find_by_time, find_max_time, iter_records
+from headrace.wire.batch import batch_records, find_by_time, find_max_time, iter_batches
 from headrace.wire.cold import field
 from headrace.wire.primitives import Buffer
 
@@ -290,11 +290,16 @@ def _scan_batches(
     batches: "Sequence[Buffer]", *, first: int, timestamp: int, offset: int
 ) -> tuple[tuple[int, int] | None, int]:
     """[blocking] The first record from `first` on that is of `timestamp` or later, and the offset to go on at."""
-    for batch in batches:
-        for record in iter_records(memoryview(batch)):
-            if record.offset >= first and record.timestamp >= timestamp:
-                return (record.offset, record.timestamp), offset
-            offset = record.offset + 1
+    for view in batches:
+        for header, batch in iter_batches(memoryview(view)):
+            if header.max_timestamp >= timestamp:
+                try:
+                    for record in batch_records(header, batch):
+                        if record.offset >= first and record.timestamp >= timestamp:
+                            return (record.offset, record.timestamp), offset
+                except CorruptBatch:  # stored by an earlier version; the header counts (`find_by_time`)
+                    return (max(first, header.base_offset), header.max_timestamp), offset
+            offset = header.base_offset + header.last_offset_delta + 1
     return None, offset
 
 

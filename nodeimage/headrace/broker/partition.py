@@ -162,10 +162,10 @@ class Partition:
         """Nothing would be lost if this object were forgotten now."""
         return not self.watchers and not self.rolling and self.high_watermark == self.next_offset
 
-    def known(self, header: BatchHeader, *, append_time: bool) -> KnownBatch | None:
+    def known(self, header: BatchHeader, *, name: str = "", same_time: bool = False) -> KnownBatch | None:
         """The batch that this one repeats, if it does. Raises `KafkaError` where its sequence is refused.
 
-        `append_time`: batches bear this node's time here, which says nothing about a repeat.
+        `name`: what the producer calls the topic. `same_time`: it is the very same batch, not one encoded anew.
         """
         if header.producer_id == -1:
             return None
@@ -174,7 +174,8 @@ class Partition:
             epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
             records=header.record_count,
-            timestamp=None if append_time else header.max_timestamp,
+            name=name,
+            timestamp=header.max_timestamp if same_time else None,
         )
 
     def append(
@@ -186,11 +187,13 @@ class Partition:
         now: int,
         request: Waiting,
         source: int = 0,
+        name: str = "",
     ) -> int:
         """Number `batch`, add it to the log, and return its base offset. The container has room for it.
 
         `append_time` is the time to stamp it with (milliseconds), or None where it keeps its own; `now` dates the
-        producer's state; `source` is the number of the connection that it came by.
+        producer's state; `source` is the number of the connection that it came by, `name` what the topic is called
+        there.
         """
         first = self.next_offset
         last = first + header.last_offset_delta
@@ -219,6 +222,7 @@ class Partition:
                 timestamp=max_timestamp,
                 now=now,
                 source=source,
+                name=name,
             )
         return first
 

@@ -57,6 +57,7 @@ class Produce:
                 "a batch that wants no answer is refused",
                 topic=refused.topic,
                 partition=refused.partition,
+                peer=self._slot.peer,
                 reason=refused.message,
             )
             self._slot.lose()

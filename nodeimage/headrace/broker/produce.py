@@ -24,16 +24,17 @@ from headrace.broker.homes import is_settled, refusal
 from headrace.broker.listener import Connection, Slot
 from headrace.broker.partition import Partition
 from headrace.broker.pending_produce import Produce
-from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told, too_few_in_sync
+from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told, why_not_committed
 from headrace.broker.topics import Topic
 from headrace.container.container import Container
 from headrace.container.producers import SequenceGap
-from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.errors import Code, HeadraceError, InvalidBatch, InvalidRecords, KafkaError, StorageFull
 from headrace.ids import Position
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
-from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch
+from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch, stamp_max_timestamp
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request
+from headrace.wire.records import Checked, check_any, check_records, check_small, is_packed
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -60,6 +61,14 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
             return
         if not session.refusals:
             session.refusals = None
+    if any(is_packed(part.records) for part in produce.partitions):
+        produce, unchecked = _checked(produce)
+        if unchecked:
+            arrived = time.monotonic()
+            pending = _pending(produce, header.api_version, slot)
+            broker.counters.produce_requests += 1
+            session.park(_start_later(broker, produce, session, pending, arrived), finish=True)
+            return
     if (
         len(produce.partitions) == 1
         and session.refusals is None
@@ -67,13 +76,7 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
     ):
         return
     arrived = time.monotonic()
-    pending = Produce(
-        slot=slot,
-        version=header.api_version,
-        acks=produce.acks,
-        partitions=len(produce.partitions) + 1,
-        timeout_ms=produce.timeout_ms,
-    )
+    pending = _pending(produce, header.api_version, slot)
     broker.counters.produce_requests += 1
     partitions = None if len(produce.partitions) > MANY else _ready(broker, produce)
     if partitions is None or broker.saturated:
@@ -81,6 +84,35 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
     else:
         _start(broker, produce, partitions, session, pending, arrived)
         pending.committed()
+
+
+def _pending(produce: ProduceRequest, version: int, slot: Slot) -> Produce:
+    partitions = len(produce.partitions) + 1
+    return Produce(slot=slot, version=version, acks=produce.acks, partitions=partitions, timeout_ms=produce.timeout_ms)
+
+
+def _checked(produce: ProduceRequest) -> tuple[ProduceRequest, bool]:
+    """With what the check of small packed batches gave; and whether others are left."""
+    unchecked = False
+    parts = []
+    for part in produce.partitions:
+        if part.records is not None and is_packed(part.records):
+            part = part._replace(checked=check_small(part.records))
+            unchecked = unchecked or part.checked is None
+        parts.append(part)
+    return produce._replace(partitions=parts), unchecked
+
+
+async def _all_checked(broker: "Broker", produce: ProduceRequest) -> ProduceRequest:
+    """With what the check of all packed batches gave."""
+    parts = []
+    for part in produce.partitions:
+        if part.checked is None and part.records is not None and is_packed(part.records):
+            async with broker.unpacking:
+                checked = await broker.loop.run_in_executor(broker.executor, check_any, part.records)
+            part = part._replace(checked=checked)
+        parts.append(part)
+    return produce._replace(partitions=parts)
 
 
 def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Slot, session: Connection) -> bool:
@@ -144,7 +176,7 @@ def _without_room(produce: ProduceRequest, found: Sequence[tuple[Topic, Partitio
 def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bool:
     try:
         header = read_batch(part.records or b"", check_crc=False)
-        return partition.known(header, append_time=topic.policy.append_time) is not None
+        return partition.known(header, name=part.topic) is not None
     except HeadraceError:
         return False  # it is refused where it is appended
 
@@ -170,6 +202,8 @@ async def _start_later(
         if first:
             await asyncio.sleep(0)
         piece = produce._replace(partitions=produce.partitions[first : first + MANY])
+        if any(part.checked is None and is_packed(part.records) for part in piece.partitions):
+            piece = await _all_checked(broker, piece)
         partitions = _ready(broker, piece)
         if partitions is None or broker.saturated:
             await _start_when_ready(broker, piece, session, pending, arrived)
@@ -307,6 +341,8 @@ def _append(
     if container.lost:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
     foreign = None if topic.home is None else refusal(broker, topic, partition)
+    if foreign is not None and header.producer_id >= 0:
+        partition.producers.calls(producer_id=header.producer_id, epoch=header.producer_epoch, name=part.topic)
     if foreign is not None and not _is_stored(part, topic, partition):
         if foreign.code is not Code.POLICY_VIOLATION or broker.forwards is None or not broker.forwards.accepts(topic):
             raise foreign
@@ -328,9 +364,9 @@ def _append(
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
     elif partition.seal is not None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
-    known = None if header.producer_id == -1 else partition.known(header, append_time=topic.policy.append_time)
+    known = None if header.producer_id == -1 else partition.known(header, name=part.topic)
     if known is not None:
-        partition.producers.heard(header.producer_id, source=session.number)
+        partition.producers.heard(header.producer_id, source=session.number, name=part.topic)
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         result = _result(part, known.base_offset, -1, partition)
         if header.producer_id < -1:  # a token names a task, whose rows may be others now: who bears it has to know
@@ -350,13 +386,31 @@ def _append(
         raise StorageFull(container.refuses)
     if not container.has_room(len(batch)):
         raise StorageFull("no chunk is ready for this batch")
-    if container.primary.stalled:
-        raise too_few_in_sync(container)
+    if (why_not := why_not_committed(container)) is not None:
+        raise why_not
+    checked = part.checked or check_records(header, batch)
+    if isinstance(checked, InvalidBatch):
+        raise checked
+    if checked.keyless and topic.policy.compacted:
+        raise _keyless(part, checked)
+    if checked.max_timestamp != header.max_timestamp and not topic.policy.append_time:
+        stamp_max_timestamp(batch, checked.max_timestamp)
+        header = header._replace(max_timestamp=checked.max_timestamp)
     append_time = now if topic.policy.append_time else None
     # The result goes first: a commit may follow at once.
     base_offset = partition.next_offset
     pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
-    partition.append(batch, header, append_time=append_time, now=now, request=pending, source=session.number)
+    partition.append(
+        batch, header, append_time=append_time, now=now, request=pending, source=session.number, name=part.topic
+    )
+
+
+def _keyless(part: PartitionRecords, checked: Checked) -> InvalidRecords:
+    reason = "a record of a compacted topic needs a key"
+    return InvalidRecords(
+        f"{len(checked.keyless)} records without a key, which {part.topic} is compacted by",
+        [(index, reason) for index in checked.keyless],
+    )
 
 
 def _pass_on(
@@ -422,7 +476,12 @@ def _early(
 
 def _refusal(part: PartitionRecords, error: HeadraceError, log_start: int) -> ProduceResult:
     return ProduceResult(
-        topic=part.topic, partition=part.partition, error=error.code, log_start=log_start, message=str(error)
+        topic=part.topic,
+        partition=part.partition,
+        error=error.code,
+        log_start=log_start,
+        message=str(error),
+        record_errors=error.records if isinstance(error, InvalidRecords) else (),
     )
 
 

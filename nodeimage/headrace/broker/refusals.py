@@ -78,9 +78,17 @@ def told(error: HeadraceError) -> KafkaError:
     return KafkaError(code, str(error))
 
 
-def too_few_in_sync(container: Container) -> KafkaError:
-    """Of a batch for a container that stalls: it would wait until a follower comes back (invariant 6)."""
-    return KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} has too few replicas in sync")
+def why_not_committed(container: Container) -> KafkaError | None:
+    """Of a batch that would wait until something changes: a follower comes back (invariant 6), or the cluster store.
+
+    NOT_LEADER_OR_FOLLOWER where another node may lead by now, so that clients ask others who does.
+    """
+    if outcast := container.outcast:
+        text = f"{outcast}, and a replica in sync is out of touch: another node may lead container {container.id}"
+        return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, text)
+    if stalled := container.stalled:
+        return KafkaError(Code.NOT_ENOUGH_REPLICAS, f"container {container.id} takes no records: {stalled}")
+    return None
 
 
 class _Refused(NamedTuple):

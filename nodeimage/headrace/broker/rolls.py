@@ -21,7 +21,7 @@ import structlog
 
 from headrace.broker.opening import Opening
 from headrace.broker.partition import Partition
-from headrace.broker.refusals import too_few_in_sync
+from headrace.broker.refusals import why_not_committed
 from headrace.broker.roll_steps import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -104,13 +104,13 @@ class Rolls:
         """Return when `partition` can be appended to: after the roll under way, or after one that is due.
 
         If it has `left` then, it goes on elsewhere. Raises `KafkaError` (LEADER_NOT_AVAILABLE for a roll that has been
-        under way for longer than `SETTLED_S`; NOT_ENOUGH_REPLICAS where none can be), `StorageFull`.
+        under way for longer than `SETTLED_S`; see `why_not_committed` where none can be), `StorageFull`.
         """
         under_way = self._under_way.get((partition.topic_id, partition.index))
         if under_way is None and not self.due(partition):
             return
-        if partition.container.primary.stalled:  # nor can what is written now
-            raise too_few_in_sync(partition.container)
+        if (why_not := why_not_committed(partition.container)) is not None:  # nor can what is written now
+            raise why_not
         under_way = under_way or self._begin(partition, None)
         try:
             async with asyncio.timeout_at(under_way.begun + SETTLED_S):

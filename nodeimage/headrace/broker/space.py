@@ -169,6 +169,7 @@ class Space:
                 ("close chunks early", self._chunk_closing.close_early),
                 ("delete containers", self._container_closing.delete_empty),
                 ("forget cursors", self._expiry.forget_cursors),
+                ("forget what was deleted", self._expiry.forget_deleted),
                 ("regroup", self._regroup),
                 ("forget what has gone", self._forget_gone),
             ):

@@ -24,6 +24,7 @@ from headrace.catalog.commands import (
     CreateTopics,
     DeleteStream,
     DeleteTopics,
+    ForgetDeleted,
     RollDone,
     Rolled,
     SetHome,
@@ -238,6 +239,9 @@ class Topics:
                     self._broker.space.bytes_died()
                     for topic_id in command.topic_ids:
                         self._gone(topic_id)
+                case ForgetDeleted():
+                    if getattr(outcome, "ended", False):
+                        self._broker.space.bytes_died()
                 case DeleteStream():
                     self._broker.space.bytes_died()
                     for topic in [topic for topic in self._by_id.values() if topic.stream == command.path]:

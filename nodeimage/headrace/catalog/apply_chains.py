@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from headrace.catalog.apply_deleted import free_streams, in_pieces
+from headrace.catalog.apply_topics import MAX_SERIAL, MAX_STREAM_NUMBER, NO_SERIALS
 from headrace.catalog.commands import (
     LogStart,
     RaiseLevel,
@@ -36,6 +38,8 @@ SKIPPED_BITS = 24
 """A catalog that lost commands goes on with the serials behind the next multiple of 2**24 (invariant 15)."""
 SKIPPED_STREAMS = 1 << 16
 SKIPPED_TOPICS = 1 << 20
+MOST_LEADER_EPOCH = 2**31 - 2**24
+"""Kafka's leader epochs have 31 bits. A partition above this rolls no more: what is left is for changes of primary."""
 LOST_ROLLS_GAP = 1 << 16
 """Leader epochs left free at the first roll after that: rolls that were lost had given some away."""
 
@@ -90,6 +94,10 @@ def _intend(connection: Tables, topic: TopicRow | None, item: RollTarget, *, ret
     (serial,) = connection.execute(
         "SELECT next_serial FROM streams WHERE number = ?", (topic.stream_number,)
     ).fetchone()
+    if serial >= MAX_SERIAL:
+        return RollOutcome(Code.POLICY_VIOLATION, NO_SERIALS)
+    if open_one.leader_epoch > MOST_LEADER_EPOCH:
+        return RollOutcome(Code.POLICY_VIOLATION, "the partition's leader epochs are used up; go on in another topic")
     connection.update("streams", {"next_serial": "?1"}, "number = ?2", serial + 1, topic.stream_number)
     row = PartitionletRow(
         id=partitionlet_id(stream=topic.stream_number, serial=serial),
@@ -248,11 +256,35 @@ def skip_numbers(connection: Tables, command: SkipNumbers) -> list[Code]:
     known = connection.execute("SELECT value FROM counters WHERE name = 'recovered'").fetchone()
     if known is None or known[0] < command.recovered:
         connection.insert("counters", [("recovered", command.recovered)], upsert=True)
+        reuses = in_pieces(connection)
         skip = f"((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}"
-        connection.update("streams", {"next_serial": skip}, "true")
-        for name, skipped in (("next_stream", SKIPPED_STREAMS), ("next_topic", SKIPPED_TOPICS)):
-            connection.update("counters", {"value": "value + ?1"}, "name = ?2", skipped, name)
+        for table in ("streams", "going", "free_streams") if reuses else ("streams",):
+            connection.update(table, {"next_serial": skip}, "true")
+        if reuses:
+            _skip_streams(connection)
+        else:
+            _raise_counter(connection, "next_stream", SKIPPED_STREAMS)
+        _raise_counter(connection, "next_topic", SKIPPED_TOPICS)
     return [Code.NONE]
+
+
+def _skip_streams(connection: Tables) -> None:
+    """Streams that were lost may have had the next numbers. These are given again like those of deleted streams, with
+    serials that the lost ones had not, as all have that are made from now on."""
+    (first,) = connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
+    (serial,) = connection.execute(
+        "SELECT coalesce(max(value), 1) FROM counters WHERE name = 'first_serial'"
+    ).fetchone()
+    serial = ((serial >> SKIPPED_BITS) + 1) << SKIPPED_BITS
+    connection.insert("counters", [("first_serial", serial)], upsert=True)
+    count = min(SKIPPED_STREAMS, MAX_STREAM_NUMBER + 1 - first)
+    if count > 0:
+        _raise_counter(connection, "next_stream", count)
+        free_streams(connection, first, count, serial)
+
+
+def _raise_counter(connection: Tables, name: str, by: int) -> None:
+    connection.update("counters", {"value": "value + ?1"}, "name = ?2", by, name)
 
 
 def raise_level(connection: Tables, command: RaiseLevel) -> list[Code]:

@@ -15,6 +15,7 @@ from headrace.catalog.commands import (
     DeleteCursors,
     DeleteGroups,
     ExpireCursors,
+    ExpireSomeCursors,
     PutGroup,
 )
 from headrace.catalog.row_sums import COLUMNS, Tables
@@ -27,6 +28,10 @@ EMPTY = "Empty"
 """The state of a group without members, in Kafka's words."""
 
 GROUP_COLUMNS = len(COLUMNS["groups"])
+CURSOR_TIME = COLUMNS["cursors"].index("committed_at")
+AT_ONCE = 1000
+"""Groups, and cursors of theirs, that one ExpireSomeCursors looks at, at most: some 10 ms. The same for ever, as it
+belongs to the command."""
 _NO_MEMBERS = msgspec.msgpack.encode(())
 
 
@@ -185,6 +190,36 @@ def expire_cursors(connection: Tables, command: ExpireCursors) -> Expired:
     return Expired(cursors, groups)
 
 
+def expire_some_cursors(connection: Tables, command: ExpireSomeCursors) -> Expired:
+    """As `expire_cursors`, for a bounded number of groups and of their cursors."""
+    name, *place = command.after
+    page = connection.rows("groups", "name >= ? ORDER BY name LIMIT ?", name, AT_ONCE)
+    cursors = groups = looked = 0
+    for row in page:
+        group = group_row(row[:GROUP_COLUMNS])
+        if group.changed >= command.before or group.member_ids:
+            continue
+        (topic, partition) = place if group.group == command.after[0] else (-1, -1)
+        found = connection.rows(
+            "cursors",
+            '"group" = ? AND (topic, partition) > (?, ?) ORDER BY topic, partition LIMIT ?',
+            group.group,
+            topic,
+            partition,
+            AT_ONCE - looked,
+        )
+        old = [each for each in found if each[CURSOR_TIME] < command.before]
+        connection.delete_rows("cursors", old)
+        cursors += len(old)
+        looked += len(found)
+        if looked == AT_ONCE:
+            return Expired(cursors, groups, (group.group, found[-1][1], found[-1][2]))
+        if connection.execute('SELECT 1 FROM cursors WHERE "group" = ? LIMIT 1', (group.group,)).fetchone() is None:
+            connection.delete_rows("groups", [row])
+            groups += 1
+    return Expired(cursors, groups, (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None)
+
+
 def _fence(group: GroupRow | None, command: CommitCursors) -> None:
     if command.generation < 0:
         if group is not None and group.member_ids:
@@ -210,7 +245,9 @@ def _sizes(connection: Tables, topic_ids: Collection[bytes]) -> dict[bytes, tupl
     for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
         some = wanted[start : start + TOPIC_IDS_AT_ONCE]
         rows = connection.rows("topics", f"topic_id IN ({','.join('?' * len(some))})", *some)
-        found.update({row[1]: (row[0], row[4]) for row in rows})
+        # A stream that has no row is being deleted, and a topic of it is gone.
+        there = {stream for stream in {row[2] for row in rows} if connection.rows("streams", "number = ?", stream)}
+        found.update({row[1]: (row[0], row[4]) for row in rows if row[2] in there})
     return found
 
 

@@ -2,10 +2,20 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from headrace.catalog.apply_deleted import (
+    AT_ONCE,
+    forget_some_of_stream,
+    forget_topics,
+    hide_stream,
+    hide_topics,
+    ids_still_held,
+    in_pieces,
+    take_free_stream,
+)
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -33,9 +43,20 @@ from headrace.catalog.selects import (
     taken_out,
 )
 from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, Home, LeaderEpoch, Offset, StreamNumber, partitionlet_id
+from headrace.ids import (
+    PARTITIONLET_BITS,
+    ContainerId,
+    Epoch,
+    Home,
+    LeaderEpoch,
+    Offset,
+    StreamNumber,
+    partitionlet_id,
+)
 
 MAX_STREAM_NUMBER = 2**23 - 1
+MAX_SERIAL = 1 << PARTITIONLET_BITS
+NO_SERIALS = f"a stream makes at most {MAX_SERIAL} partitionlets in its life; go on in another stream"
 
 
 def create_stream(connection: Tables, command: CreateStream) -> StreamOutcome:
@@ -44,10 +65,8 @@ def create_stream(connection: Tables, command: CreateStream) -> StreamOutcome:
     existing = select_stream(connection, command.path)
     if existing is not None:
         return StreamOutcome(existing, changed=False)
-    number = take_numbers(connection, "next_stream", 1)
-    if number > MAX_STREAM_NUMBER:
-        raise KafkaError(Code.POLICY_VIOLATION, f"a catalog makes at most {MAX_STREAM_NUMBER} streams")
-    connection.insert("streams", [(number, command.path, encode_policy(command.policy), command.now, 1, 0, 0)])
+    number, serial = _take_stream(connection)
+    connection.insert("streams", [(number, command.path, encode_policy(command.policy), command.now, serial, 0, 0)])
     return StreamOutcome(StreamRow(StreamNumber(number), command.path, command.policy, command.now, 0, 0), changed=True)
 
 
@@ -77,9 +96,13 @@ def delete_stream(connection: Tables, command: DeleteStream) -> StreamOutcome:
             f"stream {stream.path} has the links {', '.join(sorted(links))}; delete them first, or all with --force",
         )
     connection.delete("links", "stream = ?1", stream.number)
-    numbers = [row[0] for row in connection.execute("SELECT number FROM topics WHERE stream = ?", (stream.number,))]
-    _forget_topics(connection, numbers)
-    connection.delete("streams", "number = ?1", stream.number)
+    if in_pieces(connection):
+        hide_stream(connection, stream.number)
+        forget_some_of_stream(connection, stream.number)  # of a small one nothing is left at once
+    else:
+        numbers = [row[0] for row in connection.execute("SELECT number FROM topics WHERE stream = ?", (stream.number,))]
+        _forget_topics(connection, numbers)
+        connection.delete("streams", "number = ?1", stream.number)
     return StreamOutcome(stream, changed=True)
 
 
@@ -88,7 +111,8 @@ def create_topics(connection: Tables, command: CreateTopics) -> list[TopicOutcom
 
     A topic that an earlier copy of the command made is a success, with the partitionlets that are open now.
     """
-    refused = check_new_topics(connection, command.items)
+    held = ids_still_held(connection, [item.topic_id for item in command.items])
+    refused = check_new_topics(connection, command.items, held)
     wanted = [item for item, refusal in zip(command.items, refused, strict=True) if refusal is None]
     number = take_numbers(connection, "next_topic", len(wanted))
     streams = {path: require_stream(connection, path) for path in dict.fromkeys(item.stream for item in wanted)}
@@ -142,8 +166,13 @@ def create_topics(connection: Tables, command: CreateTopics) -> list[TopicOutcom
     return outcomes
 
 
-def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) -> list[TopicOutcome | None]:
-    """Per item the refusal that creating it would meet, or the topic that an earlier copy made, or None. Reads only."""
+def check_new_topics(
+    connection: sqlite3.Connection, items: Sequence[NewTopic], held: Collection[bytes] = ()
+) -> list[TopicOutcome | None]:
+    """Per item the refusal that creating it would meet, or the topic that an earlier copy made, or None. Reads only.
+
+    `held`: topic ids that cannot be given yet.
+    """
     names_of: dict[str, list[str]] = {}
     for item in items:
         names_of.setdefault(item.stream, []).append(item.name)
@@ -156,7 +185,7 @@ def check_new_topics(connection: sqlite3.Connection, items: Sequence[NewTopic]) 
     known_ids = select_topics_by_id(connection, {item.topic_id for item in items})
     retired = select_retired(connection, {container for item in items for container in item.container_ids})
     seen: set[tuple[str, str]] = set()
-    seen_ids: set[bytes] = set(known_ids)
+    seen_ids: set[bytes] = {*known_ids, *held}
     answers: list[TopicOutcome | None] = []
     for item in items:
         key = (item.stream, item.name)
@@ -195,7 +224,10 @@ def delete_topics(connection: Tables, command: DeleteTopics) -> list[TopicOutcom
         topics_of[topic.stream_number] += 1
         partitions_of[topic.stream_number] += topic.partitions
         outcomes.append(TopicOutcome(Code.NONE, "", topic, tuple(open_of.get(topic.number, ()))))
-    _forget_topics(connection, gone)
+    if not in_pieces(connection):
+        _forget_topics(connection, gone)
+    elif gone and not forget_topics(connection, gone, most=AT_ONCE)[1]:
+        hide_topics(connection, gone)
     less = {"topics": "topics - ?1", "partitions": "partitions - ?2"}
     for stream, count in topics_of.items():
         connection.update("streams", less, "number = ?3", count, partitions_of[stream], stream)
@@ -272,9 +304,26 @@ def take_numbers(connection: Tables, counter: str, count: int) -> int:
     return int(first)
 
 
+def _take_stream(connection: Tables) -> tuple[int, int]:
+    """A number that no stream has, and the first serial of its partitionlets. Raises KafkaError."""
+    (recovered,) = connection.execute(
+        "SELECT coalesce(max(value), 1) FROM counters WHERE name = 'first_serial'"
+    ).fetchone()
+    (fresh,) = connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
+    if fresh <= MAX_STREAM_NUMBER:
+        return take_numbers(connection, "next_stream", 1), recovered
+    free = take_free_stream(connection)
+    if free is None:
+        raise KafkaError(Code.POLICY_VIOLATION, f"a catalog has at most {MAX_STREAM_NUMBER} streams; delete some")
+    number, serial = free
+    return number, max(serial, recovered)
+
+
 def _take_serials(connection: Tables, stream: StreamNumber, *, topics: int, partitions: int) -> int:
     """The first of `partitions` new partitionlet serials, and the stream's counts raised."""
     (first,) = connection.execute("SELECT next_serial FROM streams WHERE number = ?", (stream,)).fetchone()
+    if first + partitions > MAX_SERIAL:
+        raise KafkaError(Code.POLICY_VIOLATION, NO_SERIALS)
     more = {"next_serial": "?1", "topics": "topics + ?2", "partitions": "partitions + ?3"}
     connection.update("streams", more, "number = ?4", first + partitions, topics, partitions, stream)
     return int(first)

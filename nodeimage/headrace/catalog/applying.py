@@ -25,6 +25,7 @@ import structlog
 from headrace.catalog import snapshots
 from headrace.catalog.command_log import CommandLog, Written, next_batch, replay, shortened
 from headrace.catalog.commands import Command, decode
+from headrace.catalog.live_copy import Room
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.row_sums import Mark, Tables
 from headrace.catalog.rows import Decided
@@ -74,9 +75,11 @@ class Applier:
         replaced: Callable[[Position], None],
         damaged: Callable[[sqlite3.Error], None],
         may: Callable[[int], bool],
+        room: Room,
     ) -> None:
         """`told` hears of every batch that was applied, `replaced` of tables from elsewhere; both in order. `damaged`
-        hears what applying met; `may`: whether what belongs to a feature level may be written."""
+        hears what applying met; `may`: whether what belongs to a feature level may be written; `room` is
+        asked before a snapshot is installed."""
         self.connection = connection
         """Of the tables. The catalog thread's, while there is one."""
         self.paused = False
@@ -94,6 +97,7 @@ class Applier:
         self._outcomes = outcomes
         self._told = told
         self._replaced = replaced
+        self._room = room
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog")
         self._turn = asyncio.Lock()
@@ -170,6 +174,8 @@ class Applier:
                         position,
                         sums=self._sums(),
                         damaged=self.paused or self.connection.tolerates,
+                        room=self._room,
+                        stop=self._closing,
                     )
                 )
             finally:
@@ -202,6 +208,8 @@ class Applier:
                     snapshot,
                     lambda tables: replay(tables, self._log.commands(position, until)),
                     sums=self._sums(),
+                    room=self._room,
+                    stop=self._closing,
                 )
 
             try:

@@ -90,11 +90,18 @@ class AlterStream(CatalogCommand, frozen=True):
 
 
 class DeleteStream(CatalogCommand, frozen=True):
-    """Outcome: StreamOutcome. Refused with POLICY_VIOLATION while the stream has topics or links, unless `force`."""
+    """Outcome: StreamOutcome. Refused with POLICY_VIOLATION while the stream has topics or links, unless `force`.
+
+    From level 1 on the rows of its topics go with `ForgetDeleted`.
+    """
 
     path: str
     now: Millis
     force: bool = False
+
+
+class ForgetDeleted(CatalogCommand, frozen=True):
+    """Deletes the next rows, a bounded number, of streams and topics that were deleted. Outcome: Forgotten."""
 
 
 class NewTopic(Item, frozen=True):
@@ -329,6 +336,14 @@ class ExpireCursors(CatalogCommand, frozen=True):
     before: Millis
 
 
+class ExpireSomeCursors(CatalogCommand, frozen=True):
+    """As ExpireCursors, of a bounded number of groups and cursors from `after` on. Outcome: Expired."""
+
+    before: Millis
+    after: tuple[str, int, int] = ("", -1, -1)
+    """A group, and the topic's number and the partition of a cursor of it: from behind that one on."""
+
+
 class Shortened(Item, frozen=True):
     """A sealed partitionlet of which nothing is left from `end` on."""
 
@@ -367,6 +382,7 @@ Command = (
     CreateStream
     | AlterStream
     | DeleteStream
+    | ForgetDeleted
     | CreateTopics
     | DeleteTopics
     | CreatePartitions
@@ -380,6 +396,7 @@ Command = (
     | PutGroup
     | DeleteGroups
     | ExpireCursors
+    | ExpireSomeCursors
     | ShortenChains
     | SkipNumbers
     | PutLink
@@ -391,7 +408,9 @@ Command = (
     | RaiseLevel
 )
 
-LEVELS: Final[Mapping[type[CatalogCommand], Level]] = MappingProxyType({RaiseLevel: Level.FENCED})
+LEVELS: Final[Mapping[type[CatalogCommand], Level]] = MappingProxyType(
+    {RaiseLevel: Level.FENCED, ForgetDeleted: Level.FENCED, ExpireSomeCursors: Level.FENCED}
+)
 """The feature levels of those that level 0 has not. A field that is added to an old one needs a level as well: whoever
 does not know a field leaves it out, and its tables become others."""
 

@@ -37,6 +37,7 @@ from headrace.catalog.selects import (
     TOPIC,
     group_row,
     json_list,
+    level_of,
     link_row,
     partitionlet_row,
     select_link,
@@ -49,6 +50,7 @@ from headrace.catalog.selects import (
 )
 from headrace.catalog.tables import applied
 from headrace.ids import (
+    PARTITIONLET_BITS,
     ContainerId,
     Home,
     Offset,
@@ -62,6 +64,8 @@ from headrace.ids import (
 
 _PAGE = 1000
 _NEVER = 1 << 62
+_STAYS = f"NOT EXISTS (SELECT 1 FROM going g WHERE g.number = p.id >> {PARTITIONLET_BITS})"
+"""Its stream was not deleted: of one that was, rows may be left for a while."""
 
 
 class Reader:
@@ -206,30 +210,41 @@ class Reader:
         return {(topic, partition): Offset(offset) for topic, partition, offset in rows}
 
     def intended(self) -> list[PartitionletRow]:
-        """Every partitionlet of a roll that is not over; scans the table (at start, after a crash)."""
-        rows = self._connection.execute(f"{PARTITIONLET} WHERE p.state = ? ORDER BY p.id", (INTENDED,))
+        """Every partitionlet of a roll that is not over."""
+        # An index is of these alone: they have not begun, so they have no first offset.
+        rows = self._connection.execute(
+            f"{PARTITIONLET} WHERE p.first < 0 AND p.state = ? AND {_STAYS} ORDER BY p.id", (INTENDED,)
+        )
         return list(map(partitionlet_row, rows))
 
     def open_in(
         self, container: ContainerId, *, before: int = _NEVER, after: int = 0, limit: int = _PAGE
     ) -> list[PartitionletRow]:
-        """A page of the open partitionlets of a container, by id; scans the table (when it closes or drains, or was
-        recovered). `before`: those alone that were opened before that epoch of the container."""
+        """A page of the open partitionlets of a container, by id. `before`: those alone that were opened before that
+        epoch of the container."""
         rows = self._connection.execute(
             f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? AND p.container_epoch < ? "
-            "ORDER BY p.id LIMIT ?",
+            f"AND {_STAYS} ORDER BY p.id LIMIT ?",
             (after, container, OPEN, before, limit),
         )
         return list(map(partitionlet_row, rows))
 
     def containers(self) -> set[ContainerId]:
-        """Those that have partitionlets; scans the table (after an unclean recovery)."""
-        return {row[0] for row in self._connection.execute("SELECT DISTINCT container FROM partitionlets")}
+        """Those that have partitionlets: a look-up for each."""
+        found: set[ContainerId] = set()
+        last = -1
+        while last is not None:
+            (last,) = self._connection.execute(
+                "SELECT min(container) FROM partitionlets WHERE container > ?", (last,)
+            ).fetchone()
+            if last is not None:
+                found.add(ContainerId(last))
+        return found
 
     def sealed_in(self, container: ContainerId, *, after: int = 0, limit: int = _PAGE) -> list[PartitionletRow]:
-        """A page of the sealed partitionlets of a container, by id; scans the table (after an unclean recovery)."""
+        """A page of the sealed partitionlets of a container, by id."""
         rows = self._connection.execute(
-            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? ORDER BY p.id LIMIT ?",
+            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? AND {_STAYS} ORDER BY p.id LIMIT ?",
             (after, container, SEALED, limit),
         )
         return list(map(partitionlet_row, rows))
@@ -253,12 +268,7 @@ class Reader:
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
         """Those whose ids nobody has been given in what this sees: it lags behind the containers that hold them."""
         wanted = list(partitionlets)
-        streams = json_list({stream_of(id_) for id_ in wanted})
-        counts = dict(
-            self._connection.execute(
-                "SELECT number, next_serial FROM streams WHERE number IN (SELECT value FROM json_each(?))", (streams,)
-            )
-        )
+        counts = self._next_serials({stream_of(id_) for id_ in wanted})
         (next_stream,) = self._connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
         return [
             id_
@@ -266,10 +276,34 @@ class Reader:
             if stream_of(id_) >= next_stream or serial_of(id_) >= counts.get(stream_of(id_), serial_of(id_) + 1)
         ]
 
+    def _next_serials(self, streams: Collection[StreamNumber]) -> dict[int, int]:
+        """By number, of streams that there are, that go, and whose numbers are free to be given again."""
+        listed = json_list(streams)
+        found: dict[int, int] = {}
+        for table in ("going", "streams"):
+            found.update(
+                self._connection.execute(
+                    f"SELECT number, next_serial FROM {table} WHERE number IN (SELECT value FROM json_each(?))",
+                    (listed,),
+                )
+            )
+        for number in set(streams) - found.keys():
+            free = self._connection.execute(
+                "SELECT max(next_serial) FROM (SELECT next_serial, first, count FROM free_streams "
+                "WHERE first <= ? ORDER BY first DESC LIMIT 1) WHERE ? < first + count",
+                (number, number),
+            ).fetchone()
+            if free[0] is not None:
+                found[number] = free[0]
+        return found
+
     def level(self) -> int:
         """The feature level that the log has come to by what is applied."""
-        found = self._connection.execute("SELECT value FROM counters WHERE name = 'level'").fetchone()
-        return 0 if found is None else int(found[0])
+        return level_of(self._connection)
+
+    def is_forgetting(self) -> bool:
+        """Whether rows of deleted streams or topics are left."""
+        return self._connection.execute("SELECT 1 FROM going LIMIT 1").fetchone() is not None
 
     def retention(self, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
         """By stream number, how long and how much it keeps, and its topics that differ; those missing are deleted."""
@@ -358,10 +392,11 @@ class Reader:
     def unsettled(self, *, after: int = 0, limit: int = _PAGE) -> list[TopicRow]:
         """A page of the topics that have partitions still to be rolled for their home, by number; scans those moved."""
         rows = self._connection.execute(
-            f"{TOPIC} WHERE t.number > ? AND t.home_cluster IS NOT NULL AND t.home_counter > 0 AND t.partitions > "
-            "(SELECT count(*) FROM settled_homes h "
-            "WHERE h.topic = t.number AND h.counter = t.home_counter AND h.cluster = t.home_cluster) "
-            "ORDER BY t.number LIMIT ?",
+            f"{TOPIC} WHERE t.number IN (SELECT m.number FROM topics m WHERE m.number > ? AND m.home_counter > 0 AND "
+            "m.home_cluster IS NOT NULL AND m.partitions > (SELECT count(*) FROM settled_homes h "
+            "WHERE h.topic = m.number AND h.counter = m.home_counter AND h.cluster = m.home_cluster) "
+            "AND EXISTS (SELECT 1 FROM streams s WHERE s.number = m.stream) "
+            "ORDER BY m.number LIMIT ?) ORDER BY t.number",
             (after, limit),
         )
         return list(map(topic_row, rows))

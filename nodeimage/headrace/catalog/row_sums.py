@@ -29,6 +29,7 @@ from crc32c import crc32c
 
 from headrace.catalog.sqlite_errors import TablesDamaged
 from headrace.ids import Position
+from headrace.wal import WalBound
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "counters": ("name", "value"),
@@ -51,6 +52,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "home_starts": ("topic", "partition", "counter", "cluster", "offset"),
     "settled_homes": ("topic", "partition", "counter", "cluster"),
     "pending_homes": ("topic", "lists"),
+    "going": ("number", "next_serial"),
+    "free_streams": ("turn", "first", "count", "next_serial"),
 }  # fmt: skip
 """Of each table, without its sum, in the order of the schema."""
 KEYS: Final[Mapping[str, int]] = {"log_starts": 2, "cursors": 3, "home_starts": 4, "settled_homes": 2}
@@ -108,6 +111,7 @@ def prepare(connection: sqlite3.Connection) -> bool:
 class Tables(sqlite3.Connection):
     """The connection that writes. One thread at a time; a file of format 3 it writes without sums."""
 
+    wal: WalBound
     summed = False
     """The rows have sums, and those that are written get them."""
     filled = True
@@ -184,6 +188,11 @@ class Tables(sqlite3.Connection):
     def delete(self, table: str, where: str, *parameters: Sql) -> int:
         """Remove rows, and how many. Parameters are numbered."""
         return self.execute(_delete(table, where, summed=self.summed), parameters).rowcount
+
+    def delete_rows(self, table: str, rows: Iterable[Sequence[Sql]]) -> None:
+        """Remove rows that `rows` gave in this transaction: it has checked them."""
+        count = KEYS.get(table, 1)
+        self.executemany(_delete_by_key(table), [row[:count] for row in rows])
 
     # --- totals
 
@@ -278,6 +287,7 @@ class Tables(sqlite3.Connection):
             self.rolled_back()
             raise
         self.committed()
+        self.wal.written()
         self._after = found[-1][: len(keys)] if found else ()
         if len(found) < rows:
             self._after = ()
@@ -340,6 +350,12 @@ def _update(table: str, changes: tuple[tuple[str, str], ...], where: str, *, sum
 @cache
 def _delete(table: str, where: str, *, summed: bool) -> str:
     return f"DELETE FROM main.{table} WHERE ({where})" + (f" AND {_checked(table)}" if summed else "")
+
+
+@cache
+def _delete_by_key(table: str) -> str:
+    chosen = " AND ".join(f'"{key}" = ?' for key in COLUMNS[table][: KEYS.get(table, 1)])
+    return f"DELETE FROM main.{table} WHERE {chosen}"
 
 
 def _checked(table: str) -> str:

@@ -211,10 +211,20 @@ class LinkOutcome(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """How many cursors and groups were forgotten."""
+    """How many cursors and groups were forgotten. `after`: where to go on; None: that was all."""
 
     cursors: int
     groups: int
+    after: tuple[str, int, int] | None = None
+
+
+class Forgotten(NamedTuple):
+    """So many rows of what was deleted are gone. `ended`: with them a stream is, or all topics that were deleted
+    singly; `more`: there are others."""
+
+    rows: int
+    ended: bool
+    more: bool
 
 
 class Replaced(NamedTuple):
@@ -232,6 +242,7 @@ Outcome = (
     | GroupRow
     | LinkOutcome
     | Expired
+    | Forgotten
     | list[TopicOutcome]
     | list[RollOutcome]
     | list[LogStartOutcome]

@@ -142,6 +142,12 @@ def select_open(connection: sqlite3.Connection, topics: Iterable[int]) -> Iterat
     return map(partitionlet_row, rows)
 
 
+def level_of(connection: sqlite3.Connection) -> int:
+    """The feature level that the log has come to by what is applied."""
+    found = connection.execute("SELECT value FROM counters WHERE name = 'level'").fetchone()
+    return 0 if found is None else int(found[0])
+
+
 def select_retired(connection: sqlite3.Connection, containers: Iterable[ContainerId]) -> set[ContainerId]:
     """Those of these containers that take no partitionlets any more."""
     rows = connection.execute(

@@ -21,13 +21,14 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
 import structlog
 
-from headrace.catalog import check, snapshots
+from headrace.catalog import snapshots
 from headrace.catalog.applying import AppliedCommand, Applier, mark_suspect
 from headrace.catalog.command_log import CommandLog, open_and_replay
 from headrace.catalog.commands import (
@@ -46,6 +47,8 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
+    ExpireSomeCursors,
+    ForgetDeleted,
     PutGroup,
     PutLink,
     RaiseLevel,
@@ -61,12 +64,14 @@ from headrace.catalog.commands import (
     decode,
     encode,
 )
+from headrace.catalog.live_copy import Room, plenty
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.reader import Reader
 from headrace.catalog.reading import ReaderThreads
 from headrace.catalog.row_sums import Mark, Tables
 from headrace.catalog.rows import (
     Expired,
+    Forgotten,
     GroupRow,
     LinkOutcome,
     LogStartOutcome,
@@ -77,9 +82,9 @@ from headrace.catalog.rows import (
     TopicOutcome,
 )
 from headrace.catalog.scrubbing import TablesScrub
-from headrace.catalog.sqlite_errors import is_damage
+from headrace.catalog.snapshot_pool import SharedSnapshot, SnapshotPool
 from headrace.catalog.submitting import Route, Submitter
-from headrace.errors import Code, FolderRefused, KafkaError, StorageFull
+from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
 from headrace.levels import Level
 
@@ -114,6 +119,7 @@ class Catalog:
         route: Route | None,
         snapshot_bytes: int,
         may: Callable[[int], bool],
+        room: Room,
     ) -> None:
         self._folder = folder
         self._log = command_log
@@ -128,7 +134,18 @@ class Catalog:
         self._closing = threading.Event()
         self._callbacks: list[Applied] = []
         self._set_snapshot_at(Position(0))
-        self._snapshot_lock = asyncio.Lock()
+        self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-snapshot")
+        self._snapshots = SnapshotPool(
+            folder,
+            executor=self._snapshot_thread,
+            room=room,
+            stop=self._closing,
+            written=self._set_snapshot_at,
+            trim=command_log.trim,
+            damaged=self.found_damage,
+        )
+        self._room = room
+        self._scrub_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-scrub")
         self._snapshot_task: asyncio.Task[None] | None = None
         self._may = may
         self.damage = ""
@@ -146,6 +163,7 @@ class Catalog:
             replaced=self._tell_replaced,
             damaged=lambda error: self.found_damage(str(error)),
             may=may,
+            room=room,
         )
         self._submitter = Submitter(
             command_log=command_log, applier=self._applier, outcomes=self._outcomes, route=route
@@ -165,17 +183,25 @@ class Catalog:
         route: Route | None = None,
         snapshot_bytes: int = 64 << 20,
         may: Callable[[int], bool] = lambda _level: True,
+        room: Room = plenty,
     ) -> "Catalog":
         """Open the tables, or restore them from a snapshot, and apply the committed commands that they lack.
 
         `route` gets commands to the catalog's primary while this node does not lead. A snapshot is written after each
-        `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. Raises FolderRefused for
-        a newer format, StorageFull.
+        `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. `room` is asked before
+        a snapshot is written or installed. Raises FolderRefused for a newer format, StorageFull.
         """
         open_tables = partial(open_and_replay, folder, command_log, sums=may(Level.FENCED))
         connection, position = await asyncio.to_thread(open_tables)
         catalog = cls(
-            folder, command_log, connection, applied=position, route=route, snapshot_bytes=snapshot_bytes, may=may
+            folder,
+            command_log,
+            connection,
+            applied=position,
+            route=route,
+            snapshot_bytes=snapshot_bytes,
+            may=may,
+            room=room,
         )
         held = await asyncio.to_thread(snapshots.positions, folder)
         if held:
@@ -251,7 +277,10 @@ class Catalog:
     async def submit(self, command: PutGroup, *, here: bool = ...) -> GroupRow: ...
 
     @overload
-    async def submit(self, command: ExpireCursors, *, here: bool = ...) -> Expired: ...
+    async def submit(self, command: ExpireCursors | ExpireSomeCursors, *, here: bool = ...) -> Expired: ...
+
+    @overload
+    async def submit(self, command: ForgetDeleted, *, here: bool = ...) -> Forgotten: ...
 
     async def submit(self, command: Command, *, here: bool = False) -> Outcome:
         """Get the command into the log, wait until it is committed, and applied on this node; its outcome.
@@ -324,35 +353,20 @@ class Catalog:
     async def snapshot(self) -> Position:
         """Write a snapshot; the position it holds. The log is trimmed to the older of the two that are kept.
 
-        (To the older, so that one damaged snapshot is not the end.) Raises OSError or sqlite3.Error, with nothing lost.
+        Raises StorageFull, OSError or sqlite3.Error, with nothing lost.
         """
-        async with self._snapshot_lock:
-            try:
-                position = await self._loop.run_in_executor(self._read_threads, snapshots.write_snapshot, self._folder)
-            except sqlite3.DatabaseError as error:
-                if is_damage(error):
-                    self.found_damage(str(error))
-                raise
-            self._set_snapshot_at(position)
-            held = await self._loop.run_in_executor(self._read_threads, snapshots.positions, self._folder)
-            if len(held) >= snapshots.KEPT:
-                self._log.trim(held[0])
-            return position
+        return await self._snapshots.write()
 
-    async def newest_snapshot(self, least: Position = Position(0)) -> tuple[Path, Position]:  # noqa: B008
-        """The newest snapshot's file, for a replica that the log reaches back to no more; written if none is whole and
-        at `least` or behind.
+    async def newest_snapshot(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
+        """The newest snapshot, held open, for a replica that the log reaches back to no more: see SnapshotPool.
 
-        Open it at once: the file goes when two newer ones have been written. Raises as `snapshot`.
+        Raises CatalogFailed, too, while the tables are damaged: none is given away.
         """
+        if self._closing.is_set():
+            raise CatalogFailed("the catalog is closed")
         if self.damage:
             raise CatalogFailed("the catalog's tables are damaged here, and no snapshot of them is given away")
-        async with self._snapshot_lock:
-            newest = await self._loop.run_in_executor(self._read_threads, snapshots.newest_whole, self._folder)
-        position = snapshots.position_of(newest) if newest is not None else Position(-1)
-        if position < least:
-            position = await self.snapshot()
-        return snapshots.path_of(self._folder, position), position
+        return await self._snapshots.newest(least, keeps_log=keeps_log)
 
     def tables_come(self) -> None:
         """Some of a snapshot that will be installed since the tables were lost has come."""
@@ -414,10 +428,8 @@ class Catalog:
         checks, and of its log; the damaged ones are never read for it. Raises as `rebuild` where that is not
         possible."""
         self._check_usable()
-        async with self._snapshot_lock:
-            newest = await self._loop.run_in_executor(self._read_threads, snapshots.newest_whole, self._folder)
-        position = Position(0) if newest is None else snapshots.position_of(newest)
-        await self._to_its_end(self._rebuild(newest, position))
+        newest = await self._snapshots.newest_kept()
+        await self._to_its_end(self._rebuild(*(newest or (None, Position(0)))))
 
     def serve_damaged(self) -> None:
         """Go on with damaged tables, as nobody has others: what checks is served, what does not is refused."""
@@ -429,7 +441,7 @@ class Catalog:
             self._applier.go_on_damaged()
 
     async def _rebuild(self, snapshot: Path | None, position: Position) -> None:
-        async with self._snapshot_lock:
+        async with self._snapshots.turn:
             await self._applier.rebuild(snapshot, position)
             self._is_whole()
 
@@ -451,7 +463,8 @@ class Catalog:
 
     async def _check_file(self) -> None:
         if not self.damage and not self._closing.is_set():
-            await self._loop.run_in_executor(self._read_threads, snapshots.check_live, self._folder)
+            check = partial(snapshots.check_live, self._folder, room=self._room, stop=self._closing)
+            await self._loop.run_in_executor(self._scrub_thread, check)
 
     async def close(self) -> None:
         """Apply what is committed, then let go of files and threads. Submitters that still wait get CatalogFailed."""
@@ -459,15 +472,17 @@ class Catalog:
             return
         self._closing.set()
         await self._scrub.close()
-        check.end_checks()
         await self._applier.close()
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
+        await self._snapshots.close()
+        await asyncio.to_thread(self._snapshot_thread.shutdown)
+        await asyncio.to_thread(self._scrub_thread.shutdown)
         await asyncio.to_thread(self._read_threads.shutdown)
         await asyncio.to_thread(self._close_files)
 
     async def _install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
-        async with self._snapshot_lock:
+        async with self._snapshots.turn:
             await self._applier.install(snapshot, position, log_stays=log_stays)
             self._is_whole()
             self._set_snapshot_at(position)
@@ -516,7 +531,9 @@ class Catalog:
                 self._snapshot_due = due
             else:
                 await self.snapshot()
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, HeadraceError) as error:
+            if self._closing.is_set():
+                return
             log.error("catalog_snapshot_failed", folder=str(self._folder), error=repr(error))
             await asyncio.to_thread(self._closing.wait, _SNAPSHOT_RETRY_S)
         finally:

@@ -4,29 +4,36 @@
     catalog.suspect                      a mark: damage was met, the next start restores a snapshot
     snapshot-<applied position>.sqlite   the two newest
     catalog.damaged                      the last live file that was set aside
+    *.tmp (-journal)                     on its way to be one of these; a start removes it
 
 A snapshot is written beside, checked to the last row (check.py), synced and renamed, so that one with its final name
 was whole then; it is checked again when it is used, or given to another node. One that is ahead of the live file is
-used instead of it: the log may have been trimmed to it, or begin at it. Blocking.
+used instead of it: the log may have been trimmed to it, or begin at it. Nothing of it is ever held in memory as a
+whole. Blocking.
 """
 
 import contextlib
+import errno
 import os
 import re
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import structlog
+from crc32c import crc32c
 
-from headrace.catalog import check
+from headrace.catalog.check import damage, damage_in, is_small
+from headrace.catalog.live_copy import Room, copy_live, plenty, sync, unlink_all
 from headrace.catalog.row_sums import Tables
 from headrace.catalog.sqlite_errors import TablesDamaged, is_damage
 from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, bring_up, open_tables
 from headrace.errors import HeadraceError, NewerFormat
 from headrace.ids import Position
-from headrace.log.files import is_lost
+from headrace.log.files import OpenFile, is_lost
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +41,10 @@ KEPT = 2
 _LIVE = "catalog.sqlite"
 _SUSPECT = "catalog.suspect"
 _NAME = re.compile(r"snapshot-(\d{20})\.sqlite")
+_READ_BYTES: Final = 1 << 20
+_STEP: Final = 50_000
+"""Instructions of SQLite's machine between two looks at whether a check is to end."""
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
 
 
 def live_file(folder: Path) -> Path:
@@ -48,16 +59,16 @@ def open_newest(folder: Path, *, sums: bool = True) -> Tables:
     them. `sums`: see `open_tables`. Raises FolderRefused for a newer format, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for torn in folder.glob("*.tmp"):
-        torn.unlink()
+    for torn in folder.glob("*.tmp*"):  # SQLite's journals too
+        torn.unlink(missing_ok=True)
     suspect = (folder / _SUSPECT).exists()
     if not suspect and live_file(folder).exists():
         connection = None
         try:
             connection = open_tables(live_file(folder), sums=sums)
             at = applied(connection)
-            if live_file(folder).stat().st_size <= check.SMALL_BYTES:
-                _raise_damage(check.damage_in(live_file(folder)))
+            if is_small(live_file(folder)):
+                _raise_damage(damage_in(live_file(folder)))
         except sqlite3.DatabaseError as error:
             if connection is not None:
                 connection.close()
@@ -100,7 +111,7 @@ def restore(folder: Path, *, sums: bool = True) -> Tables:
                 raise
             log.error("catalog_snapshot_damaged", snapshot=snapshot.name, error=str(error))
             continue
-        _sync(fresh)
+        sync(fresh)
         if not _is_whole(fresh):
             log.error("catalog_snapshot_damaged", snapshot=snapshot.name)
             continue
@@ -108,26 +119,34 @@ def restore(folder: Path, *, sums: bool = True) -> Tables:
         log.info("catalog_restored", snapshot=snapshot.name)
         break
     connection = open_tables(live_file(folder), sums=sums)
-    _sync(folder)
+    sync(folder)
     (folder / _SUSPECT).unlink(missing_ok=True)
     return connection
 
 
 def rebuild(
-    folder: Path, connection: Tables, snapshot: Path | None, replay: Callable[[Tables], None], *, sums: bool
+    folder: Path,
+    connection: Tables,
+    snapshot: Path | None,
+    replay: Callable[[Tables], None],
+    *,
+    sums: bool,
+    room: Room = plenty,
+    stop: threading.Event | None = None,
 ) -> Tables:
     """Put another file in the live one's place, made of a snapshot (None: of nothing) and what `replay` does to it.
 
     The live one, open as `connection`, is set aside. Readers see it until they open the file again. Raises
-    HeadraceError for a snapshot that is damaged, OSError, sqlite3.Error, and what `replay` raises; all is as it was
-    then, unless `connection` is closed.
+    HeadraceError for a snapshot that is damaged, StorageFull, OSError, sqlite3.Error, and what `replay` raises; all is
+    as it was then, unless `connection` is closed.
     """
     fresh = folder / "rebuilt.tmp"
-    _unlink_all(fresh)
+    unlink_all(fresh)
     try:
         if snapshot is not None:
-            if found := check.damage(snapshot):
+            if found := damage(snapshot, stop=stop):
                 raise HeadraceError(f"the snapshot of the catalog is damaged, ask for it again: {'; '.join(found)}")
+            room(snapshot.stat().st_size)
             shutil.copyfile(snapshot, fresh)
         made = open_tables(fresh, sums=sums)
         try:
@@ -136,61 +155,63 @@ def rebuild(
             replay(made)
         finally:
             made.close()  # and the WAL goes into the file
-        if found := check.damage(fresh):
+        if found := damage(fresh, stop=stop):
             raise HeadraceError(f"the catalog's tables could not be made anew: {'; '.join(found)}")
-        _sync(fresh)
+        sync(fresh)
         connection.close()
         _set_aside(folder)
         fresh.rename(live_file(folder))
-        _sync(folder)
+        sync(folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            _unlink_all(fresh)
+            unlink_all(fresh)
         raise
     (folder / _SUSPECT).unlink(missing_ok=True)
     return open_tables(live_file(folder), sums=sums)
 
 
-def check_live(folder: Path) -> None:
+def check_live(folder: Path, *, room: Room = plenty, stop: threading.Event | None = None) -> None:
     """Check the live file to the last row, a large one by way of a copy: reading it at once would hold its WAL up.
 
-    Raises TablesDamaged, OSError, sqlite3.Error (no room for the copy), HeadraceError.
+    Raises TablesDamaged; StorageFull, OSError, sqlite3.Error where there was no room for the copy, or it could not be
+    looked at, as where `stop` was set meanwhile.
     """
     live = live_file(folder)
-    if live.stat().st_size <= check.SMALL_BYTES:
-        _raise_damage(check.damage_in(live))
+    if is_small(live):
+        _raise_damage(damage_in(live, stop=stop))
         return
     copy = folder / "checked.tmp"
     try:
-        _copy_live(folder, copy)
-        _raise_damage(check.damage(copy))
+        copy_live(live, copy, room=room, stop=stop)
+        _raise_damage(damage(copy, stop=stop))
     finally:
-        copy.unlink(missing_ok=True)
+        unlink_all(copy)
 
 
 def suspect(folder: Path) -> None:
     """Leave the mark that the live file must not be trusted at the next start."""
     (folder / _SUSPECT).touch()
-    _sync(folder)
+    sync(folder)
 
 
-def write_snapshot(folder: Path) -> Position:
+def write_snapshot(folder: Path, *, room: Room = plenty, stop: threading.Event | None = None) -> Position:
     """Write a snapshot of the live file as it is now, and drop all but the newest two; the position it holds.
 
-    Reads beside the applying thread without holding it up. On any error (a full disk) what was there stays. Raises
-    TablesDamaged where the live file is.
+    Reads beside the applying thread without holding it up, rests in between, and ends early where `stop` is set. On any
+    error (a full disk) what was there stays. Raises TablesDamaged where the live file is, StorageFull where `room` says
+    so, OSError, sqlite3.Error.
     """
     fresh = folder / "snapshot.tmp"
     try:
-        _copy_live(folder, fresh)
-        _raise_damage(check.damage(fresh))
+        copy_live(live_file(folder), fresh, room=room, stop=stop)
+        _raise_damage(damage(fresh, stop=stop))
         position = _position(fresh)
-        _sync(fresh)
+        sync(fresh)
         fresh.rename(path_of(folder, position))
-        _sync(folder)
+        sync(folder)
     except BaseException:
         with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
+            unlink_all(fresh)
         raise
     for old in snapshots(folder)[:-KEPT]:
         old.unlink()
@@ -198,29 +219,41 @@ def write_snapshot(folder: Path) -> Position:
 
 
 def install(
-    folder: Path, connection: Tables, snapshot: Path, position: Position, *, sums: bool = True, damaged: bool = False
+    folder: Path,
+    connection: Tables,
+    snapshot: Path,
+    position: Position,
+    *,
+    sums: bool = True,
+    damaged: bool = False,
+    room: Room = plenty,
+    stop: threading.Event | None = None,
 ) -> Tables:
     """Replace the rows of the live file, open as `connection`, by those of another replica's snapshot, in one go.
 
     The connection to go on with: another one where the live file is `damaged`, or its rows have sums, which those of
     the snapshot are yet to get. Readers see the old rows or the new ones. The snapshot is kept as this folder's only
     one: the log begins at it. Raises HeadraceError for a file that is damaged or not at `position`, FolderRefused for a
-    newer format, OSError and sqlite3.Error (a full disk); the rows are as they were then.
+    newer format, StorageFull, OSError and sqlite3.Error (a full disk, or `stop` was set); the rows are as they were
+    then.
     """
-    _check(snapshot, position)
+    check(snapshot, position, stop=stop)
     fresh = folder / "installed.tmp"
     kept = path_of(folder, position)
+    room(room_to_install(folder, snapshot.stat().st_size))
+    fresh.unlink(missing_ok=True)
     try:
-        shutil.copyfile(snapshot, fresh)
-        _sync(fresh)
+        _link(snapshot, fresh)
+        sync(fresh)
         fresh.rename(kept)
-        _sync(folder)
+        sync(folder)
         drop_above(folder, position)
-        source = sqlite3.connect(f"{kept.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        source = _reading(kept)
         try:
             (format,) = source.execute("PRAGMA user_version").fetchone()
             if damaged or (format < FORMAT and (sums or connection.summed)):
-                connection = rebuild(folder, connection, kept, lambda _made: None, sums=sums or connection.summed)
+                with_sums = sums or connection.summed
+                connection = rebuild(folder, connection, kept, lambda _made: None, sums=with_sums, stop=stop)
             else:
                 source.backup(connection)
                 bring_up(connection, sums=sums)
@@ -237,22 +270,19 @@ def install(
     return connection
 
 
-def newest_whole(folder: Path) -> Path | None:
-    """The newest snapshot that another replica can install, if there is one. Those that are damaged are removed.
+def room_to_install(folder: Path, size: int) -> int:
+    """Bytes that a snapshot of `size` bytes takes when it is installed: it goes through the WAL into the live file."""
+    live = live_file(folder)
+    return size + max(0, size - (live.stat().st_size if live.exists() else 0))
 
-    Raises NewerFormat where a newer version wrote one.
-    """
-    for snapshot in reversed(snapshots(folder)):
-        try:
-            _check(snapshot, position_of(snapshot))
-        except NewerFormat:
-            raise
-        except HeadraceError as error:
-            log.error("catalog_snapshot_damaged", snapshot=snapshot.name, error=str(error))
-            snapshot.unlink()
-        else:
-            return snapshot
-    return None
+
+def summed(file: OpenFile) -> tuple[int, int]:
+    """The length of a file in bytes, and its CRC-32C."""
+    at = crc = 0
+    while piece := os.pread(file.fd, _READ_BYTES, at):
+        at += len(piece)
+        crc = crc32c(piece, crc)
+    return at, crc
 
 
 def snapshots(folder: Path) -> list[Path]:
@@ -287,53 +317,57 @@ def _by_position(folder: Path) -> list[tuple[Path, Position]]:
     return [(path, position_of(path)) for path in snapshots(folder)]
 
 
-def _check(snapshot: Path, position: Position) -> None:
-    if not _is_whole(snapshot):
+def check(snapshot: Path, position: Position, *, stop: threading.Event | None = None) -> None:
+    """Look at a snapshot before it is given to another replica, and at one that came from another.
+
+    Raises HeadraceError where it is damaged or not at `position`, NewerFormat where a newer version wrote it, and
+    sqlite3.Error where it could not be looked at, as where `stop` was set meanwhile.
+    """
+    _refuse_newer(snapshot, stop)
+    if not _is_whole(snapshot, stop):
         raise HeadraceError(f"the snapshot of the catalog at {position} is damaged; ask for it again")
-    connection = sqlite3.connect(snapshot, isolation_level=None)
-    try:
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found > FORMAT:
-            raise _newer(found)
-        if (at := applied(connection)) != position:
-            raise HeadraceError(f"the snapshot of the catalog is at {at}, and should be at {position}")
-    except sqlite3.DatabaseError as error:
-        raise HeadraceError(f"the snapshot of the catalog at {position} cannot be read: {error}") from error
-    finally:
-        connection.close()
+    if (at := _position(snapshot)) != position:
+        raise HeadraceError(f"the snapshot of the catalog is at {at}, and should be at {position}")
 
 
-def _newer(found: int) -> NewerFormat:
-    return NewerFormat(
-        f"the snapshot of the catalog has format {found}; this version reads {FORMAT}: use a newer headrace"
-    )
-
-
-def _refuse_newer(snapshot: Path) -> None:
+def _refuse_newer(snapshot: Path, stop: threading.Event | None = None) -> None:
     """Raises NewerFormat for a snapshot that a newer version wrote; nothing for one that is damaged."""
     try:
-        connection = sqlite3.connect(snapshot, isolation_level=None)
+        connection = _reading(snapshot)
         try:
             (kind,) = connection.execute("PRAGMA application_id").fetchone()
             (found,) = connection.execute("PRAGMA user_version").fetchone()
+            if kind != APPLICATION_ID or found <= FORMAT:
+                return
+            if stop is not None:
+                connection.set_progress_handler(stop.is_set, _STEP)
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         finally:
             connection.close()
-    except (sqlite3.DatabaseError, UnicodeDecodeError):
-        return  # restore meets it again
-    if kind == APPLICATION_ID and verdict == "ok" and found > FORMAT:
-        raise _newer(found)
+    except UnicodeDecodeError:
+        return  # who reads on meets it again
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        return
+    if verdict == "ok":
+        raise NewerFormat(
+            f"the snapshot of the catalog has format {found}; this version reads {FORMAT}: use a newer headrace"
+        )
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(path: Path, stop: threading.Event | None = None) -> bool:
+    """Raises sqlite3.Error where that could not be found out: who has no file descriptor left has no damage."""
     try:
-        connection = sqlite3.connect(path, isolation_level=None)
+        connection = _reading(path)
         try:
             (name,) = connection.execute("PRAGMA application_id").fetchone()
         finally:
             connection.close()
-        found = check.damage(path)
-    except (sqlite3.DatabaseError, HeadraceError) as error:
+        found = damage(path, stop=stop)
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+            raise
         found = [str(error)]
     else:
         if name != APPLICATION_ID:
@@ -343,32 +377,22 @@ def _is_whole(path: Path) -> bool:
     return not found
 
 
-def _copy_live(folder: Path, copy: Path) -> None:
-    copy.unlink(missing_ok=True)
-    source = sqlite3.connect(live_file(folder), isolation_level=None, timeout=30)
-    try:
-        source.execute("PRAGMA cache_size=-2048")
-        source.execute("VACUUM INTO ?", (str(copy),))
-    finally:
-        source.close()
-
-
 def _raise_damage(found: list[str]) -> None:
     if found:
         raise TablesDamaged("; ".join(found))
 
 
-def _unlink_all(path: Path) -> None:
-    for part in ("", "-wal", "-shm"):
-        path.with_name(path.name + part).unlink(missing_ok=True)
-
-
 def _position(path: Path) -> Position:
-    connection = sqlite3.connect(path, isolation_level=None)
+    connection = _reading(path)
     try:
         return applied(connection)
     finally:
         connection.close()
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """Makes no file where there is none."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 
 
 def _set_aside(folder: Path) -> None:
@@ -378,12 +402,14 @@ def _set_aside(folder: Path) -> None:
         live.replace(folder / "catalog.damaged")
     for part in ("-wal", "-shm"):
         live.with_name(_LIVE + part).unlink(missing_ok=True)
-    _sync(folder)
+    sync(folder)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _link(source: Path, target: Path) -> None:
+    """Give a file another name; where the file system has no links, a copy of it."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(source, target)

@@ -6,6 +6,8 @@
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
     log_starts     only where above 0
     groups, cursors
+    going          deleted streams of which rows are left (0: topics that were deleted singly), see apply_deleted
+    free_streams   runs of stream numbers that may be given again, with their next serials
     retired        containers that take no partitionlets any more
     links          id, name, stream, config, state
     home_starts    the history of each partition: where each home with a counter above 0 begins
@@ -25,7 +27,7 @@ from pathlib import Path
 
 import structlog
 
-from headrace.catalog import apply_chains, apply_groups, apply_links, apply_topics
+from headrace.catalog import apply_chains, apply_deleted, apply_groups, apply_links, apply_topics
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -41,6 +43,8 @@ from headrace.catalog.commands import (
     DeleteStream,
     DeleteTopics,
     ExpireCursors,
+    ExpireSomeCursors,
+    ForgetDeleted,
     PutGroup,
     PutLink,
     RaiseLevel,
@@ -59,6 +63,7 @@ from headrace.catalog.rows import Decided, Outcome
 from headrace.catalog.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
 from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.ids import Position
+from headrace.wal import WalBound
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +73,10 @@ FORMAT = SUMMED_FORMAT
 """The newest of the schema, in user_version. A newer one is refused, an older one brought up to it; from
 UNSUMMED_FORMAT on only where the cluster's feature level lets rows have checksums."""
 UNSUMMED_FORMAT = 3
+
+WAL_BYTES = 16 << 20
+"""Of the write-ahead log, above which it is cut, be there readers or not."""
+_BUSY_S = 30
 
 _RETIRED = "CREATE TABLE retired(container INTEGER PRIMARY KEY);"
 _LINKS = """
@@ -121,6 +130,25 @@ CREATE INDEX cursors_by_topic ON cursors(topic);
 {_LINKS}
 """
 
+_ADDED = """
+CREATE TABLE IF NOT EXISTS main.going(number INTEGER PRIMARY KEY, next_serial INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS main.free_streams(
+  turn INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, next_serial INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS main.free_streams_by_number ON free_streams(first);
+"""
+"""Of feature level 1: empty until the log has come to it, so versions that do not know them are not in their way. A
+file whose rows have sums has them. `main`: a connection that checks rows has views with the tables' names."""
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS main.partitionlets_by_container ON partitionlets(container, state);
+CREATE INDEX IF NOT EXISTS main.partitionlets_intended ON partitionlets(id) WHERE first < 0;
+CREATE INDEX IF NOT EXISTS main.topics_moved ON topics(number) WHERE home_counter > 0;
+"""
+"""Versions that know nothing of them keep them all the same, as SQLite does, so they are no other format: tables of
+0.1.0 get them when they are opened, at some 2 s for a million partitionlets.
+
+Not `WHERE state = 0`: a partial index by a column that statements compare with a parameter has SQLite compile these
+anew at each execution, as the parameter may make the index fit."""
+
 _UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
@@ -135,7 +163,8 @@ def open_tables(path: Path, *, sums: bool = True) -> Tables:
     `sums`: rows get checksums; else they have some only where the file has them already. Raises FolderRefused for a
     newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30, factory=Tables)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S, factory=Tables)
+    connection.wal = WalBound(connection, path, most_bytes=WAL_BYTES, busy_ms=_BUSY_S * 1000)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -164,13 +193,22 @@ def open_tables(path: Path, *, sums: bool = True) -> Tables:
 
 
 def bring_up(connection: Tables, *, sums: bool) -> None:
-    """Bring tables of an older format up to this one. Rows that are there already get their checksums piece by piece
-    (`Tables.fill_some`), the first of them at once: few are all."""
-    is_summed(connection)
+    """Bring tables of an older format up to this one, and make the tables and indexes that they lack. Rows that are
+    there already get their checksums piece by piece (`Tables.fill_some`), the first of them at once: few are all."""
+    summed = is_summed(connection)
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     if found < UNSUMMED_FORMAT:
         steps = "".join(_UPGRADES[step] for step in range(found, UNSUMMED_FORMAT))
         connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={UNSUMMED_FORMAT}; COMMIT;")
+    if not summed:
+        connection.executescript(_ADDED)
+    for index in filter(None, map(str.strip, _INDEXES.split(";"))):
+        try:
+            connection.execute(index)
+        except sqlite3.OperationalError as error:  # a full disk, say: what it is for takes longer, and it comes later
+            if is_damage(error):
+                raise
+            log.warning("catalog_index_not_made", error=str(error))
     connection.begin()
     if sums and not connection.summed:
         connection.add_sums()
@@ -226,6 +264,7 @@ def apply_all(connection: Tables, commands: list[tuple[Position, Command]]) -> l
         _roll_back(connection)
         raise
     connection.committed(last)
+    connection.wal.written()
     return decided
 
 
@@ -287,6 +326,8 @@ def _dispatch(connection: Tables, command: Command) -> Outcome:
             return apply_topics.alter_stream(connection, command)
         case DeleteStream():
             return apply_topics.delete_stream(connection, command)
+        case ForgetDeleted():
+            return apply_deleted.forget_deleted(connection, command)
         case RetireContainer():
             return apply_chains.retire_container(connection, command)
         case RollIntent():
@@ -309,6 +350,8 @@ def _dispatch(connection: Tables, command: Command) -> Outcome:
             return apply_groups.delete_groups(connection, command)
         case ExpireCursors():
             return apply_groups.expire_cursors(connection, command)
+        case ExpireSomeCursors():
+            return apply_groups.expire_some_cursors(connection, command)
         case CopyCursors():
             return apply_groups.copy_cursors(connection, command)
         case SetHome():

@@ -88,6 +88,10 @@ class Container:
         """The same, for as long as its nodes are full and others are not."""
         self.refuses = ""
         """Why it takes no records at present; empty: it does."""
+        self.cut_off = ""
+        """Why this node would not learn of it if another had taken over; empty: it would."""
+        self.undecided = ""
+        """Why no follower can be taken out of the in-sync set at present; empty: they can."""
         self.volume = "default"
         self.recovered_epoch = Epoch(0)
         """The last epoch that began with less than was acknowledged before (invariant 15)."""
@@ -113,6 +117,8 @@ class Container:
         self.on_chunk_full: Callable[[Container], None] = lambda _container: None
         self.on_commit: Callable[[], None] | None = None
         self.on_follower_gone: Callable[[NodeId], None] = lambda _node: None
+        self.on_superseded: Callable[[Epoch], None] = lambda _epoch: None
+        """Told when a follower has left for a higher epoch."""
         self.on_unreadable: Callable[[], None] = lambda: None
         """Told when a follower cannot be fed, since the log does not check here."""
         self.on_newer: Callable[[NewerFormat], None] = lambda _error: None
@@ -161,6 +167,22 @@ class Container:
     def in_touch(self) -> bool:
         """Whether no other node can have taken over meanwhile (invariant 16)."""
         return not self.lost and not self.handing_over and self.primary.in_touch(self._loop.time())
+
+    @property
+    def outcast(self) -> str:
+        """Why another node may lead by now, and nothing that is written here be committed; empty: not that we knew.
+
+        It is out of touch with a member that its commits wait for, and with the cluster store too, which alone could
+        tell who leads, and take the member out.
+        """
+        return self.cut_off if self.cut_off and not self.in_touch else ""
+
+    @property
+    def stalled(self) -> str:
+        """Why nothing is committed until something changes; empty: all goes on."""
+        if self.primary.stalled:
+            return "it has too few replicas in sync"
+        return self.undecided if self.undecided and not self.in_touch else ""
 
     # --- writing
 

@@ -3,7 +3,9 @@
 A follower asks to follow with the history of its log; the primary answers from which position on the two differ
 (history.py, invariant 7) and sends frames from there. Behind, it is fed from the disk, a piece at a time, in a thread;
 once it has all that the running sync cycle began with it is *live*, and gets each cycle's frames from memory at the
-moment when the primary begins to write them. It falls back to the disk where too much is under way to it.
+moment when the primary begins to write them. It falls back to the disk where too much is under way to it. One of the
+catalog that the log reaches back to no more gets a snapshot of the tables first (snapshot_transfer.py); until it has
+caught up from there, the log is kept for it.
 
 What happens when the connection ends, here or there: the follower asks again. When this node ceases to lead: all feeds
 end, and the followers find the next primary by the container's record.
@@ -12,16 +14,18 @@ end, and the followers find the next primary by the container's record.
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from headrace.container import snapshot_transfer
 from headrace.container.container import Container
 from headrace.container.history import History, match_point
 from headrace.container.replica import Member
+from headrace.container.snapshot_transfer import OutgoingSnapshot, Snapshot
 from headrace.errors import Code, CorruptLog, HeadraceError, NewerFormat
 from headrace.ids import Epoch, NodeId, Position
 from headrace.log.container_log import Layouts, WriteJob
@@ -118,12 +122,18 @@ class FollowerFeed:
         begin: Position,
         recent: Recent,
         executor: Executor,
+        observer: bool = False,
+        snapshot: OutgoingSnapshot | None = None,
     ) -> None:
+        """`snapshot` goes first, and is closed here; `begin` is its position then."""
         self.member = member
         self._container = container
         self._session = session
         self._recent = recent
         self._executor = executor
+        self._observer = observer
+        self._snapshot = snapshot
+        self._sends_snapshot = snapshot is not None
         self._sent: int = begin
         self._acked: int = begin
         self._live = False
@@ -165,7 +175,11 @@ class FollowerFeed:
 
     def beat(self) -> None:
         """The primary lives."""
-        if not self._closed:
+        if self._closed:
+            return
+        if self._sends_snapshot:
+            self._session.send(SnapshotPiece(last=False))  # versions at level 0 take no other message in between
+        else:
             now = asyncio.get_running_loop().time()
             self._session.send(Commit(committed=self._container.committed, sent_at=now))
 
@@ -187,6 +201,8 @@ class FollowerFeed:
         loop = asyncio.get_running_loop()
         layouts = Layouts()
         try:
+            if self._sends_snapshot:
+                await self._send_snapshot()
             while not self._closed:
                 self._moved.clear()
                 if self._sent - self._acked > WINDOW_BYTES:
@@ -224,17 +240,34 @@ class FollowerFeed:
                 self._container.on_unreadable()
             elif isinstance(error, NewerFormat):
                 self._container.on_newer(error)
+        except Exception:  # a fault of ours: nothing would be sent any more, while the follower hears that we live
+            log.exception("feeding a follower went wrong", container=self._container.id, node=self.member.node)
+            self.close()
+
+    async def _send_snapshot(self) -> None:
+        assert self._snapshot is not None
+        await snapshot_transfer.send(self._snapshot, self._session)
+        self._sends_snapshot = False
+        log.info("a snapshot was sent", container=self._container.id, node=self.member.node, begin=self._sent)
+        if not self._observer:
+            self._container.primary.follows(self.member, Position(0), now=asyncio.get_running_loop().time())
+        self.beat()
 
     # --- receiving
 
     def _received(self, message: Message, _payload: memoryview) -> None:
-        if isinstance(message, Acked) and not self._closed:
+        if isinstance(message, Acked) and not self._closed and not self._sends_snapshot:
             self._acked = message.position
             self._moved.set()
+            if self._live and self._snapshot is not None:  # it has installed it, and what came after is on its way
+                self._snapshot.close()
+                self._snapshot = None
             if not self._container.follower_has(self.member, Position(message.position), beat=message.beat):
                 log.error("a follower says that it has more than there is", container=self._container.id,
                           node=self.member.node, position=message.position)  # fmt: skip
                 self._session.close()
+        elif isinstance(message, Refused) and not self._closed and message.epoch > self._container.epoch:
+            self._container.on_superseded(message.epoch)
 
     def _ended(self) -> None:
         if not self._closed:
@@ -244,6 +277,8 @@ class FollowerFeed:
     def _end(self) -> None:
         self._closed = True
         self._moved.set()
+        if self._snapshot is not None:
+            self._snapshot.close()
         if self._catching_up is not None:
             self._catching_up.cancel()
         if self in self._container.feeds:
@@ -273,21 +308,26 @@ async def accept(
     history: History,
     recent: Recent,
     executor: Executor,
-    snapshot: Callable[[], Awaitable[tuple[memoryview, Position]]] | None,
+    snapshot: Snapshot | None,
 ) -> None:
-    """Take a follower on. `snapshot` gives the catalog's newest snapshot and the position that it holds."""
+    """Take a follower on. `snapshot` gives the catalog's newest one."""
     begin, anew = answer(container, history, asked)
-    piece = memoryview(b"")
-    position = Position(-1)
+    outgoing: OutgoingSnapshot | None = None
     if anew and snapshot is not None and (begin > 0 or asked.snapshot):
-        taken = asyncio.ensure_future(snapshot())
-        while not taken.done():
-            await asyncio.wait({taken}, timeout=PREPARING_S)
-            session.send(Commit(committed=container.committed))  # it takes a while, and the follower is to wait
-        piece, position = taken.result()
-        begin = position
-        if not container.log.start <= position <= container.log.end:
+        try:
+            outgoing = await _prepared(container, session, snapshot)
+        except (HeadraceError, OSError) as error:
+            log.warning("a follower gets no snapshot", container=container.id, node=asked.node, reason=str(error))
+            code = error.code if isinstance(error, HeadraceError) else Code.KAFKA_STORAGE_ERROR
+            refuse(session, code, str(error), epoch=container.epoch)
+            return
+        if outgoing is None:
+            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=container.epoch)
+            return
+        begin = outgoing.position
+        if not container.log.start <= begin <= container.log.end:
             # Of before an unclean recovery, that had more: who follows from there would seem to have what is not here.
+            outgoing.close()
             refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "its snapshot is of another log", epoch=container.epoch)
             return
     if container.lost:
@@ -298,10 +338,20 @@ async def accept(
         feed for feed in container.feeds if isinstance(feed, FollowerFeed) and feed.member.node == member.node
     ]:
         older.close()
+    if member in container.primary.in_sync and begin < container.committed and not asked.observer:
+        log.error("a replica in sync lacks what was acknowledged, and is let go", container=container.id,
+                  node=member.node, has=begin, committed=container.committed)  # fmt: skip
     feed = FollowerFeed(
-        container=container, member=member, session=session, begin=begin, recent=recent, executor=executor
+        container=container,
+        member=member,
+        session=session,
+        begin=begin,
+        recent=recent,
+        executor=executor,
+        observer=asked.observer,
+        snapshot=outgoing,
     )
-    if not asked.observer:
+    if not asked.observer and outgoing is None:
         # Its position counts from its first acknowledgement on, which comes when it has cut what differs.
         container.primary.follows(member, Position(0), now=asyncio.get_running_loop().time())
     session.send(
@@ -310,16 +360,35 @@ async def accept(
             history=list(history),
             begin=begin,
             committed=container.committed,
-            snapshot_position=position,
-            snapshot_bytes=len(piece),
+            snapshot_position=outgoing.position if outgoing is not None else Position(-1),
+            snapshot_bytes=outgoing.size if outgoing is not None else 0,
         )
     )
-    for at in range(0, len(piece), PIECE_BYTES):
-        session.send(SnapshotPiece(last=at + PIECE_BYTES >= len(piece)), [piece[at : at + PIECE_BYTES]])
     container.feeds.append(feed)
     feed.beat()
     feed.start()
     log.info("follower", container=container.id, node=asked.node, begin=begin, end=container.log.end, anew=anew)
+
+
+async def _prepared(container: Container, session: Session, snapshot: Snapshot) -> OutgoingSnapshot | None:
+    """The snapshot, which may have to be written first; None: this node leads no more, or the follower has gone."""
+    gone = asyncio.Event()
+    session.on_closed = gone.set
+    taking = asyncio.ensure_future(snapshot(container.log.start))
+    leaving = asyncio.ensure_future(gone.wait())
+    wanted = False
+    try:
+        while not (taking.done() or leaving.done() or container.lost):
+            await asyncio.wait({taking, leaving}, timeout=PREPARING_S, return_when=asyncio.FIRST_COMPLETED)
+            session.send(Commit(committed=container.committed))  # it takes a while, and the follower is to wait
+        if leaving.done() or container.lost:
+            return None
+        wanted = True
+        return taking.result()
+    finally:
+        leaving.cancel()
+        if not wanted and not taking.cancel() and taking.exception() is None:
+            taking.result().close()
 
 
 def in_parts(buffers: Sequence[Buffer]) -> list[list[Buffer]]:

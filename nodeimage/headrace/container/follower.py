@@ -7,7 +7,9 @@ that it has seen it, and it follows nobody of a lower one (invariant 4). It keep
 What happens when: the connection ends or the primary falls silent: it asks again, from what it has on disk. The disk is
 full: it stops reading, the primary lets it go, it goes on when there is room. A frame does not check: the connection is
 closed and the piece comes again. A frame is of a type that this version does not know: the process ends, with nothing
-appended. The process dies: what was not acknowledged is cut or completed at the next start.
+appended. The process dies: what was not acknowledged is cut or completed at the next start. A snapshot of the catalog
+breaks off, does not check, or has no room, here or where the primary makes it: the tables stay, and it is asked for
+again.
 """
 
 import asyncio
@@ -18,12 +20,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from headrace.container import snapshot_transfer
 from headrace.container.history import History, clip, match_point
-from headrace.errors import CorruptLog, HeadraceError, NewerFormat, StorageFull
+from headrace.container.snapshot_transfer import Receive
+from headrace.errors import Code, CorruptLog, HeadraceError, NewerFormat, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import HEADER_BYTES, FrameType
-from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Refused, SnapshotPiece
+from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Refused
 
 if TYPE_CHECKING:
     from headrace.container.local_replica import LocalReplica
@@ -40,9 +44,6 @@ LOW_BYTES: Final = 8 * 1024 * 1024
 HIGH_BYTES: Final = 32 * 1024 * 1024
 """Received and not yet on disk: above, the connection is not read."""
 
-Install = Callable[[bytearray, Position], Awaitable[None]]
-"""Takes over the catalog's snapshot that a primary sent, before the log begins at its position."""
-
 
 class Follower:
     """A replica that follows. Made when it begins to, closed when it leads or leaves."""
@@ -56,7 +57,7 @@ class Follower:
         observer: bool,
         connect: Callable[[], "Awaitable[Session]"],
         lost: Callable[[], None] = lambda: None,
-        install: Install | None = None,
+        receive: Receive | None = None,
     ) -> None:
         self.replica = replica
         self.id: ContainerId = replica.id
@@ -66,10 +67,12 @@ class Follower:
         self.observer = observer
         """It reads along, and never counts."""
         self._connect = connect
-        self._install = install
+        self._receive = receive
         self._session: Session | None = None
         self._incoming: deque[tuple[object, memoryview]] = deque()
         self._incoming_bytes = 0
+        self._low, self._high = LOW_BYTES, HIGH_BYTES
+        self._told_full = False
         self._arrived = asyncio.Event()
         self._following = False
         self._beaten = 0.0
@@ -95,11 +98,17 @@ class Follower:
         """It has all that was committed when the primary took it on."""
         return self._following and self.replica.committed >= self._current_from
 
-    async def close(self) -> None:
-        """Follow no more: nothing is acknowledged from now on. What came is written out."""
+    async def close(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
+        """Follow no more: nothing is acknowledged from now on. What came is written out.
+
+        `newer`: there is a higher epoch. A primary that does not reach the cluster store learns it from here.
+        """
         self._following = False
         self._task.cancel()
         if self._session is not None:
+            if newer > self.epoch and not self._session.is_closed:
+                code = int(Code.NOT_LEADER_OR_FOLLOWER)
+                self._session.send(Refused(code=code, reason="another node leads by now", epoch=newer))
             self._session.close()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([self._task])
@@ -136,6 +145,11 @@ class Follower:
             except CorruptLog as error:  # such as what came here damaged
                 log.error("not following", container=self.id, reason=str(error))
                 self._lost()
+            except StorageFull as error:  # here, or at the primary, which cannot write a snapshot
+                if not self._told_full:
+                    log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
+                self._told_full = True
+                await asyncio.sleep(FULL_RETRY_S)
             except (HeadraceError, OSError, TimeoutError) as error:
                 log.debug("not following", container=self.id, reason=str(error))
                 self._lost()
@@ -148,12 +162,13 @@ class Follower:
                     self._session = None
                 self._incoming.clear()
                 self._incoming_bytes = 0
+                self._low, self._high = LOW_BYTES, HIGH_BYTES
             attempt = 0 if followed else attempt + 1
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
 
     async def _follow(self) -> bool:
         """One connection, from asking to its end; whether the primary took us on."""
-        if self._install is not None:  # before, nobody knows whether they are ahead of the log, and need a snapshot
+        if self._receive is not None:  # before, nobody knows whether they are ahead of the log, and need a snapshot
             await self.replica.tables_open.wait()
         await self.replica.saw(self.epoch)
         await self.replica.ready()
@@ -182,6 +197,8 @@ class Follower:
         if isinstance(first, Refused):
             log.debug("refused", container=self.id, reason=first.reason, epoch=first.epoch)
             self.replica.other_epoch(Epoch(first.epoch))
+            if first.code == Code.KAFKA_STORAGE_ERROR:
+                raise StorageFull(f"the primary: {first.reason}")
             return False
         if not isinstance(first, Following) or first.epoch != self.epoch:
             return False
@@ -189,6 +206,7 @@ class Follower:
         # would count as a copy of what this one has there (KIP-101).
         await self._take_up(first)
         self._following = True
+        self._told_full = False
         self._acknowledge()
         beat = self._loop.create_task(self._beat())
         try:
@@ -213,21 +231,7 @@ class Follower:
         begin = Position(following.begin)
         self.replica.check_cut(begin)
         if following.snapshot_position >= 0:
-            received = bytearray()
-            while True:
-                message, payload = await self._next()
-                if not isinstance(message, SnapshotPiece):
-                    raise HeadraceError("the primary broke off its snapshot")
-                received += payload
-                if message.last:
-                    break
-            if begin < self.replica.committed:
-                # After an unclean recovery. The tables take no snapshot that is older than their log: they would go on
-                # with what lies behind it here.
-                log.info("cut", container=self.id, end=self.log.end, begin=begin)
-                await self.replica.cut(begin)
-            if self._install is not None:
-                await self._install(received, Position(following.snapshot_position))
+            await self._take_snapshot(Position(following.snapshot_position), following.snapshot_bytes, begin)
         history: History = tuple((Epoch(epoch), Position(start)) for epoch, start in following.history)
         same = match_point(history, begin, self.replica.history, self.log.end)
         if begin < self.log.start or same < begin:
@@ -246,6 +250,24 @@ class Follower:
         await self.replica.adopt(history)
         self._current_from = Position(following.committed)
         self.replica.learn_committed(Position(following.committed))
+
+    async def _take_snapshot(self, position: Position, size: int, begin: Position) -> None:
+        """Have the catalog's tables be those that the primary sends, before the log begins at `begin`."""
+        if self._receive is None:
+            raise HeadraceError(f"a snapshot came for container {self.id}, which has no tables here")
+        self._low, self._high = snapshot_transfer.LOW_BYTES, snapshot_transfer.HIGH_BYTES
+        incoming = await self._receive(position, size)
+        try:
+            await snapshot_transfer.receive(incoming, self._next)
+            self._low, self._high = LOW_BYTES, HIGH_BYTES
+            if begin < self.replica.committed:
+                # After an unclean recovery. The tables take no snapshot that is older than their log: they would go on
+                # with what lies behind it here.
+                log.info("cut", container=self.id, end=self.log.end, begin=begin)
+                await self.replica.cut(begin)
+            await incoming.install()
+        finally:
+            incoming.close()
 
     async def _append(self, frames: memoryview) -> None:
         container_log = self.log
@@ -277,7 +299,7 @@ class Follower:
     def _received(self, message: object, payload: memoryview) -> None:
         self._incoming.append((message, payload))
         self._incoming_bytes += len(payload)
-        if self._incoming_bytes > HIGH_BYTES and self._session is not None:
+        if self._incoming_bytes > self._high and self._session is not None:
             self._session.pause()
         self._arrived.set()
 
@@ -291,7 +313,7 @@ class Follower:
                 await self._arrived.wait()
         message, payload = self._incoming.popleft()
         self._incoming_bytes -= len(payload)
-        if self._incoming_bytes < LOW_BYTES and self._session is not None:
+        if self._incoming_bytes < self._low and self._session is not None:
             self._session.resume()
         return message, payload
 

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.3
 DIFFERS_S: Final = 1.5
+UNDECIDED_S: Final = 2.0
+"""A put that takes longer is told of: what is written waits for it, where a member is away."""
 """A view is not that late, as a rule, and a member that is gone has been let go by then."""
 
 
@@ -72,9 +74,10 @@ class InSync:
         """Put the set that the primary wants now, if it wants another one than `record`, as last seen, has. `left`:
         see Primary.proposal.
         """
-        if container.id in self._putting or container.lost:
-            return
         loop = asyncio.get_running_loop()
+        if container.id in self._putting or container.lost:
+            container.primary.look(loop.time(), left)
+            return
         wanted = container.primary.proposal(loop.time(), left)
         if wanted is None:
             if not self._differs_for_long(container, record, loop.time()):
@@ -106,6 +109,13 @@ class InSync:
 
     async def _put(self, container: Container, wanted: frozenset[Member]) -> None:
         """Ends when the store has been seen to hold the set, or when the epoch is over."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+
+        def failed(reason: str) -> None:
+            if loop.time() - begun >= UNDECIDED_S:
+                container.undecided = f"its in-sync set cannot be put into the cluster store: {reason}"
+
         while not container.lost:
             try:
                 put = partial(
@@ -120,17 +130,21 @@ class InSync:
                     await self._kept.remember(record)
             except StoreUnavailable as error:
                 log.warning("the in-sync set could not be put", container=container.id, reason=str(error))
+                failed(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
             except (HeadraceError, OSError) as error:
                 # A record that must not be: the proposal stands, and so does the wait for both sets.
                 log.error("the in-sync set was refused", container=container.id, reason=str(error))
+                failed(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
-            except Exception:
+            except Exception as error:
                 log.exception("putting the in-sync set went wrong", container=container.id)
+                failed(repr(error))
                 await asyncio.sleep(RETRY_S)
                 continue
+            container.undecided = ""
             self._env.view.refresh()
             held = None if record is None else members(record)
             if held is not None and not container.lost:

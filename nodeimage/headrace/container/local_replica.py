@@ -354,7 +354,7 @@ class LocalReplica:
         """Become the primary in `epoch`, which nobody has written in."""
         used = max(self._state.led + 1, self._state.seen)
         assert epoch >= used, f"container {self.id}: epoch {epoch} was used"
-        await self.stop()
+        await self.stop(newer=epoch)
         await self.ready()
         self.forget_beyond()
         end = self.log.end
@@ -382,8 +382,8 @@ class LocalReplica:
             self.committed_moved()
         return self.container
 
-    async def stop(self) -> None:
-        """Neither lead nor follow. What was appended is written out."""
+    async def stop(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
+        """Neither lead nor follow. What was appended is written out. `newer`: see Follower.close."""
         if self.container is not None:
             self._known_committed = max(self._known_committed, self.container.committed)
             self.container.lose()
@@ -391,7 +391,7 @@ class LocalReplica:
         self.recent.clear()
         if self.follower is not None:
             follower, self.follower = self.follower, None
-            await follower.close()
+            await follower.close(newer=newer)
         while self._changes:
             await asyncio.wait(self._changes)
         await self.cycle.flush()

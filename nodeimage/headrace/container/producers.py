@@ -9,6 +9,7 @@ late, is known. It may have other rows: the sink is told which batch it was take
 """
 
 from collections.abc import ItemsView, Iterable, Mapping
+from sys import intern
 from typing import NamedTuple
 
 from headrace.errors import Code, KafkaError
@@ -18,6 +19,7 @@ IDLE_MS = 24 * 3600 * 1000
 """A producer that sent nothing to a partition for so long is forgotten there, as in Kafka."""
 EXPIRE_EVERY = 100
 """New producers of a partition between two looks at which are idle."""
+MOST_NAMES = 10_000
 MOST_KNOWN = 100_000
 """Producers (not tokens) that a partition remembers, those that wrote last: a roll carries them all in one frame."""
 _SEQUENCES = 1 << 31
@@ -45,7 +47,7 @@ class KnownBatch(NamedTuple):
 class Producer:
     """One producer's last batches in one partition, oldest first."""
 
-    __slots__ = ("batches", "epoch", "seen", "source", "torn")
+    __slots__ = ("batches", "epoch", "name", "seen", "source", "torn")
 
     def __init__(self, epoch: int, batches: Iterable[KnownBatch] = (), *, seen: int, torn: bool = False) -> None:
         """`seen`: when it was last heard of, by this node's clock, in milliseconds.
@@ -57,7 +59,17 @@ class Producer:
         self.torn = torn
         self.source = 0
         """The number of the connection that it was last heard by; 0 where its batches were read from the log."""
+        self.name = ""
+        """What it calls the topic; empty where its batches were read from the log, which does not say."""
         self.batches = list(batches)[-BATCHES_KEPT:]
+
+
+def _two_names(producer_id: int, known: str, name: str) -> KafkaError:
+    """Of a producer that calls a topic by a second name."""
+    return KafkaError(
+        Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {producer_id} calls one topic {known!r} and {name!r}, and counts its batches for each; use one name",
+    )
 
 
 def to_forget(last: Mapping[int, int]) -> list[int]:
@@ -74,9 +86,11 @@ _NOBODY: dict[int, Producer] = {}
 class Producers:
     """The producers of one partition, by producer id."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_names")
 
     def __init__(self, known: Mapping[int, Producer] | None = None) -> None:
+        self._names: dict[tuple[int, int], str] | None = None
+        """What producers call a topic that is at home elsewhere, by id and epoch."""
         self._known: dict[int, Producer] = dict(known) if known else _NOBODY
         if len(self._known) > MOST_KNOWN:
             self._forget_oldest()
@@ -89,15 +103,24 @@ class Producers:
         return len(self._known)
 
     def check(
-        self, *, producer_id: int, epoch: int, base_sequence: int, records: int, timestamp: int | None
+        self,
+        *,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        records: int,
+        name: str = "",
+        timestamp: int | None = None,
     ) -> KnownBatch | None:
-        """The batch that this one repeats, or None if it is the next one. `timestamp`: its largest; None: not known.
+        """The batch that this one repeats, or None if it is the next one. `name`: what the producer calls the topic;
+        empty: not known. `timestamp`: the batch's largest, where it has to be the very same batch: of a repeat by its
+        producer the sequence alone tells, as at Kafka, since some clients (kafkajs) encode it anew, at another time.
 
         A producer of which nothing is known begins where it likes. Raises `KafkaError`: INVALID_PRODUCER_EPOCH (older
         epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (`SequenceGap`, or a sequence that was used for something else).
 
-        A sequence used twice for different batches is what a producer does that calls one topic by two names. To take
-        the second for a repeat of the first would lose it without a word.
+        A producer that calls one topic by two names counts for each. To take a batch of the one for a repeat of what it
+        sent to the other would lose it without a word, so the second name is refused.
         """
         known = self._known.get(producer_id)
         if producer_id < -1:
@@ -123,6 +146,8 @@ class Producers:
                     expected=0,
                 )
             return None
+        if name and known.name and name != known.name:
+            raise _two_names(producer_id, known.name, name)
         last_sequence = (base_sequence + records - 1) % _SEQUENCES
         for batch in known.batches:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
@@ -136,8 +161,7 @@ class Producers:
         if (newest - base_sequence) % _SEQUENCES < _SEQUENCES // 2:
             raise KafkaError(
                 Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {producer_id} used sequence {base_sequence} for another batch; "
-                "does it call this topic by two names? Use one",
+                f"producer {producer_id} used sequence {base_sequence} for another batch",
             )
         if known.torn:
             return None
@@ -147,15 +171,30 @@ class Producers:
             expected=expected,
         )
 
+    def calls(self, *, producer_id: int, epoch: int, name: str) -> None:
+        """A producer's batch is about to be passed on to the topic's home, which hears one name of the topic alone.
+
+        Raises KafkaError: see `check`.
+        """
+        if self._names is None:
+            self._names = {}
+        known = self._names.setdefault((producer_id, epoch), intern(name))
+        if known != name:
+            raise _two_names(producer_id, known, name)
+        if len(self._names) > MOST_NAMES:
+            del self._names[next(iter(self._names))]
+
     def begins_late(self, *, producer_id: int, base_sequence: int) -> bool:
         """Whether nothing is known of this producer, and yet it does not begin with its first batch."""
         return base_sequence > 0 and producer_id >= 0 and producer_id not in self._known
 
-    def heard(self, producer_id: int, *, source: int) -> None:
-        """A batch that it repeats came by the connection `source`."""
+    def heard(self, producer_id: int, *, source: int, name: str = "") -> None:
+        """A batch that it repeats came by the connection `source`, for the topic by that name."""
         known = self._known.get(producer_id)
         if known is not None:
             known.source = source
+            if name:
+                known.name = intern(name)
 
     def next_sequence(self, *, producer_id: int, epoch: int) -> int | None:
         """The sequence that this producer's next batch has; None if nothing is known of it in that epoch."""
@@ -175,8 +214,10 @@ class Producers:
         timestamp: int,
         now: int,
         source: int = 0,
+        name: str = "",
     ) -> None:
-        """Remember a batch that `check` let pass and that now has its offset. `timestamp`: its largest."""
+        """Remember a batch that `check` let pass and that now has its offset. `timestamp`: its largest; `name`: see
+        `check`."""
         last = base_sequence if producer_id < -1 else (base_sequence + records - 1) % _SEQUENCES
         batch = KnownBatch(base_sequence, last, base_offset, timestamp)
         known = self._known.get(producer_id)
@@ -189,9 +230,12 @@ class Producers:
                     self._forget_oldest()
             known = self._known[producer_id] = Producer(epoch, (batch,), seen=now)
             known.source = source
+            known.name = name and intern(name)
             return
         known.seen = now
         known.source = source
+        if name and not known.name:
+            known.name = intern(name)
         known.torn = False
         known.batches.append(batch)
         if len(known.batches) > BATCHES_KEPT:

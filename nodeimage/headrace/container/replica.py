@@ -47,6 +47,8 @@ class _Peer:
     connected: bool = True
     spoke: bool = False
     """In this epoch, ever."""
+    has_told: bool = False
+    """`position` is what it said that it has, on this connection."""
     assured: float = float("-inf")
 
 
@@ -112,6 +114,7 @@ class Primary:
             if peer is None:
                 return False
             peer.heard = now
+            peer.has_told = True
             peer.position = max(peer.position, position)
             if position > peer.reached or position >= self.end:
                 peer.reached = max(peer.reached, position)
@@ -152,12 +155,23 @@ class Primary:
         `left`: nodes that have said that they stop, or whose process is gone: a follower there that is not connected is
         not waited for. Calling it makes the proposal: from now on commit waits for both sets, until `decided`.
         """
-        if self._proposed is not None:
+        wanted = self._wanted(now, left)
+        if self._proposed is not None or wanted == self._confirmed:
             return None
+        self._proposed = wanted
+        self._choose_waited_for()
+        return wanted
+
+    def look(self, now: float, left: Collection[NodeId] = ()) -> None:
+        """See whether it is stalled, where nothing can be proposed as something is being put already."""
+        self._wanted(now, left)
+
+    def _wanted(self, now: float, left: Collection[NodeId]) -> frozenset[Member]:
         silent = {
             member
             for member, peer in self._peers.items()
-            if member in self._confirmed and (self._let_go(peer, now) or (not peer.connected and member.node in left))
+            if member in self._confirmed
+            and (self._let_go(peer, now) or self._lacks(peer) or (not peer.connected and member.node in left))
         }
         silent |= {member for member in self._confirmed - {self.me} if member.node not in self._replicas}
         joining = {
@@ -169,13 +183,8 @@ class Primary:
         silent |= {old for old in self._confirmed for new in joining if old.node == new.node}
         wanted = (self._confirmed - silent) | joining
         self.stalled = len(wanted) < self._min_in_sync
-        if self.stalled:  # invariant 6: never below the minimum; those who left count until others came
-            wanted = self._confirmed | joining
-        if wanted == self._confirmed:
-            return None
-        self._proposed = wanted
-        self._choose_waited_for()
-        return wanted
+        # Invariant 6: never below the minimum; those who left count until others came.
+        return self._confirmed | joining if self.stalled else wanted
 
     def decided(self, in_sync: Iterable[Member]) -> bool:
         """The store has been seen to hold this set in this epoch, at a version newer than the proposal's base.
@@ -194,6 +203,15 @@ class Primary:
         """The record names these replicas and this minimum now."""
         self._replicas = frozenset(replicas)
         self._min_in_sync = min_in_sync
+
+    def stood_still(self, seconds: float) -> None:
+        """This process did, for so long: what followers said meanwhile waits here, so their silence does not count.
+
+        Who can have taken over meanwhile is another question: the lease goes on (`in_touch`).
+        """
+        for peer in self._peers.values():
+            peer.heard += seconds
+            peer.moved += seconds
 
     # --- state
 
@@ -242,6 +260,17 @@ class Primary:
         if now - peer.heard >= LET_GO_S:
             return True
         return peer.position < self.end and now - peer.moved >= STUCK_S
+
+    def _lacks(self, peer: _Peer) -> bool:
+        """It has lost what it had acknowledged, as a volume that was put back to a snapshot has: it counts for nothing
+        until it has all again.
+        """
+        return peer.has_told and peer.position < self.committed
+
+    def lacks(self, member: Member) -> bool:
+        """Whether a member of the in-sync set has less than is committed."""
+        peer = self._peers.get(member)
+        return member in self._confirmed and peer is not None and self._lacks(peer)
 
     def _may_join(self, member: Member, peer: _Peer, now: float) -> bool:
         """Invariant 5: at or above `committed`, having spoken in this epoch; a named replica, and alive.

@@ -100,6 +100,19 @@ def as_another(folder: Path, state: ReplicaFile) -> ReplicaFile:
     return state
 
 
+def all_as_others(folder: Path) -> int:
+    """Have all replicas among those in `folder` count as others, as it was put back to an older copy: what they have
+    acknowledged since is not here any more. How many there are.
+    """
+    changed = 0
+    for container in sorted(listed(folder)):
+        state = read(folder / str(container))
+        if state is not None:
+            as_another(folder / str(container), state)
+            changed += 1
+    return changed
+
+
 def left_clean(folder: Path, state: ReplicaFile, *, held: Position) -> None:
     """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine. `held`: see
     `note_unsynced`."""

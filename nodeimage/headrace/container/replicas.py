@@ -7,7 +7,7 @@ heartbeats.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -19,10 +19,10 @@ from headrace.container import feed, replica_folder, roles
 from headrace.container.container import Container
 from headrace.container.damage import Damage
 from headrace.container.environment import Environment
-from headrace.container.follower import Install
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
+from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull, StoreSetBack
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
@@ -41,10 +41,14 @@ TICK_S: Final = 0.1
 BEAT_EVERY: Final = 3
 STORE_RETRY_S: Final = 0.3
 DAMAGED_RETRY_S: Final = 1.0
+STOOD_STILL_S: Final = 0.6
+"""A timer that is so late says that this process stood still."""
+CUT_OFF_S: Final = 3.0
+"""Without the cluster store for so long, a node may have missed that another leads."""
+SUPERSEDED_S: Final = 1.0
+"""Until a node that was told of a higher epoch claims one of its own, if it has not seen the other's record by then."""
 SET_BACK_RETRY_S: Final = 5.0
 """Until the store is asked again whether it is still an old copy; a record that changes is looked at at once."""
-
-Snapshot = Callable[[], Awaitable[tuple[memoryview, Position]]]
 
 
 class _Kept:
@@ -96,8 +100,8 @@ class Replicas:
         """Nodes on which no process runs any more, as far as is known here."""
         self.on_unreadable: list[Callable[[ContainerId], None]] = []
         """Told of a replica here that may be damaged: `damaged` is for those that are."""
-        self.install: Install | None = None
-        """Takes over the catalog's snapshot that a primary sent."""
+        self.receive: Receive | None = None
+        """Takes over the catalog's snapshot that a primary sends."""
         self.snapshot: Snapshot | None = None
         """The catalog's newest snapshot, for a follower that is too far behind the log."""
 
@@ -322,6 +326,7 @@ class Replicas:
         if container is None:
             return
         container.on_follower_gone = self._trouble
+        container.on_superseded = lambda epoch: self._superseded(container, epoch)
         container.on_unreadable = lambda: self._unreadable(record.container_id)
         container.on_newer = self._env.too_new
         self.led[container.id] = container
@@ -336,8 +341,19 @@ class Replicas:
             record,
             replica,
             lost=lambda: self._trouble(record.primary),
-            install=self.install if record.kind == CATALOG else None,
+            receive=self.receive if record.kind == CATALOG else None,
         )
+
+    def _superseded(self, container: Container, epoch: Epoch) -> None:
+        """A follower has left for a higher epoch: nothing more is committed here, and the view is behind."""
+        if self.led.get(container.id) is not container:
+            return
+        log.info("another node leads by now", container=container.id, epoch=epoch)
+        self._leave(container)
+        self._env.view.refresh()
+        kept = self._kept.get(container.id)
+        if kept is not None:
+            self._loop.call_later(SUPERSEDED_S, kept.changed.set)
 
     def _unreadable(self, container_id: ContainerId) -> None:
         for callback in self.on_unreadable:
@@ -351,13 +367,23 @@ class Replicas:
     # --- the timer
 
     async def _tick_always(self) -> None:
+        last = self._loop.time()
         while True:
             await asyncio.sleep(TICK_S)
             self._ticks += 1
+            late = self._loop.time() - last - TICK_S
+            last = self._loop.time()
             try:
+                if late >= STOOD_STILL_S:
+                    log.warning("this process stood still", seconds=round(late, 1))
+                    for container in self.led.values():
+                        container.primary.stood_still(late)
                 self._look_at_disk()
+                silent_s = last - self._env.view.reachable_at
+                cut_off = f"the cluster store has not answered for {silent_s:.0f} s" if silent_s >= CUT_OFF_S else ""
                 left = {node.node_id for node in self._env.view.nodes.values() if node.stopping} | set(self.gone())
                 for container in list(self.led.values()):
+                    container.cut_off = cut_off
                     if self._ticks % BEAT_EVERY == 0:
                         for each in container.feeds:
                             each.beat()

@@ -16,9 +16,10 @@ from msgspec import structs
 
 from headrace.container.container import Container
 from headrace.container.environment import Environment
-from headrace.container.follower import Follower, Install
+from headrace.container.follower import Follower
 from headrace.container.in_sync import members
 from headrace.container.local_replica import LocalReplica
+from headrace.container.snapshot_transfer import Receive
 from headrace.errors import Code, KafkaError
 from headrace.ids import Epoch
 from headrace.levels import Level
@@ -102,14 +103,14 @@ async def follow(
     replica: LocalReplica,
     *,
     lost: Callable[[], None],
-    install: Install | None,
+    receive: Receive | None,
 ) -> None:
-    """Have the replica follow the record's primary. `lost` and `install`: see Follower."""
+    """Have the replica follow the record's primary. `lost` and `receive`: see Follower."""
     follower = replica.follower
     observer = env.node_id not in record.replicas
     if follower is not None and follower.epoch == record.epoch and follower.observer == observer:
         return
-    await replica.stop()
+    await replica.stop(newer=record.epoch)
     if record.epoch < replica.seen:
         raise KafkaError(Code.FENCED_LEADER_EPOCH, f"epoch {record.epoch} is older than {replica.seen}, seen here")
     await replica.saw(record.epoch)
@@ -127,5 +128,5 @@ async def follow(
         observer=observer,
         connect=connect,
         lost=lost,
-        install=install,
+        receive=receive,
     )

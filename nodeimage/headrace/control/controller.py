@@ -100,6 +100,8 @@ class Controller:
         self._lives: dict[NodeId, Life] = {}
         self._clocks_off: set[NodeId] = set()
         """Of which an event told."""
+        self._asked_about: dict[NodeId, float] = {}
+        """When others were asked last whether they hear a node that refuses."""
         self._waits: dict[ContainerId, str] = {}
         self._unsure: dict[ContainerId, _Unsure] = {}
         self._creating: set[Creation] = set()
@@ -170,6 +172,10 @@ class Controller:
     def gone(self) -> set[NodeId]:
         """The nodes whose host says that no process of theirs is there."""
         return {node for node, sight in self._prober.sights().items() if sight.refused_twice}
+
+    async def look_and_tell(self, nodes: Iterable[NodeId]) -> None:
+        """See of nodes that refuse another whether they answer this one; `heard` tells it then."""
+        await self._prober.look_and_tell(nodes)
 
     def look_at(self, node: NodeId) -> None:
         """Probe a node now, as something seems wrong with it: a session with it ended."""
@@ -274,6 +280,7 @@ class Controller:
     async def _plan_once(self) -> None:
         now = self._loop.time()
         observed = self._observe(now)
+        self._ask_witnesses(observed, now)
         self._tell_lives(observed, now)
         self._tell_clocks()
         why = cut_off(observed, now) or ("" if observed.reaches_store(self._own) else "does not reach the store")
@@ -365,6 +372,12 @@ class Controller:
             settings=self._settings,
             fell_at=self._view.fell_at,
         )
+
+    def _ask_witnesses(self, observed: Observed, now: float) -> None:
+        for node, sight in observed.probes.items():
+            if sight.refused_twice and self._asked_about.get(node, float("-inf")) < sight.refused_at:
+                self._asked_about[node] = now
+                self._prober.ask_about(node, observed.witnesses(node, now))
 
     def _tell_lives(self, observed: Observed, now: float) -> None:
         lives = {node: observed.life(node, now) for node in observed.nodes}

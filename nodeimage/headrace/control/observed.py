@@ -6,14 +6,16 @@ Times are of the controller's own monotonic clock.
     DOUBT    does not just now, or not yet: nothing is taken from it and nothing given to it
     DEAD     refused twice, silent for 2 s, or no longer registered
 
-A node that is silent here, but that a living one has just heard, is in doubt and not dead: it may be we who are cut
-off. A node that this process has never heard is in doubt for the first seconds of the process, since all may have
-started together.
+A node that is silent here, or refuses, but that a living one has just heard, is in doubt and not dead: it may be we who
+are cut off, by a network or a firewall. Of one that refuses some others are asked first (`witnesses`). A node that this
+process has never heard is in doubt for the first seconds of the process, since all may have started together.
 """
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import ProbeAnswer
@@ -21,6 +23,7 @@ from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.lineage import descends
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
+WITNESSES: Final = 5
 DEFAULT_VOLUME = "default"
 OPEN = "open"
 CLOSED = "closed"
@@ -44,6 +47,8 @@ class Settings:
     """A primary that answers but does not lead for so long is replaced."""
     apart_s: float = 1.0
     """So long the catalog's primary may fail to hear a node that lives; who hears more nodes leads then."""
+    witness_s: float = 0.5
+    """So long others may take to say whether they hear a node that refuses."""
     openless_s: float = 3.0
     """So long a node that leads closed containers has to make its next open one itself."""
     back_s: float = 12.0
@@ -77,7 +82,11 @@ class Sight:
     silent_since: float | None = None
     """When the first probe was sent that has no answer, since the last answer."""
     refused_twice: bool = False
-    """Its host said twice in a row that nobody listens."""
+    """Its host, or a firewall, said twice in a row that nobody listens."""
+    refused_at: float = float("-inf")
+    """When it did so for the second time."""
+    asked_at: float = float("-inf")
+    """When the last answer was asked for."""
 
 
 Condition = tuple[str, int, str]
@@ -171,7 +180,7 @@ class Observed:
         if sight.heard_at is None and now < self.started_at + self.settings.gather_s:
             return Life.DOUBT
         if sight.refused_twice:
-            return Life.DEAD
+            return Life.DOUBT if self.is_refused_here_alone(node, now) else Life.DEAD
         # A probe that has just been sent proves nothing, however long ago the one before it was answered.
         silent = min(silent, now - self.counted_from)
         unheard = silent if sight.heard_at is None else now - sight.heard_at
@@ -183,6 +192,32 @@ class Observed:
             if other in (node, self.own) or sight.answer is None or node not in sight.answer.heard:
                 continue
             if sight.silent_since is None or now - sight.silent_since < self.settings.doubt_s:
+                return True
+        return False
+
+    def witnesses(self, node: NodeId, now: float) -> Sequence[NodeId]:
+        """The nodes whose word on one that refuses counts: some that answer, those that follow it in order of ids."""
+        answering = sorted(
+            other
+            for other, sight in self.probes.items()
+            if other not in (node, self.own)
+            and sight.answer is not None
+            and not sight.refused_twice
+            and (sight.silent_since is None or now - sight.silent_since < self.settings.doubt_s)
+        )
+        after = bisect(answering, node)
+        return (answering[after:] + answering[:after])[:WITNESSES]
+
+    def is_refused_here_alone(self, node: NodeId, now: float) -> bool:
+        """Whether a node that refuses is heard by a witness that was asked since, or one has yet to say so."""
+        refused_at = self.probes[node].refused_at
+        for other in self.witnesses(node, now):
+            sight = self.probes[other]
+            assert sight.answer is not None
+            if sight.asked_at < refused_at:
+                if now - refused_at < self.settings.witness_s:
+                    return True
+            elif node in sight.answer.heard:
                 return True
         return False
 
@@ -253,13 +288,14 @@ class Observed:
 def cut_off(observed: Observed, now: float) -> str:
     """Why another node should rather be the controller, as this one hears too little; "": no reason.
 
-    Only silence counts: a connection that is refused tells of a process that ended, not of a network that is cut.
+    Only silence counts, and refusals that nobody else gets: else they tell of a process that ended.
     """
     settings = observed.settings
     heard = {observed.own} | {node for node in observed.nodes if observed.is_alive(node, now)}
     silent: dict[NodeId, float] = {}
     for node, sight in observed.probes.items():
-        if node in observed.nodes and sight.silent_since is not None and not sight.refused_twice and node not in heard:
+        ended = sight.refused_twice and observed.life(node, now) is Life.DEAD
+        if node in observed.nodes and sight.silent_since is not None and not ended and node not in heard:
             began = sight.silent_since if sight.heard_at is None else sight.heard_at
             silent[node] = now - max(began, observed.counted_from)
     lost = [node for node, silence in silent.items() if _is_nearly_dead(observed, node, silence, now)]

@@ -11,7 +11,7 @@ A loop that stood still concludes nothing: the silence of others begins anew the
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -40,6 +40,8 @@ PROBE_S: Final = 2.5
 """An answer that takes longer is not waited for; more probes are under way by then."""
 MOST_UNDER_WAY: Final = 4
 HEARD_S: Final = 2.0
+LOOK_S: Final = 0.3
+"""A node that is asked about another does not wait for that one's answer for longer."""
 BEAT_S: Final = 0.1
 STOOD_STILL_S: Final = 0.6
 
@@ -123,6 +125,23 @@ class Prober:
         if node in self._watched:
             self._watched[node].wake.set()
 
+    def ask_about(self, node: NodeId, witnesses: Iterable[NodeId]) -> None:
+        """Probe others now, and have them try a node that refuses this one."""
+        for each in witnesses:
+            if (watched := self._watched.get(each)) is not None:
+                watched.doubted.add(node)
+                watched.wake.set()
+
+    async def look_and_tell(self, nodes: Iterable[NodeId]) -> None:
+        """Return once it is known of these nodes whether they answer, or do not within a moment."""
+        told = []
+        for node in nodes:
+            if (watched := self._watched.get(node)) is not None:
+                told.append(watched.told_next())
+                watched.wake.set()
+        if told:
+            await asyncio.wait(told, timeout=LOOK_S)
+
     # --- one node
 
     async def _watch(self, watched: "_Watched") -> None:
@@ -151,8 +170,9 @@ class Prober:
         sight = self._sights[node]
         if sight.silent_since is None:
             self._sights[node] = replace(sight, silent_since=asked_at)
+        doubted, watched.doubted = tuple(sorted(watched.doubted)), set()
         try:
-            answer, _ = await self._peers.call(watched.address, Probe(), timeout_s=PROBE_S)
+            answer, _ = await self._peers.call(watched.address, Probe(doubted=doubted), timeout_s=PROBE_S)
         except PeerUnreachable as error:
             if self._watched.get(node) is watched and not error.timed_out:
                 await self._refused(watched, error, asked_at)
@@ -165,11 +185,14 @@ class Prober:
             return
         if self._watched.get(node) is watched and answer.node == node and answer.run == watched.run:
             self._answered(watched, answer, asked_at)
+            if doubted:
+                self._changed()
 
     def _answered(self, watched: "_Watched", answer: ProbeAnswer, asked_at: float) -> None:
         before = self._sights[watched.node]
         watched.refusals = watched.failures = 0
-        self._sights[watched.node] = Sight(answer, now := self._loop.time())
+        self._sights[watched.node] = Sight(answer, now := self._loop.time(), asked_at=asked_at)
+        watched.tell()
         if now - asked_at <= PROBE_S:  # else this process stood still, and the answer waited
             self.clocks.told(watched.node, answer.clock)
         if before.answer is None or before.refused_twice or _essence(before.answer) != _essence(answer):
@@ -183,8 +206,9 @@ class Prober:
         watched.refusals = watched.refusals + 1 if error.refused else 0
         if watched.refusals >= 2:
             if not sight.refused_twice:
-                self._sights[watched.node] = replace(sight, refused_twice=True)
+                self._sights[watched.node] = replace(sight, refused_twice=True, refused_at=self._loop.time())
                 self._changed()
+            watched.tell()
         elif not sight.refused_twice and watched.failures <= MOST_AT_ONCE:
             await asyncio.sleep(AGAIN_S)
             watched.wake.set()
@@ -200,7 +224,10 @@ class Prober:
 class _Watched:
     """One run of a node, and the probes to it."""
 
-    __slots__ = ("address", "failures", "node", "place", "refusals", "run", "ticker", "under_way", "wake")
+    __slots__ = (
+        *("address", "doubted", "failures", "node", "place", "refusals", "run", "ticker", "to_tell", "under_way"),
+        "wake",
+    )
 
     def __init__(self, record: NodeRecord) -> None:
         self.node = record.node_id
@@ -212,6 +239,21 @@ class _Watched:
         self.wake = asyncio.Event()
         self.ticker: asyncio.Task[None] | None = None
         self.under_way: set[asyncio.Task[None]] = set()
+        self.doubted: set[NodeId] = set()
+        """Nodes that it is to be asked about with the next probe."""
+        self.to_tell: list[asyncio.Future[None]] = []
+
+    def told_next(self) -> asyncio.Future[None]:
+        """Done once it answers again, or refuses twice."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.to_tell.append(future)
+        return future
+
+    def tell(self) -> None:
+        told, self.to_tell = self.to_tell, []
+        for each in told:
+            if not each.done():
+                each.set_result(None)
 
     def tasks(self) -> list[asyncio.Task[None]]:
         return [*self.under_way, *([] if self.ticker is None else [self.ticker])]
@@ -219,6 +261,8 @@ class _Watched:
 
 def _is_doubtful(sight: Sight, now: float) -> bool:
     """Not answering, and not for so long that it would be in vain to ask often."""
+    if sight.refused_twice and now - sight.refused_at < 1.0:
+        return True  # others are asked about it
     if sight.refused_twice or sight.silent_since is None:
         return False
     return DOUBT_ROUND_S <= now - sight.silent_since < 10

@@ -156,7 +156,8 @@ def _check(header: BatchHeader, end: Offset) -> None:
         raise InvalidBatch(f"the source sent a batch at offsets {first} to {last}, of which we have those below {end}")
     if header.length > MOST_PAYLOAD_BYTES:
         raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MOST_PAYLOAD_BYTES} are taken at most")
-    if header.attributes & CONTROL_BIT:  # of transactions: sources leave markers out, and batches that were aborted
+    if header.attributes & CONTROL_BIT and header.producer_id != -1:
+        # Of a transaction: sources leave markers out, and batches that were aborted. Others stand for a gap.
         raise InvalidBatch(f"the source sent a control batch at offset {first}, which says nothing here")
 
 

@@ -1,9 +1,9 @@
 """Lets a copy go on where its source has something again, which has nothing between our end and there.
 
-A copy that holds records gets empty batches for the offsets that are missing, as compaction leaves them: whoever reads
-to the end comes there, also if nothing comes behind. One that holds none begins there: its log start moves, by a roll;
+A copy that holds records gets batches that say that there are none for the offsets that are missing: whoever reads to
+the end comes there, also if nothing comes behind. One that holds none begins there: its log start moves, by a roll;
 and so it goes on behind a gap of more offsets than anybody writes, since a source may say anything.
-A crash leaves one that has gone on, or has not, or some of the empty batches: the next look jumps from there.
+A crash leaves one that has gone on, or has not, or some of these batches: the next look jumps from there.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from headrace.links.appending import Came, Outdated, append
 from headrace.links.effects import Jump
 from headrace.links.source import TopicPartition
 from headrace.links.standing import Standing
-from headrace.wire.batch import empty_batches
+from headrace.wire.batch import gap_batches
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -67,6 +67,6 @@ async def jump(
     if partition.next_offset == partition.log_start or gap > LARGEST_GAP:
         await broker.rolls.settle_home(partition, standing.home, wanted.log_start)
         return
-    nothing = [memoryview(batch) for batch in empty_batches(standing.end, wanted.log_start - 1)]
+    nothing = [memoryview(batch) for batch in gap_batches(standing.end, wanted.log_start - 1)]
     with suppress(Outdated):  # it is looked at again
         standing.end = await append(broker, Came(at, nothing, standing.end, standing.home), _Told(committed))

@@ -37,6 +37,9 @@ _UNSUPPORTED_MECHANISM: Final = 33
 _ILLEGAL_STATE: Final = 34
 _LIFE_USED: Final = 0.85
 """Of a session's lifetime; Java's clients take 0.85 to 0.95."""
+_LEAST_LIFE_S: Final = 1.0
+_MOST_LIFE_S: Final = 86_400.0
+"""The server names any lifetime: one of no length would have each call make a connection."""
 
 
 async def open_connection(
@@ -124,7 +127,7 @@ async def _say(connection: Connection, auth: bytes, who: str) -> bytes:
     if error:
         raise SourceRefuses(f"{who} is refused: {(message or f'error {error}')[:500]}")
     if lifetime_ms > 0:
-        connection.retire_after(lifetime_ms / 1000 * _LIFE_USED)
+        connection.retire_after(min(max(lifetime_ms / 1000 * _LIFE_USED, _LEAST_LIFE_S), _MOST_LIFE_S))
     return said
 
 

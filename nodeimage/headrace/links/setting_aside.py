@@ -206,7 +206,7 @@ async def append_once(broker: "Broker", topic_id: bytes, partition: int, batch: 
             continue
         if not leader.rolling and leader.seal is None and not leader.container.lost:
             break
-    known = leader.known(header, append_time=topic.policy.append_time)
+    known = leader.known(header, same_time=not topic.policy.append_time)
     if known is not None:
         base = Offset(known.base_offset)
     else:

@@ -243,7 +243,7 @@ def _node(identity: Identity, old: _Old) -> NodeRecord:
     return NodeRecord(
         node_id=NodeId(identity.node_id),
         format=uuid.UUID(identity.folder_id),
-        run=uuid.uuid4(),
+        run=uuid.UUID(identity.runs[-1]) if identity.runs else uuid.uuid4(),
         host="127.0.0.1",
         port=0,
         draining=NodeId(identity.node_id) in old.draining,

@@ -10,21 +10,19 @@ are damaged come the same way (tables_repair.py).
 """
 
 import asyncio
-import os
 import sqlite3
-import tempfile
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
 from headrace.broker.broker import Broker
-from headrace.catalog import snapshots
 from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
+from headrace.catalog.live_copy import Room, plenty
+from headrace.catalog.received_snapshot import ReceivedSnapshot
 from headrace.catalog.service import Catalog
 from headrace.container.catalog_log import CatalogLog
 from headrace.container.local_replica import LocalReplica
@@ -33,6 +31,7 @@ from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.changes import Changes
+from headrace.node.snapshot_sending import GivenSnapshot, LentSnapshots, Pacer
 from headrace.node.tables_repair import TablesRepair
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import ReadMarks, ReadSnapshot, SnapshotPart, Submit, Submitted, TableMarks
@@ -45,12 +44,10 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 SUBMIT_S: Final = 5.0
-PIECE_BYTES: Final = 4 << 20
-"""Of a snapshot, in one call."""
 PIECE_S: Final = 30.0
 """Before the first one a snapshot may have to be written."""
 _RECEIVED: Final = "received-"
-"""Snapshots on their way into the tables."""
+"""Snapshots on their way into the tables, as versions before 0.2.0 left them in the node's folder."""
 
 
 class NodeCatalog:
@@ -70,7 +67,11 @@ class NodeCatalog:
         replicas: Replicas,
         peers: PeerClient,
         changes: Changes,
+        room: Room = plenty,
+        snapshot_rate: int = 0,
     ) -> None:
+        """`room` is asked before a snapshot takes any; `snapshot_rate`: bytes of them that all others are sent in a
+        second, 0: as fast as it goes."""
         self._node_id = node_id
         self._data = data
         self._executor = executor
@@ -78,6 +79,9 @@ class NodeCatalog:
         self._replicas = replicas
         self._peers = peers
         self._changes = changes
+        self._room = room
+        self._pacer = Pacer(snapshot_rate)
+        self._lent = LentSnapshots()
         self._attempts = Attempts(str(run))
         self._arrivals = Arrivals()
         self._unusable: HeadraceError | None = None
@@ -87,9 +91,13 @@ class NodeCatalog:
         """Of tables that are lost here."""
         self._repair: TablesRepair | None = None
         """Once they are open."""
-        replicas.install = self._install
+        replicas.receive = self._receive
         replicas.snapshot = self._take
         replicas.on_unusable.append(self._is_unusable)
+
+    @property
+    def _folder(self) -> Path:
+        return self._data / "catalog"
 
     @property
     def is_open(self) -> bool:
@@ -109,7 +117,7 @@ class NodeCatalog:
             left.unlink()
         catalog_log = CatalogLog(replica, self._executor, tables_lost=lambda: self._tables_lost(replica))
         tables = self.tables = await Catalog.open(
-            self._data / "catalog", catalog_log, route=self._route, may=self._view.may
+            self._folder, catalog_log, route=self._route, may=self._view.may, room=self._room
         )
         # What is applied was committed; a follower learns the rest from its primary.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
@@ -171,10 +179,9 @@ class NodeCatalog:
             raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
         position = asked.position
         if position < 0:
-            _, position = await self._newest(asked.least)
-        read = partial(_piece, snapshots.path_of(self._data / "catalog", position), asked.at)
-        size, piece = await asyncio.get_running_loop().run_in_executor(self._executor, read)
-        return SnapshotPart(position, size), [piece]
+            # Whoever has lost its tables has the log: nothing of it is kept for them.
+            position = await self._lent.lend(await self._newest(asked.least, keeps_log=False))
+        return await self._lent.part(position, asked.at)
 
     async def marks_read(
         self, _asked: ReadMarks, _payload: memoryview, _session: Session
@@ -187,6 +194,7 @@ class NodeCatalog:
         """Fetch nothing more; once the tables are closed, so that nothing more is asked for."""
         if self._repair is not None:
             await self._repair.close()
+        self._lent.close()
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
@@ -205,30 +213,33 @@ class NodeCatalog:
         node = None if record is None else self._view.nodes.get(record.primary)
         if node is None or node.node_id == self._node_id:
             return
-        loop = asyncio.get_running_loop()
-        path = await loop.run_in_executor(self._executor, self._keep, b"")
         try:
-            with path.open("wb") as file:
-                asked = ReadSnapshot(least=replica.log.start)
-                while True:
-                    part, piece = await self._peers.call(node.peer_address, asked, timeout_s=PIECE_S)
-                    if not replica.log.start <= part.position <= replica.committed:
-                        return  # one of both is behind
-                    self.tables.tables_come()
-                    await loop.run_in_executor(self._executor, file.write, piece)
-                    if not piece or file.tell() >= part.size:
-                        break
-                    asked = ReadSnapshot(least=asked.least, position=part.position, at=file.tell())
-            if self.tables.damage:
-                await self.tables.rebuild(path, part.position)
-            else:
-                await self.tables.install(path, part.position, log_stays=True)
+            await self._fetch_from(node, replica)
         except (HeadraceError, OSError, sqlite3.Error) as error:
             log.warning("the catalog's tables are not fetched", node=node.node_id, reason=str(error))
             if isinstance(error, KafkaError) and error.code is Code.UNSUPPORTED_VERSION:
                 replica.on_damaged()
+
+    async def _fetch_from(self, node: NodeRecord, replica: LocalReplica) -> None:
+        asked = ReadSnapshot(least=replica.log.start)
+        received: ReceivedSnapshot | None = None
+        try:
+            while received is None or received.length < received.size:
+                part, piece = await self._peers.call(node.peer_address, asked, timeout_s=PIECE_S)
+                if not replica.log.start <= part.position <= replica.committed:
+                    return  # one of both is behind
+                if received is None:
+                    received = await self._begin(part.position, part.size, self._put_back)
+                if (part.position, part.size) != (received.position, received.size) or not piece:
+                    raise HeadraceError("the primary broke off its snapshot")
+                self.tables.tables_come()
+                await received.write(piece)
+                asked = ReadSnapshot(least=asked.least, position=part.position, at=received.length)
+            await received.check(part.crc)
+            await received.install()
         finally:
-            path.unlink()
+            if received is not None:
+                received.close()
 
     def _is_unusable(self, container_id: ContainerId, error: HeadraceError) -> None:
         if container_id == CATALOG_ID:
@@ -271,37 +282,41 @@ class NodeCatalog:
 
         return awaited
 
-    async def _install(self, snapshot: bytearray, position: Position) -> None:
+    async def _receive(self, position: Position, size: int) -> ReceivedSnapshot:
+        """The primary is about to send a snapshot, as the log here begins anew. See container.snapshot_transfer."""
         await self._opened.wait()
-        path = await asyncio.get_running_loop().run_in_executor(self._executor, self._keep, snapshot)
-        try:
-            await self.tables.install(path, position)
-        finally:
-            path.unlink()
+        return await self._begin(position, size, self.tables.install)
 
-    def _keep(self, snapshot: bytes | bytearray) -> Path:
-        """[blocking]"""
-        descriptor, name = tempfile.mkstemp(dir=self._data, prefix=_RECEIVED, suffix=".tmp")
-        path = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(snapshot)
-        except OSError:
-            path.unlink()
-            raise
-        return path
+    async def _put_back(self, snapshot: Path, position: Position) -> None:
+        """In the place of tables that are lost or damaged; the log has what was committed behind that."""
+        if self.tables.damage:
+            await self.tables.rebuild(snapshot, position)
+        else:
+            await self.tables.install(snapshot, position, log_stays=True)
 
-    async def _take(self) -> tuple[memoryview, Position]:
+    async def _begin(
+        self, position: Position, size: int, install: Callable[[Path, Position], Awaitable[None]]
+    ) -> ReceivedSnapshot:
+        return await ReceivedSnapshot.begin(
+            self._folder,
+            position=position,
+            size=size,
+            executor=self._executor,
+            room=self._room,
+            install=install,
+        )
+
+    async def _take(self, least: Position) -> GivenSnapshot:
+        """See container.snapshot_transfer."""
         await self._opened.wait()
-        path, position = await self._newest(Position(0))
-        raw = await asyncio.get_running_loop().run_in_executor(self._executor, path.read_bytes)
-        return memoryview(raw), position
+        return await self._newest(least, keeps_log=True)
 
-    async def _newest(self, least: Position) -> tuple[Path, Position]:
+    async def _newest(self, least: Position, *, keeps_log: bool) -> GivenSnapshot:
         try:
-            return await self.tables.newest_snapshot(least)
-        except sqlite3.Error as error:
-            raise HeadraceError(f"no snapshot of the catalog can be written: {error}") from error
+            shared = await self.tables.newest_snapshot(least, keeps_log=keeps_log)
+        except (OSError, sqlite3.Error) as error:
+            raise HeadraceError(f"no snapshot of the catalog can be read: {error}") from error
+        return GivenSnapshot(shared, self._pacer, self._executor)
 
     async def _applied(self, position: Position) -> None:
         """Return when the tables are so far. Raises `StorageFull`: they wait for room, and a start does not."""
@@ -314,13 +329,3 @@ class NodeCatalog:
             waiting.result()
         finally:
             waiting.cancel()
-
-
-def _piece(path: Path, at: int) -> tuple[int, bytes]:
-    """[blocking] A snapshot's size, and its bytes from `at` on."""
-    try:
-        with path.open("rb") as file:
-            file.seek(at)
-            return os.fstat(file.fileno()).st_size, file.read(PIECE_BYTES)
-    except FileNotFoundError as error:
-        raise HeadraceError(f"{path.name} is gone, newer ones were written; ask anew") from error

@@ -13,7 +13,7 @@ from headrace.control.controller import Controller
 from headrace.errors import HeadraceError
 from headrace.node.changes import Changes
 from headrace.store import container_records, records
-from headrace.store.protocol import StoreCall
+from headrace.store.protocol import ClusterStore, StoreCall
 from headrace.store.records import ContainerRecord, NodeRecord
 from headrace.store.view import ClusterView
 
@@ -37,13 +37,16 @@ class NodeContainers:
         controller: Controller,
         store: StoreCall,
         changes: Changes,
+        note_stop: Callable[[], None] = lambda: None,
     ) -> None:
+        """`note_stop`: [blocking] see DataFolder.stops."""
         self._node = node
         self._view = view
         self._replicas = replicas
         self._controller = controller
         self._store = store
         self._changes = changes
+        self._note_stop = note_stop
 
     # --- at the start
 
@@ -110,7 +113,7 @@ class NodeContainers:
         for container in self._replicas.led.values():
             container.handing_over = container.id in led  # invariant 16
         try:
-            await self._store(lambda store: records.set_stopping(store, self._node.node_id, run=self._node.run))
+            await self._store(self._say_that_it_stops)
             async with asyncio.timeout(HAND_OVER_S):
                 while any(container in self._replicas.led for container in led) and self._has_heir():
                     await self._changes.wait()
@@ -118,6 +121,14 @@ class NodeContainers:
             log.info("stops without having handed over all", reason=str(error) or "timeout")
         except Exception:  # it is to stop all the same, and sync what it has
             log.exception("handing over went wrong")
+
+    def _say_that_it_stops(self, store: ClusterStore) -> None:
+        """[blocking] In the folder first: one that does not say it, where the store does, is an older copy."""
+        try:
+            self._note_stop()
+        except (HeadraceError, OSError) as error:
+            log.warning("the stop is not noted in the data folder", reason=str(error))
+        records.set_stopping(store, self._node.node_id, run=self._node.run)
 
     def _has_heir(self) -> bool:
         heard = self._controller.heard()

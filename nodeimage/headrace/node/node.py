@@ -26,12 +26,14 @@ from headrace.broker.headrace_admin import add_methods
 from headrace.broker.listener import Connection
 from headrace.broker.node_status import node_status
 from headrace.catalog.service import Catalog
+from headrace.container import replica_folder
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat
+from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.folder import FORMER_S, DataFolder, Identity
 from headrace.ids import ContainerId, Millis, NodeId
+from headrace.levels import Level
 from headrace.links.link_admin import LinkAdmin
 from headrace.links.links import Links
 from headrace.node.catalog import NodeCatalog
@@ -112,6 +114,7 @@ class Node:
         """The feature level that the catalog's log is known to have come to."""
         self._heeding: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
+        self._run = uuid.uuid4()
 
     async def start(self) -> NodeIdentity:
         """Recover and serve. Raises `HeadraceError`, `OSError`."""
@@ -208,6 +211,8 @@ class Node:
             replicas=self.replicas,
             peers=self.peers,
             changes=self._changes,
+            room=self._room.check_copy,
+            snapshot_rate=self._settings.snapshot_rate,
         )
         self._closing.push_async_callback(self.replicas.close)
         self._recovery = StoreRecovery(node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store)
@@ -247,6 +252,7 @@ class Node:
             controller=self.controller,
             store=self.store,
             changes=self._changes,
+            note_stop=lambda: self._folder.stops(str(self._run)),
         )
         self.view.on_change(self._view_changed)
         self.replicas.on_trouble.append(self.controller.look_at)
@@ -363,8 +369,9 @@ class Node:
         if present is not None:
             self._folder.check_cluster(present, cluster.cluster_id)
             self._fenced = self._folder.fence(level)
+            self._mind_old_copy(store, present)
         identity = present or self._reserved(store, cluster.cluster_id)
-        run = uuid.uuid4()
+        run = self._run
         record = records.register_node(
             store,
             node_id=NodeId(identity.node_id),
@@ -383,8 +390,26 @@ class Node:
         )
         if present is None:
             self._fenced = level
-            self._folder.claim(replace(identity, level=level))
+            runs = (str(run),) if level >= Level.FENCED else ()
+            self._folder.claim(replace(identity, level=level, runs=runs))
         return cluster, record
+
+    def _mind_old_copy(self, store: ClusterStore, present: Identity) -> None:
+        """[blocking] Replicas that were in sync are not, where the folder was put back to an older copy."""
+        known = records.get_node(store, NodeId(present.node_id))
+        if known is not None and present.is_older_than(str(known.run), stopping=known.stopping):
+            changed = replica_folder.all_as_others(self._options.data / "containers")
+            log.error(
+                "the data folder is an older copy of itself: its replicas are not in sync, and catch up with others",
+                node=present.node_id,
+                replicas=changed,
+                newest_run_here=present.runs[-1],
+                newest_run=str(known.run),
+            )
+        try:
+            self._folder.begins(str(self._run), after="" if known is None else str(known.run))
+        except StorageFull as error:  # it has never had any noted, or there were room
+            log.warning("this run is not noted in the data folder", reason=str(error))
 
     def _reserved(self, store: ClusterStore, cluster_id: str) -> Identity:
         """[blocking] What a new folder is going to be. A store that was set back may give an id again that is taken."""
@@ -466,7 +491,9 @@ class Node:
     async def _prepare(self, asked: Prepare, _payload: memoryview, _session: Session) -> Prepared:
         return Prepared(format=await self.replicas.prepare(ContainerId(asked.container)))
 
-    async def _probed(self, _asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
+    async def _probed(self, asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
+        if asked.doubted:
+            await self.controller.look_and_tell(asked.doubted)
         return self.probe()
 
     def probe(self) -> ProbeAnswer:

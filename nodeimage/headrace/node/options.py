@@ -14,6 +14,7 @@ LEAST = {
     "disk_quota": 0,
     "disk_reserve": 0,
     "rebalance_delay_ms": 0,
+    "snapshot_rate": 0,
 }
 """Below these a node would do nothing but make files and rolls."""
 
@@ -108,6 +109,7 @@ def parse(arguments: Sequence[str]) -> Options:
         ("disk-quota", "most bytes that this node keeps; 0: no limit"),
         ("disk-reserve", "bytes of the disk that new chunks leave free"),
         ("rebalance-delay-ms", "how long a group's first rebalance waits for members"),
+        ("snapshot-rate", "bytes a second of the catalog that nodes which join are sent, all together; 0: no limit"),
     ):
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name.replace("-", "_")), help=what)
     parser.add_argument("--no-fsync", action="store_true", help="acknowledge from the page cache (durability: memory)")
@@ -160,6 +162,7 @@ def parse(arguments: Sequence[str]) -> Options:
             disk_quota=given.disk_quota,
             disk_reserve=given.disk_reserve,
             rebalance_delay_ms=given.rebalance_delay_ms,
+            snapshot_rate=given.snapshot_rate,
             fsync=not given.no_fsync,
         ),
     )

@@ -4,9 +4,7 @@ Exit codes: 0 stopped, 2 refused to start (one line on stderr says why), 70 the 
 """
 
 import asyncio
-import contextlib
 import gc
-import io
 import json
 import os
 import resource
@@ -14,13 +12,15 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 import structlog
 import uvloop
 
 from headrace.broker.broker import NodeIdentity
 from headrace.errors import FolderRefused, HeadraceError
+from headrace.log_limits import LogLimits
+from headrace.log_output import log_to, telling
 from headrace.node.environment import EXIT_DISK_FAILED, EXIT_REFUSED
 from headrace.node.node import Node
 from headrace.node.options import Options, parse
@@ -74,6 +74,11 @@ async def serve(options: Options) -> int:
     return 0 if failure is None else EXIT_DISK_FAILED
 
 
+async def _serve_bounded(options: Options, limits: LogLimits) -> int:
+    async with telling(limits):
+        return await serve(options)
+
+
 def _write_ready(path: Path, identity: NodeIdentity, admin_port: int | None) -> None:
     temporary = path.with_suffix(".tmp")
     told = {"id": identity.node_id, "host": identity.host, "port": identity.port, "pid": os.getpid()}
@@ -86,44 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    _log_to_stderr()
+    limits = LogLimits()
+    log_to(sys.stderr, limits)
     sys.setswitchinterval(SWITCH_S)
     try:
-        return uvloop.run(serve(options))
+        return uvloop.run(_serve_bounded(options, limits))
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except OSError as error:
         print(f"headrace: cannot start in {options.data}: {error}", file=sys.stderr)
         return EXIT_REFUSED
-
-
-class _Lossy(io.TextIOBase):
-    """A stream for the log: where the disk that it goes to is full, lines are lost, and nothing else."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write what can be written."""
-        with contextlib.suppress(OSError):
-            return self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Write out what is buffered, or drop it."""
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-
-
-def _log_to_stderr() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=("timestamp", "level", "event")),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lossy(sys.stderr))),
-        cache_logger_on_first_use=True,
-    )

@@ -127,6 +127,9 @@ class Probe(Request[ProbeAnswer], frozen=True):
 
     answer = ProbeAnswer
     urgent = True
+    doubted: tuple[NodeId, ...] = ()
+    """Nodes that refuse the asker, and that the asked is to try before it tells whom it hears. Version 0.1.0 does not,
+    and tells whom it heard within 2 s."""
 
 
 # --- calls
@@ -347,6 +350,8 @@ class SnapshotPart(Message, frozen=True):
     """That it holds."""
     size: int
     """Of the whole, in bytes."""
+    crc: int | None = None
+    """CRC-32C of the whole. None: of an older version."""
 
 
 class ReadSnapshot(Request[SnapshotPart], frozen=True):
@@ -435,9 +440,11 @@ class Acked(Message, frozen=True):
 
 
 class SnapshotPiece(Message, frozen=True):
-    """The next bytes of a snapshot are the payload."""
+    """The next bytes of a snapshot are the payload. Without bytes: the primary lives, and they are on their way."""
 
     last: bool
+    crc: int | None = None
+    """Of the last one: CRC-32C of the whole snapshot. None: of an older version."""
 
 
 # --- around calls (peer.client and peer.server put messages in and take them out)

@@ -135,9 +135,16 @@ def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecor
     return record
 
 
+MOST_NODE_ID = 2**31 - 1
+"""Kafka's broker ids have 31 bits."""
+
+
 def take_node_id(store: ClusterStore) -> NodeId:
     """For a new node: one that nobody has had."""
-    return NodeId(take_id(store, "node"))
+    node_id = take_id(store, "node")
+    if node_id > MOST_NODE_ID:
+        raise HeadraceError(f"the cluster has handed out all of its {MOST_NODE_ID} node ids")
+    return NodeId(node_id)
 
 
 def had_node_id(store: ClusterStore, node_id: NodeId) -> bool:

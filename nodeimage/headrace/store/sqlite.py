@@ -18,6 +18,7 @@ from pathlib import Path
 from headrace.errors import FolderRefused
 from headrace.sealed_json import seal, unseal
 from headrace.store.protocol import Changes, StoreFull, StoreUnavailable, VersionConflict, Versioned
+from headrace.wal import WalBound
 
 APPLICATION_ID = 0x48525354
 """'HRST' in the file's header."""
@@ -26,6 +27,8 @@ FORMAT = 1
 
 _BUSY_S = 5.0
 _POLL_S = 0.05
+_WAL_BYTES = 4 << 20
+"""Of the write-ahead log, above which it is cut: all processes look at the records all the time."""
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
 """A full disk, also where SQLite extends the WAL or its shared-memory index."""
 _DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
@@ -54,6 +57,7 @@ class SqliteStore:
         self._generation = 0
         with _reported(path, opening=True):
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S)
+        self._wal = WalBound(self._connection, path, most_bytes=_WAL_BYTES, busy_ms=int(_BUSY_S * 1000))
         try:
             with _reported(path, opening=True):
                 self._prepare()
@@ -182,6 +186,7 @@ class SqliteStore:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+            self._wal.written()
 
     def _use_wal(self) -> None:
         """SQLite's timeout does not hold for this change: another process may be making it to a new file."""

@@ -37,9 +37,17 @@ _EPOCH_AT: Final = 12
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
+LAST_ATTRIBUTES_AT: Final = 22
+"""Where the byte of the attributes is that names the codec."""
 _MAX_TIMESTAMP_AT: Final = 35
 MOST_EMPTY: Final = 1 << 30
-"""Offsets of one empty batch."""
+"""Offsets of one batch that says that there are no records."""
+ABORT_MARKER: Final = 0
+COMMIT_MARKER: Final = 1
+_MARKER: Final = struct.Struct(">hh")
+"""The key of a control record: version, type."""
+_MARKED: Final = struct.Struct(">hi")
+"""The value of a transaction's marker: version, epoch of the coordinator."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -160,6 +168,24 @@ def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
     _UINT32.pack_into(view, _CRC_AT, crc32c(memoryview(view)[_ATTRIBUTES_AT:end]))
 
 
+def stamp_max_timestamp(view: bytearray | memoryview, max_timestamp: int) -> None:
+    """Make it the largest time of the batch at `view[0]`, in place, and count the CRC again: its producer told another
+    than its records bear."""
+    end = _INT32.unpack_from(view, _LENGTH_AT)[0] + _LENGTH_PREFIX
+    _INT64.pack_into(view, _MAX_TIMESTAMP_AT, max_timestamp)
+    _UINT32.pack_into(view, _CRC_AT, crc32c(memoryview(view)[_ATTRIBUTES_AT:end]))
+
+
+def uncompressed(batch: Buffer, raw: bytes) -> memoryview:
+    """The batch with its records as they are once unpacked; its CRC is that of before."""
+    whole = bytearray(memoryview(batch)[:BATCH_HEADER_SIZE])
+    attributes = _INT16.unpack_from(whole, _ATTRIBUTES_AT)[0] & ~COMPRESSION_BITS
+    _INT16.pack_into(whole, _ATTRIBUTES_AT, attributes)
+    _INT32.pack_into(whole, _LENGTH_AT, BATCH_HEADER_SIZE + len(raw) - _LENGTH_PREFIX)
+    whole += raw
+    return memoryview(whole)
+
+
 def detached(batch: memoryview) -> memoryview:
     """The batch for whoever keeps it: copied, if it would keep alive more than as much again of what it came in."""
     if 2 * len(batch) < len(batch.obj):  # type: ignore[arg-type]  # bytes, a bytearray or an mmap
@@ -193,7 +219,11 @@ def iter_records(view: Buffer) -> Iterator[Record]:
 
 
 def batch_records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
-    """The records of one batch. Raises as `iter_records`."""
+    """The records of one batch; a control batch has none for anybody. Raises as `iter_records`."""
+    return iter(()) if header.attributes & CONTROL_BIT else _records(header, batch)
+
+
+def _records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
     raw = decompress(header.attributes & COMPRESSION_BITS, memoryview(batch)[BATCH_HEADER_SIZE : header.length])
     try:
         yield from _parse(raw, header)
@@ -316,19 +346,40 @@ def build_batch(
     return batch
 
 
-def empty_batches(first: int, last: int) -> list[bytearray]:
-    """Batches without records, which say that none lie from offset `first` to `last`; one, or one for each 2^30.
+def gap_batches(first: int, last: int) -> list[bytearray]:
+    """Batches which say that no records lie from offset `first` to `last`; one, or one for each 2^30.
 
-    Kafka's compaction leaves such ones: readers go on behind them. They have no time, so that none leads to them.
+    Control batches, as the markers of transactions: clients show nothing of them, and go on behind them. (Some spin, or
+    read again, where a log ends with a batch of no record at all, as compaction may leave one elsewhere.) The record in
+    it is a marker at the last of the offsets. They have no time, so that no look-up leads to them.
     """
     batches = []
     for begin in range(first, last + 1, MOST_EMPTY):
+        delta = min(last - begin, MOST_EMPTY - 1)
+        record = bytearray((0, 0))  # attributes, time
+        _put_varint(record, delta)
+        _put_field(record, _MARKER.pack(0, COMMIT_MARKER))
+        _put_field(record, _MARKED.pack(0, 0))
+        record.append(0)
         batch = bytearray(BATCH_HEADER_SIZE)
-        length, delta = BATCH_HEADER_SIZE - _LENGTH_PREFIX, min(last - begin, MOST_EMPTY - 1)
-        _HEADER.pack_into(batch, 0, begin, length, -1, MAGIC, 0, 0, delta, -1, -1, -1, -1, -1, 0)
+        _put_varint(batch, len(record))
+        batch += record
+        length = len(batch) - _LENGTH_PREFIX
+        _HEADER.pack_into(batch, 0, begin, length, -1, MAGIC, 0, CONTROL_BIT, delta, -1, -1, -1, -1, -1, 1)
         _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
         batches.append(batch)
     return batches
+
+
+def marker_type(header: BatchHeader, batch: Buffer) -> int | None:
+    """What the marker in a control batch says: 0 abort, 1 commit, others are Kafka's own; None: there is none.
+
+    Raises `CorruptBatch`.
+    """
+    for record in _records(header, batch):
+        if record.key is not None and len(record.key) >= _MARKER.size:
+            return int(_MARKER.unpack_from(record.key)[1])
+    return None
 
 
 def _put_varint(out: bytearray, value: int) -> None:
@@ -348,13 +399,19 @@ def _put_field(out: bytearray, value: bytes | None) -> None:
 
 
 def find_by_time(view: Buffer, timestamp: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at or after `timestamp` in the batches, or None."""
+    """(offset, timestamp) of the first record at or after `timestamp` in the batches, or None.
+
+    Of a batch whose records cannot be read, the header alone counts: earlier versions stored what producers sent.
+    """
     for header, batch in iter_batches(view):
         if header.max_timestamp < timestamp:
             continue
-        for record in batch_records(header, batch):
-            if record.timestamp >= timestamp:
-                return record.offset, record.timestamp
+        try:
+            for record in batch_records(header, batch):
+                if record.timestamp >= timestamp:
+                    return record.offset, record.timestamp
+        except CorruptBatch:
+            return header.base_offset, header.max_timestamp
     return None
 
 
@@ -366,7 +423,10 @@ def find_max_time(view: Buffer) -> tuple[int, int]:
             latest = header, batch
     if latest is None:
         raise CorruptBatch("no record batch to look for the latest record in")
-    best = max(batch_records(*latest), key=lambda record: record.timestamp, default=None)
+    try:
+        best = max(batch_records(*latest), key=lambda record: record.timestamp, default=None)
+    except CorruptBatch:  # as in `find_by_time`
+        return latest[0].base_offset, latest[0].max_timestamp
     if best is None:
         raise CorruptBatch("the latest record batch holds no record")
     return best.offset, best.timestamp

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.errors import MalformedRequest
+from headrace.errors import InvalidBatch, MalformedRequest
 from headrace.wire.primitives import (
     INT32,
     INT64,
@@ -34,6 +34,7 @@ from headrace.wire.primitives import (
     skip_tags,
     uvarint,
 )
+from headrace.wire.records import Checked
 
 FLEXIBLE = 9
 
@@ -53,6 +54,8 @@ class PartitionRecords(NamedTuple):
     topic: str
     partition: int
     records: memoryview | None
+    checked: Checked | InvalidBatch | None = None
+    """What came of the check of packed records, where that was made beforehand."""
 
 
 class ProduceRequest(NamedTuple):
@@ -74,6 +77,8 @@ class ProduceResult(NamedTuple):
     append_time: int = -1
     log_start: int = -1
     message: str | None = None
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """Which records it was, by their place in the batch, and why (KIP-467); () where it is the whole batch."""
 
 
 def decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
@@ -128,7 +133,7 @@ def _decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
 def encode_response(version: int, results: Sequence[ProduceResult], throttle_ms: int = 0) -> bytes:
     """The body of the response: results grouped by topic, topics and partitions in the order of `results`."""
     flexible = version >= FLEXIBLE
-    if len(results) == 1 and version >= 5 and results[0].message is None:
+    if len(results) == 1 and version >= 5 and results[0].message is None and not results[0].record_errors:
         return _encode_one(version, results[0], throttle_ms)
     by_topic: dict[str, list[ProduceResult]] = {}
     for result in results:
@@ -155,7 +160,7 @@ def encode_response(version: int, results: Sequence[ProduceResult], throttle_ms:
 
 def _encode_one(version: int, result: ProduceResult, throttle_ms: int) -> bytes:
     """The body for one partition without a message, the most frequent answer; version 5 and above."""
-    topic, partition, error, base_offset, append_time, log_start, _ = result
+    topic, partition, error, base_offset, append_time, log_start, *_ = result
     name = topic.encode()
     numbers = _RESULT_V5.pack(partition, error, base_offset, append_time, log_start)
     throttle = INT32.pack(throttle_ms)
@@ -166,7 +171,7 @@ def _encode_one(version: int, result: ProduceResult, throttle_ms: int) -> bytes:
 
 
 def _put_result(out: bytearray, version: int, result: ProduceResult) -> None:
-    _, partition, error, base_offset, append_time, log_start, message = result
+    _, partition, error, base_offset, append_time, log_start, message, record_errors = result
     if version >= 5:
         out += _RESULT_V5.pack(partition, error, base_offset, append_time, log_start)
     else:
@@ -175,7 +180,12 @@ def _put_result(out: bytearray, version: int, result: ProduceResult) -> None:
             out += INT64.pack(append_time)
     if version >= 8:
         flexible = version >= FLEXIBLE
-        put_count(out, 0, flexible)
+        put_count(out, len(record_errors), flexible)
+        for index, reason in record_errors:
+            out += INT32.pack(index)
+            put_message(out, reason, flexible)
+            if flexible:
+                out += b"\x00"
         put_message(out, message, flexible)
         if flexible:
             out += b"\x00"
@@ -195,7 +205,7 @@ def encode_request(version: int, request: ProduceRequest) -> bytes:
     for topic, group in by_topic.items():
         put_string(out, topic, flexible)
         put_count(out, len(group), flexible)
-        for _, index, records in group:
+        for _, index, records, _ in group:
             length = -1 if records is None else len(records)
             out += INT32.pack(index)
             out += uvarint(length + 1) if flexible else INT32.pack(length)
@@ -240,6 +250,7 @@ def _read_result(buf: Buffer, pos: int, version: int, topic: str) -> tuple[Produ
     pos += _RESULT.size
     append_time = log_start = -1
     message: str | None = None
+    of_records: list[tuple[int, str]] = []
     if version >= 5:
         append_time, log_start = _TIMES.unpack_from(buf, pos)
         pos += 16
@@ -249,10 +260,13 @@ def _read_result(buf: Buffer, pos: int, version: int, topic: str) -> tuple[Produ
     if version >= 8:
         errors, pos = read_count(buf, pos, flexible)
         for _ in range(errors):
-            _, pos = read_nullable_string(buf, pos + 4, flexible)
+            (index,) = INT32.unpack_from(buf, pos)
+            reason, pos = read_nullable_string(buf, pos + 4, flexible)
+            of_records.append((index, reason or ""))
             if flexible:
                 pos = skip_tags(buf, pos)
         message, pos = read_nullable_string(buf, pos, flexible)
     if flexible:
         pos = skip_tags(buf, pos)
-    return ProduceResult(topic, partition, error, base_offset, append_time, log_start, message), pos
+    found = ProduceResult(topic, partition, error, base_offset, append_time, log_start, message, tuple(of_records))
+    return found, pos

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from headrace.errors import Code, HeadraceError
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.wire import cold, fetch, metadata, produce
 from headrace.wire.api_keys import SUPPORTED, ApiKey
-from headrace.wire.batch import build_batch, iter_records
+from headrace.wire.batch import build_batch, iter_records, read_batch
 from headrace.wire.client import BrokerConnection
 from headrace.wire.header import request_header
 
@@ -63,10 +64,16 @@ def batch(*values: bytes, **fields: Any) -> bytearray:
     return build_batch([(int(time.time() * 1000), None, value, []) for value in values], **fields)
 
 
+def of_records(count: int, said: int) -> bytes:
+    """A batch of `count` records, the header of which says another number."""
+    made = batch(*[b"v"] * count)
+    made[57:61], made[23:27] = struct.pack(">i", said), struct.pack(">i", said - 1)
+    made[17:21] = struct.pack(">I", crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
 def changed(at: int, raw: bytes, *, seal: bool = True) -> bytes:
     """A sound batch with bytes changed; `seal` counts its CRC again."""
-    from crc32c import crc32c
-
     made = batch(b"a", b"b")
     made[at : at + len(raw)] = raw
     if seal:
@@ -100,6 +107,14 @@ REFUSED: dict[str, tuple[bytes | None, Code]] = {
 }
 
 
+REFUSED |= {
+    "records that are fewer than the header says": (of_records(2, 3), Code.INVALID_RECORD),
+    "records that are more": (of_records(3, 2), Code.INVALID_RECORD),
+    "a length within a record that goes beyond it": (changed(66, b"\x7e"), Code.INVALID_RECORD),
+    "records that are not what they are packed by": (changed(22, b"\x01"), Code.INVALID_RECORD),
+}
+
+
 @pytest.fixture
 def client(cluster: Any) -> Client:
     return Client(cluster)
@@ -122,6 +137,59 @@ def test_batches_that_are_refused_change_nothing(client: Client, topic: str, wha
     assert result.message
     assert client.send(topic, bytes(batch(b"after"))).base_offset == 1
     assert client.values(topic) == [b"before", b"after"]
+
+
+def kept(client: Client, topic: str, **configs: str) -> None:
+    client.ask(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        1,
+        resources=[
+            {
+                "resource_type": 2,
+                "resource_name": topic,
+                "configs": [
+                    {"name": name.replace("_", "."), "config_operation": 0, "value": value}
+                    for name, value in configs.items()
+                ],
+            }
+        ],
+        validate_only=False,
+    )
+
+
+def test_records_without_a_key_are_refused_one_by_one_where_a_topic_is_compacted(client: Client, topic: str) -> None:
+    kept(client, topic, cleanup_policy="compact")
+    keyed, keyless = (1000, b"k", b"v", []), (1000, None, b"v", [])
+    result = client.send(topic, bytes(build_batch([keyed, keyless, keyed, keyless])))
+    assert result.error == Code.INVALID_RECORD
+    assert [index for index, _ in result.record_errors] == [1, 3]
+    assert all("key" in reason for _, reason in result.record_errors)
+    assert client.send(topic, bytes(build_batch([keyed, keyed]))).base_offset == 0
+
+
+@pytest.mark.parametrize("compression", [1, 2, 3, 4])
+def test_large_packed_batches_are_checked_as_small_ones_and_keep_their_order(
+    client: Client, topic: str, compression: int
+) -> None:
+    large = build_batch([(1000, None, os.urandom(1000), []) for _ in range(60)], compression=compression)
+    assert client.send(topic, bytes(large)).base_offset == 0
+    broken = bytearray(large)
+    broken[70:80] = bytes(10)
+    broken[17:21] = struct.pack(">I", crc32c(bytes(broken[21:])))
+    assert client.send(topic, bytes(broken)).error == Code.INVALID_RECORD
+    small = build_batch([(1000, None, b"v", [])], compression=compression)
+    assert client.send(topic, bytes(small)).base_offset == 60
+    assert client.take(topic).high_watermark == 61
+
+
+def test_a_largest_time_that_is_told_wrongly_is_put_right(client: Client, topic: str) -> None:
+    """Some clients leave the first one there; a look-up by time would not find the others."""
+    sent = build_batch([(1000, None, b"a", []), (9000, None, b"b", [])])
+    sent[35:43] = struct.pack(">q", 1000)
+    sent[17:21] = struct.pack(">I", crc32c(bytes(sent[21:])))
+    assert client.send(topic, bytes(sent)).error == 0
+    (stored,) = client.take(topic).records
+    assert read_batch(stored).max_timestamp == 9000
 
 
 def test_no_batch_is_longer_than_what_can_be_replicated(client: Client, topic: str) -> None:

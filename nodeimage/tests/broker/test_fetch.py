@@ -218,3 +218,13 @@ async def test_one_answer_has_records_of_so_many_partitions_and_the_next_of_othe
         served += offsets
         session = response.session_id, session[1] + 1
     assert served == names
+
+
+async def test_a_fetch_that_may_wait_for_weeks_is_answered_within_minutes(
+    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "MOST_WAIT_MS", 20)
+    await broker.topics.resolve(["quiet"], create=True)
+    await append("quiet", b"a")
+    answered = await ask(broker, Connection(broker), (0, 0), {"quiet": 1}, wait_ms=2**31 - 1).response()
+    assert answered.topics[0].partitions[0].error == Code.NONE

@@ -11,7 +11,7 @@ import pytest
 from nodeimage.tests.broker.conftest import options
 
 from headrace.broker.broker import Broker
-from headrace.broker.group_apis import HANDLERS, make_service
+from headrace.broker.group_apis import HANDLERS, MOST_REBALANCE_MS, make_service
 from headrace.broker.groups.limits import GroupLimits
 from headrace.errors import Code, KafkaError, StorageFull
 from headrace.node import Node
@@ -478,3 +478,14 @@ async def test_groups_that_lost_their_members_while_the_node_was_down_become_emp
                 await asyncio.sleep(0.001)
     finally:
         await node.stop()
+
+
+@pytest.mark.parametrize(("named", "kept"), [(2**31 - 1, MOST_REBALANCE_MS), (-(2**31), 1), (0, 1), (60_000, 60_000)])
+async def test_how_long_a_rebalance_may_last_is_bounded_whatever_a_member_names(
+    broker: Broker, ask: Ask, named: int, kept: int
+) -> None:
+    joined = await join(ask, rebalance_timeout=named)
+    service = await broker.coordination.service()
+    member = service._coordinator._groups["g"].members.get(joined.member_id)
+    assert member is not None
+    assert member.rebalance_timeout_ms == kept

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+import structlog
 
 from headrace.broker import metadata as broker_metadata
 from headrace.broker.answer_budget import COUNTED_S, LEAST_BYTES, SHARED_BYTES
@@ -17,6 +18,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.idle_connections import IDLE_S
 from headrace.broker.listener import MAX_REQUEST_BYTES, MAX_UNDER_WAY, Connection
 from headrace.errors import Code
+from headrace.log_limits import CAUSE_BURST, LEFT_OUT, LogLimits
 from headrace.wire import cold, fetch, metadata, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
@@ -393,6 +395,33 @@ async def test_bytes_that_are_no_request_end_the_connection_with_a_reason(
     assert "Traceback" not in logged
     bystander.send(versions(bystander))
     assert await bystander.ids(1) == [1]
+
+
+async def test_a_client_that_sends_garbage_again_and_again_writes_few_lines(connect: Any) -> None:
+    written: list[dict[str, Any]] = []
+    limits = LogLimits(clock=lambda: 0.0)
+
+    def note(_logger: Any, _level: str, event: Any) -> Any:
+        written.append(event)
+        raise structlog.DropEvent
+
+    config = structlog.get_config()
+    structlog.configure(processors=[limits, note], cache_logger_on_first_use=False)
+    try:
+        for length in range(5 * CAUSE_BURST):  # each with another port, and another reason
+            client = await connect()
+            client.send(struct.pack(">i", -length))
+            assert await client.ended()
+        assert len(written) == CAUSE_BURST
+        limits.tell(ends=True)
+    finally:
+        structlog.configure(**config)
+    assert written[-1] == {
+        "event": LEFT_OUT,
+        "lines_of": "connection closed",
+        "suppressed": 4 * CAUSE_BURST,
+        "peer": "127.0.0.1",
+    }
 
 
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1])

@@ -631,7 +631,8 @@ def test_an_older_format_is_brought_up(tmp_path: Path) -> None:
     older = sqlite3.connect(tmp_path / "c.sqlite")
     older.executescript(
         "DROP TABLE retired; DROP TABLE links; DROP TABLE home_starts; DROP TABLE settled_homes;"
-        "DROP TABLE pending_homes; DROP INDEX topics_with_home; DELETE FROM counters WHERE name = 'next_link';"
+        "DROP TABLE pending_homes; DROP INDEX topics_with_home; DROP INDEX topics_moved;"
+        "DELETE FROM counters WHERE name = 'next_link';"
         "ALTER TABLE topics DROP COLUMN home_counter; ALTER TABLE topics DROP COLUMN home_cluster;"
         "ALTER TABLE topics DROP COLUMN home_origin; ALTER TABLE partitionlets DROP COLUMN cut;"
         "INSERT INTO streams VALUES (1, '/s', CAST('{}' AS BLOB), 1, 3, 1, 2);"

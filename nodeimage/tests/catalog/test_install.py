@@ -31,11 +31,17 @@ class Pair:
         self.primary = await Catalog.open(self.folder / "primary", self.primary_log)
         for command in (stream("/old"), stream("/s"), topics(500)):
             await self.primary.submit(command)
-        self.snapshot, self.position = await self.primary.newest_snapshot()
+        await self.newest()
         await self.primary.submit(stream("/later"))
         self.log.write(encode(stream("/old")))
         self.log.commit()
         await self.reopen()
+
+    async def newest(self, least: Position = Position(0)) -> None:  # noqa: B008
+        """What another replica would be given."""
+        shared = await self.primary.newest_snapshot(least, keeps_log=True)
+        self.snapshot, self.position = snapshots.path_of(self.folder / "primary", shared.position), shared.position
+        shared.close()
 
     async def reopen(self) -> None:
         self.follower = await Catalog.open(self.folder / "follower", self.log, route=self.route)
@@ -215,9 +221,11 @@ async def test_tables_that_are_lost_take_a_snapshot_while_their_log_goes_on_as_i
 
 async def test_a_snapshot_is_written_where_the_newest_is_older_than_what_is_asked_for(pair: Pair) -> None:
     end = pair.primary.applied
-    assert (await pair.primary.newest_snapshot(pair.position))[1] == pair.position
-    path, position = await pair.primary.newest_snapshot(Position(pair.position + 1))
-    assert (position, path.exists()) == (end, True)
+    before = pair.position
+    await pair.newest(before)
+    assert pair.position == before
+    await pair.newest(Position(before + 1))
+    assert (pair.position, pair.snapshot.exists()) == (end, True)
 
 
 async def test_a_bad_snapshot_is_refused_and_changes_nothing(pair: Pair) -> None:
@@ -256,7 +264,7 @@ async def test_a_snapshot_that_was_damaged_on_the_disk_is_not_handed_out(
         file.seek(damaged_at)
         file.write(b"\x7f" * 40)
     before = pair.position
-    pair.snapshot, pair.position = await pair.primary.newest_snapshot()
+    await pair.newest()
     assert pair.position == (before if another_is_whole else newest)
     await pair.replace()
     pair.follow()

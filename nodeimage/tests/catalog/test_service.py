@@ -346,7 +346,7 @@ async def test_a_snapshot_that_fails_leaves_the_older_one_and_the_log(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(snapshots, "_sync", no_room)
+        patch.setattr(snapshots, "sync", no_room)
         with pytest.raises(OSError, match="No space"):
             await catalog.snapshot()
     assert len(snapshots.positions(tmp_path)) == 1

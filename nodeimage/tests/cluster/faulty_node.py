@@ -14,6 +14,8 @@ FAULTS is a folder; a file of one of these names in it switches a fault on while
 Where there is a folder `unsynced` in it, it holds, for each write to a file of the log that is not synced yet, what
 the bytes were before: what a power cut leaves (`Cluster.cut_power`). Names are durable at once, as far as this goes.
 
+`snapshot-bytes` in it, if there when the node starts, says after how many bytes of log the catalog writes a snapshot.
+
 `routes` in it, if there, is a JSON object: by the port of another node, the port that leads there (cluster_ways). A
 link's connections to a source go by them, too.
 SIGUSR1 has it print what its threads and tasks wait for. Everything else is the node as it is: what is replaced here
@@ -33,12 +35,13 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from headrace.broker import disk_room
+from headrace.catalog.service import Catalog
 from headrace.links import client as link_client
 from headrace.links import opening
 from headrace.node import node, process
@@ -218,6 +221,13 @@ def _routes() -> dict[str, int]:
         return {}
 
 
+def _snapshots_often() -> None:
+    """As `snapshot-bytes` says."""
+    with suppress(FileNotFoundError):
+        often = int((FAULTS / "snapshot-bytes").read_text())
+        Catalog.open.__func__.__kwdefaults__["snapshot_bytes"] = often  # type: ignore[attr-defined]
+
+
 def _show_stacks(_number: int, _frame: object) -> None:
     faulthandler.dump_traceback(sys.stderr)
     for task in asyncio.all_tasks(asyncio.get_event_loop()):
@@ -232,6 +242,7 @@ def _show_stacks(_number: int, _frame: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, _show_stacks)
+    _snapshots_often()
     failing = FailingOs()
     for name, module in list(sys.modules.items()):
         if hasattr(module, "os") and (name.startswith("headrace.log.") or module is disk_room):

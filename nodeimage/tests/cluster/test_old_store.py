@@ -1,6 +1,8 @@
-"""The cluster store is an old copy of itself: rebuilt from the nodes' folders, or put back as it was."""
+"""The cluster store is an old copy of itself: rebuilt from the nodes' folders, or put back as it was. Or a node's own
+folder is."""
 
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -108,3 +110,39 @@ def test_nodes_that_know_better_than_an_old_copy_of_the_store_say_so_and_cut_not
     load.await_writes(time.monotonic(), within_s=30.0)
     three.await_whole()
     load.finish()
+
+
+def test_a_node_whose_volume_was_put_back_to_a_snapshot_is_in_sync_no_more_and_catches_up(three: Cluster) -> None:
+    """By its record it was in sync, and it led: but what was acknowledged since the snapshot is not there."""
+    load = Load(three)
+    load.forgive_coordinators_lost_twice()
+    victim = three.nodes[busiest_primary(three, load)]
+    three.terminate(victim.number)
+    snapshot = victim.folder / "snapshot"
+    shutil.copytree(victim.data, snapshot)
+    three.start(victim.number)
+    three.await_ready(victim.number)
+    three.await_whole()
+    for other in three.nodes:
+        if other != victim.number:
+            three.terminate(other)
+            three.start(other)
+            three.await_ready(other)
+            three.await_whole()
+    assert any(each.primary == victim.node_id for each in three.containers())
+    load.await_writes(time.monotonic())
+    three.kill(*three.nodes)
+    assert all(victim.node_id in dict(each.in_sync) for each in three.containers())
+    formats = {each.container_id: three.format(victim.number, each.container_id) for each in three.containers()}
+    shutil.rmtree(victim.data)
+    snapshot.rename(victim.data)
+    three.start(victim.number)
+    until("it says so", lambda: "the data folder is an older copy of itself" in victim.log())
+    three.start(*(number for number in three.nodes if number != victim.number))
+    three.await_ready()
+    load.await_writes(time.monotonic(), within_s=30.0)
+    three.await_whole()
+    load.finish()
+    for each in three.containers():
+        if each.container_id in formats:
+            assert str(dict(each.in_sync)[victim.node_id]) != formats[each.container_id]

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from catalog_nodes import WithTables
 from msgspec import structs
 from several import until
-from with_tables import WithTables
 
 from headrace.catalog import check
 from headrace.catalog.commands import AlterStream, PolicyChanges

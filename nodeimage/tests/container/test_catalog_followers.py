@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from catalog_nodes import CHUNK_BYTES, WithTables
 from msgspec import structs
 from several import until
-from with_tables import WithTables
 
 from headrace.catalog import applying as applying_module
 from headrace.catalog.commands import CreateStream, DeleteStream, StreamPolicy
@@ -22,12 +22,10 @@ from headrace.errors import KafkaError
 from headrace.ids import Epoch, Millis, Position
 from headrace.log.container_log import ContainerLog
 from headrace.log.raw import RawFrames
-from headrace.node import catalog as node_catalog
+from headrace.node import snapshot_sending
 from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit
 from headrace.peer.session import PeerUnreachable, Session
 from headrace.store.records import CATALOG_ID
-
-CHUNK_BYTES = 8192
 
 
 @pytest.fixture
@@ -253,7 +251,7 @@ async def test_tables_that_are_lost_come_back_where_the_minimum_forbids_to_leave
         await asyncio.sleep(0.25)
         return await nodes.catalog(0).snapshot_read(asked, payload, session)
 
-    monkeypatch.setattr(node_catalog, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(snapshot_sending, "PIECE_BYTES", 10_000)
     monkeypatch.setattr(applying_module, "_TRIMMED_S", 2.0)
     nodes.node(0).handlers[ReadSnapshot] = slow
     await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=2))
@@ -270,7 +268,7 @@ async def test_tables_that_are_lost_come_back_where_the_minimum_forbids_to_leave
     assert not nodes.node(1).replicas.states()[0].damaged
     await nodes.write(0, "/after", applied_by=(1, 2))
     assert await nodes.paths(1) == await nodes.paths(0)
-    assert not list(nodes.node(1).folder.parent.glob("received-*"))
+    await until(lambda: not list((nodes.node(1).folder.parent / "catalog").glob("*.tmp")) or None)
 
 
 async def test_a_primary_that_has_lost_its_tables_lets_another_lead_and_gets_them_where_it_may_not_leave_the_set(

@@ -74,13 +74,42 @@ def test_a_sequence_older_than_what_is_kept_is_not_taken_for_a_repeat() -> None:
 
 
 def test_a_sequence_used_for_another_batch_is_refused_and_not_lost() -> None:
-    """One producer that calls a topic by two names counts each name from zero."""
     producers = Producers()
     add(producers, 0, records=3, timestamp=100)
     assert check(producers, 0, records=3, timestamp=100) == 0
     assert refused(producers, 0, records=3, timestamp=101) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refused(producers, 0, records=2, timestamp=100) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(producers, 0, records=2, timestamp=None) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_repeat_by_its_producer_is_known_by_its_sequence_whatever_its_time() -> None:
+    """kafkajs encodes a batch anew, with the time of the repeat."""
+    producers = Producers()
+    add(producers, 0, records=3, timestamp=100)
     assert check(producers, 0, records=3, timestamp=None) == 0
+
+
+def test_a_producer_that_calls_a_topic_by_two_names_counts_for_each_and_the_second_is_refused() -> None:
+    def named(name: str, sequence: int) -> KnownBatch | None:
+        return producers.check(producer_id=7, epoch=0, base_sequence=sequence, records=1, name=name)
+
+    def stored(name: str, sequence: int) -> None:
+        producers.add(
+            producer_id=7, epoch=0, base_sequence=sequence, records=1, base_offset=0, timestamp=5, now=5, name=name
+        )
+
+    producers = Producers()
+    stored("/s:t", 0)
+    assert named("/s:t", 0) is not None
+    for sequence in (0, 1):
+        with pytest.raises(KafkaError, match="calls one topic '/s:t' and 't'") as caught:
+            named("t", sequence)
+        assert caught.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    read_back = producers.cut(at=1)
+    assert read_back.check(producer_id=7, epoch=0, base_sequence=0, records=1, name="t") is not None, "nobody knows"
+    read_back.heard(7, source=1, name="t")
+    with pytest.raises(KafkaError):
+        read_back.check(producer_id=7, epoch=0, base_sequence=1, records=1, name="/s:t")
+    assert producers.check(producer_id=7, epoch=1, base_sequence=0, records=1, name="t") is None, "a new epoch"
 
 
 def test_a_producer_that_nothing_is_known_of_begins_where_it_likes_and_goes_on_from_there() -> None:

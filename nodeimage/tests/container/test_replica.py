@@ -103,6 +103,50 @@ def test_the_set_never_shrinks_below_the_minimum_but_grows() -> None:
     assert not two.stalled
 
 
+def test_too_few_are_told_of_while_a_set_is_being_put_as_well() -> None:
+    """The store may be away: then the put takes as long as that does, and nothing else would tell."""
+    three = primary(3, min_in_sync=2)
+    three.follows(MEMBERS[1], Position(0), now=2.0)
+    assert three.proposal(2.0) == set(MEMBERS[:2])
+    assert not three.stalled
+    three.look(2.0 + LET_GO_S)
+    assert three.stalled
+    three.follows(MEMBERS[1], Position(0), now=4.0)
+    three.look(4.0)
+    assert not three.stalled
+    assert three.waits_for == set(MEMBERS), "nothing else was proposed"
+
+
+def test_while_the_primary_stood_still_no_follower_was_silent() -> None:
+    three = primary(3)
+    for member in MEMBERS[1:]:
+        three.follows(member, Position(0), now=0.0)
+        three.assured(member, 0.0)
+    three.stood_still(30.0)
+    assert not three.in_touch(30.0), "another may have taken over"
+    assert three.proposal(30.0 + LET_GO_S - 0.1) is None
+    three.on_disk(MEMBERS[1], Position(0), now=30.0 + LET_GO_S)
+    assert three.proposal(30.1 + LET_GO_S) == set(MEMBERS[:2])
+
+
+def test_a_member_that_lost_what_it_had_acknowledged_is_proposed_out_until_it_has_all_again() -> None:
+    """Its volume was put back to a snapshot, and its format with it."""
+    three = primary(3, min_in_sync=2)
+    for member in MEMBERS[1:]:
+        three.follows(member, Position(0), now=0.0)
+    for member in MEMBERS:
+        three.on_disk(member, Position(100), now=0.0)
+    three.gone(MEMBERS[1])
+    three.follows(MEMBERS[1], Position(0), now=0.1)
+    assert three.proposal(0.1) is None, "it has yet to say what it has"
+    three.on_disk(MEMBERS[1], Position(99), now=0.1)
+    assert three.proposal(0.2) == {MEMBERS[0], MEMBERS[2]}
+    three.decided([MEMBERS[0], MEMBERS[2]])
+    assert three.proposal(0.3) is None
+    three.on_disk(MEMBERS[1], Position(100), now=0.4)
+    assert three.proposal(0.5) == set(MEMBERS)
+
+
 def test_a_follower_joins_only_at_or_above_what_is_committed() -> None:
     """Invariant 5."""
     one = primary(1)

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +18,8 @@ from several import OneNode, Several, until
 from headrace.container import cycle, feed, replica_folder
 from headrace.container.container import Container
 from headrace.container.damage import Damage
-from headrace.container.replica import Member
+from headrace.container.replica import LET_GO_S, Member
+from headrace.container.replicas import SUPERSEDED_S
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, Position
 from headrace.log import raw
@@ -165,6 +167,99 @@ async def test_the_set_never_shrinks_below_the_minimum(three: Several) -> None:
     assert not waiting.done()
     await three.nodes[1].start()
     await asyncio.wait_for(waiting, 100)
+
+
+@pytest.fixture
+async def cut_off(three: Several, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OneNode]:
+    """The first node does not reach the cluster store from when `away` is set on."""
+    node = three.nodes[0]
+    reaches, looks = node.store, node._store.watch
+
+    async def store(change: Callable[[ClusterStore], Any]) -> Any:
+        if away.is_set():
+            raise StoreUnavailable("away")
+        return await reaches(change)
+
+    def watch(prefix: str, *, since: int, timeout_s: float) -> Any:
+        if away.is_set():
+            raise StoreUnavailable("away")
+        return looks(prefix, since=since, timeout_s=timeout_s)
+
+    away = threading.Event()
+    monkeypatch.setattr(node, "store", store)
+    monkeypatch.setattr(node._store, "watch", watch)
+    monkeypatch.setattr(node, "away", away, raising=False)
+    yield node
+    away.clear()
+
+
+def away(node: OneNode) -> threading.Event:
+    return node.away  # type: ignore[attr-defined, no-any-return]
+
+
+async def test_a_primary_without_the_store_learns_from_its_followers_that_another_leads(
+    three: Several, cut_off: OneNode
+) -> None:
+    """Else it would hold what it is sent, and tell clients that it leads, for as long as the store is away."""
+    container_id = await three.create(replicas=3, min_in_sync=2)
+    container = await three.led(container_id)
+    away(cut_off).set()
+    await three.nodes[1].store(lambda store: handed_over(store, container_id, handed_to(1, three)))
+    await until(lambda: container.lost or None)
+    assert container_id not in cut_off.replicas.led
+    second = await three.led(container_id, by=three.nodes[1])
+    await until(lambda: not second.stalled or None)
+    await asyncio.sleep(2 * SUPERSEDED_S)
+    assert container_id not in cut_off.replicas.led, "it claims no epoch that it cannot put"
+    away(cut_off).clear()
+    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    await second.append_command(b"on all")
+
+
+def handed_over(store: ClusterStore, container_id: ContainerId, decide: Any) -> ContainerRecord:
+    return container_records.change_container(store, container_id, decide)
+
+
+async def test_a_primary_without_store_and_follower_says_that_it_may_not_lead(three: Several, cut_off: OneNode) -> None:
+    """Nothing is committed until one of them is back; who asks is not to wait for that."""
+    container_id = await three.create(replicas=2, min_in_sync=1)
+    container = await three.led(container_id)
+    await until(lambda: container.in_touch or None)
+    away(cut_off).set()
+    await until(lambda: container.cut_off or None)
+    await container.append_command(b"all in sync are here")
+    assert not container.outcast
+    await three.nodes[1].stop()
+    waiting = container.append_command(b"waits")
+    await until(lambda: container.outcast or None)
+    await until(lambda: "cannot be put" in container.stalled or None)
+    assert not waiting.done()
+    await three.nodes[1].start()
+    await asyncio.wait_for(waiting, 100)
+    await until(lambda: (not container.outcast and not container.stalled) or None)
+    await three.nodes[1].stop()
+    waiting = container.append_command(b"waits again")
+    await until(lambda: container.outcast or None)
+    away(cut_off).clear()
+    await asyncio.wait_for(waiting, 100)
+    await until(lambda: (not container.outcast and not container.stalled) or None)
+
+
+def stand_still(seconds: float) -> None:
+    """The whole process, with all of its nodes."""
+    time.sleep(seconds)
+
+
+async def test_a_primary_that_stood_still_lets_no_follower_go(three: Several) -> None:
+    container_id = await three.create(replicas=3, min_in_sync=1)
+    container = await three.led(container_id)
+    await until(lambda: container.in_touch or None)
+    stand_still(LET_GO_S + 0.5)
+    await until(lambda: container.in_touch or None)
+    found = await three.nodes[0].store(lambda store: container_records.get_container(store, container_id))
+    assert found is not None
+    assert len(found.in_sync) == 3
+    assert container.primary.waits_for == container.primary.in_sync
 
 
 async def test_the_next_primary_goes_on_with_what_was_committed(three: Several) -> None:

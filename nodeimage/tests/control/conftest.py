@@ -137,11 +137,19 @@ class World:
             heard = self.now - for_s
             self.probes[NodeId(number)] = Sight(answer, heard, heard + min(1, for_s / 2))
 
-    def refused(self, *numbers: int, for_s: float = 0) -> None:
+    def refused(self, *numbers: int, for_s: float = 0, witnessed: bool = True) -> None:
+        """`witnessed`: the others have been asked whether they hear them."""
         for number in numbers:
             answer = self.probes[NodeId(number)].answer
             since = self.now - for_s
             self.probes[NodeId(number)] = Sight(answer, since - 1, since, refused_twice=True)
+            if not witnessed:
+                self.probes[NodeId(number)] = dataclasses.replace(self.probes[NodeId(number)], refused_at=since)
+
+    def asked(self, *numbers: int) -> None:
+        """Have these answered a probe of just now."""
+        for number in numbers:
+            self.probes[NodeId(number)] = dataclasses.replace(self.probes[NodeId(number)], asked_at=self.now)
 
     def mark(self, number: int, **fields: Any) -> None:
         self.nodes[NodeId(number)] = structs.replace(self.nodes[NodeId(number)], **fields)
@@ -150,13 +158,11 @@ class World:
 
     def observed(self) -> Observed:
         probes = {
-            node: Sight(
-                structs.replace(sight.answer, load=self.loads.get(node, NodeLoad()), heard=self.heard_by(node))
+            node: dataclasses.replace(
+                sight,
+                answer=structs.replace(sight.answer, load=self.loads.get(node, NodeLoad()), heard=self.heard_by(node))
                 if sight.answer
                 else None,
-                sight.heard_at,
-                sight.silent_since,
-                sight.refused_twice,
             )
             for node, sight in self.probes.items()
         }

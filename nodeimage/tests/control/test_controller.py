@@ -37,8 +37,11 @@ class Wires:
     def __init__(self, client: PeerClient) -> None:
         self.client = client
         self.cut = False
+        self.rejected: set[tuple[str, int]] = set()
 
     async def call(self, address: tuple[str, int], message: Any, *, timeout_s: float) -> Any:
+        if address in self.rejected:
+            raise PeerUnreachable("a firewall rejects it", refused=True)
         if not self.cut:
             return await self.client.call(address, message, timeout_s=timeout_s)
         await asyncio.sleep(timeout_s)
@@ -139,6 +142,8 @@ class Member:
     async def _probed(self, message: Probe, payload: memoryview, session: Session) -> ProbeAnswer:
         if self.mute.is_set():
             await asyncio.Event().wait()
+        if message.doubted:
+            await self.controller.look_and_tell(message.doubted)
         return self.probe()
 
     async def _prepared(self, message: Prepare, payload: memoryview, session: Session) -> Prepared:
@@ -260,6 +265,23 @@ async def test_what_a_killed_node_led_is_led_by_others_in_seconds(cluster: Clust
             assert victim.node_id not in dict(record.in_sync)
     told = controller.controller.events  # a moment after it stands in the store
     await cluster.until(lambda: any(each.kind == "primary" and "refuses connections" in each.reason for each in told))
+
+
+async def test_a_node_that_a_firewall_keeps_from_the_controller_alone_goes_on_and_another_takes_the_office(
+    cluster: Cluster,
+) -> None:
+    """A firewall that rejects looks like a host on which no process runs."""
+    members = await cluster.start(3, replicas=3, least=2)
+    await cluster.until_complete()
+    (controller,) = cluster.controllers()
+    victim = next(each for each in members if each is not controller)
+    assert victim.node_id is not None
+    led = cluster.leads(victim)
+    controller.wires.rejected.add(controller.view.nodes[victim.node_id].peer_address)
+    await cluster.until(lambda: victim.node_id in controller.controller.gone())
+    await cluster.until(lambda: cluster.controllers() not in ([], [controller]))
+    assert cluster.leads(victim) == led
+    assert not any("refuses" in each.reason for each in controller.controller.events)
 
 
 async def test_a_killed_controller_has_a_successor_that_hands_over_what_it_led(cluster: Cluster) -> None:

@@ -49,6 +49,16 @@ def test_refusals_are_no_cut(three: World) -> None:
     assert why(three) == ""
 
 
+def test_refusals_that_nobody_else_gets_are_a_cut_by_a_firewall(three: World) -> None:
+    three.says(3, heard=[NodeId(1), NodeId(2)])
+    three.refused(2, for_s=3.6, witnessed=False)
+    three.asked(3)
+    assert "hears 2 nodes, and node 3 hears 3" in why(three)
+    three.says(3, heard=[NodeId(1)])
+    three.asked(3)
+    assert why(three) == ""
+
+
 def test_one_of_three_that_is_silent_is_no_cut(three: World) -> None:
     three.silent(2)
     assert why(three) == ""

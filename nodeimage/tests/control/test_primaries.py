@@ -360,6 +360,32 @@ def test_a_process_that_has_just_started_waits_for_nodes_that_it_never_heard(thr
     assert three.put().keys() == {3}
 
 
+def test_a_node_that_refuses_is_dead_once_the_others_have_been_asked_whether_they_hear_it(three: World) -> None:
+    """A firewall between it and the controller rejects likewise."""
+    three.says(3, heard=[NodeId(1), NodeId(2)])
+    three.refused(2, for_s=0.1, witnessed=False)
+    assert three.observed().witnesses(NodeId(2), three.now) == [3]
+    assert 3 not in three.put(), "node 3 has yet to say"
+    three.asked(3)
+    for _ in range(3):
+        assert 3 not in three.put(), "node 3 hears it"
+        three.now += 700
+        three.hears(3)
+        three.asked(3)
+    three.says(3, heard=[NodeId(1)])
+    three.asked(3)
+    assert 3 in three.put()
+
+
+def test_who_does_not_say_whether_it_hears_a_node_that_refuses_is_not_waited_for(three: World) -> None:
+    three.refused(2, for_s=0.1, witnessed=False)
+    assert 3 not in three.put()
+    three.refused(2, for_s=0.6, witnessed=False)
+    assert 3 in three.put()
+    three.refused(2, 3, for_s=0.1, witnessed=False)
+    assert three.observed().life(NodeId(2), three.now) is Life.DEAD, "nobody is left to ask"
+
+
 def test_a_cluster_of_two_goes_on_with_one(world: World) -> None:
     world.volume(2, 1)
     world.node(1, 2)

@@ -31,6 +31,10 @@ class Added(NamedTuple):
 
 ADDED: Final = (
     Added("catalog.commands.RaiseLevel", ("level",), Level.FENCED),
+    Added("catalog.commands.ForgetDeleted", (), Level.FENCED),
+    Added("catalog.commands.ExpireSomeCursors", ("before", "after"), Level.FENCED),
+    # Who does not know it tells whom it heard within 2 s, without trying them first.
+    Added("peer.messages.Probe", ("doubted",), Level.ORIGINAL),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
     # Who does not know these knows of no store that was set back.
@@ -39,6 +43,9 @@ ADDED: Final = (
     # Who does not know it checks what it checked before.
     Added("peer.messages.RangeRead", ("crc",), Level.ORIGINAL),
     Added("peer.messages.TimeFound", ("crc",), Level.ORIGINAL),
+    # Who does not know these checks the snapshot's pages, as it did.
+    Added("peer.messages.SnapshotPart", ("crc",), Level.ORIGINAL),
+    Added("peer.messages.SnapshotPiece", ("crc",), Level.ORIGINAL),
     # A controller that does not know it leaves the container where it is, as it did.
     Added("peer.reports.ReplicaState", ("cramped",), Level.ORIGINAL),
     # One that does not know these appoints by an old copy of the store, as it did.

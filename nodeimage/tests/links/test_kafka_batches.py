@@ -1,4 +1,4 @@
-"""What of a Kafka fetch is copied, and what becomes an empty batch."""
+"""What of a Kafka fetch is copied, and what a batch that says that there are no records stands for."""
 
 import struct
 
@@ -42,12 +42,13 @@ def spans(runs: list[memoryview]) -> list[tuple[int, int, int]]:
     for run in runs:
         for header, batch in iter_batches(run):
             read_batch(batch, from_client=False)
-            assert len(list(iter_records(batch))) == header.record_count
-            found.append((header.base_offset, header.base_offset + header.last_offset_delta, header.record_count))
+            count = len(list(iter_records(batch)))
+            assert count == (0 if header.control else header.record_count)
+            found.append((header.base_offset, header.base_offset + header.last_offset_delta, count))
     return found
 
 
-def test_what_nobody_may_see_becomes_one_empty_batch() -> None:
+def test_what_nobody_may_see_becomes_one_batch_without_records() -> None:
     came = data(0, b"a", b"b") + data(2, b"x", producer=7, transactional=True) + marker(3, ABORT, 7) + data(4, b"c")
     runs = kept([memoryview(came)], [(7, 2)])
     assert spans(runs) == [(0, 1, 2), (2, 3, 0), (4, 4, 1)]
@@ -59,13 +60,13 @@ def test_markers_at_the_end_and_across_views_are_counted_as_read() -> None:
     assert spans(kept(list(map(memoryview, views)), [])) == [(0, 0, 1), (1, 2, 0)]
 
 
-def test_an_empty_batch_does_not_begin_below_what_was_asked_for() -> None:
+def test_a_batch_that_stands_for_others_does_not_begin_below_what_was_asked_for() -> None:
     aborted = data(3, b"x", b"y", b"z", producer=7, transactional=True) + marker(6, ABORT, 7)
     assert spans(kept([memoryview(aborted)], [(7, 3)], since=5)) == [(5, 6, 0)]
     assert spans(kept([memoryview(marker(3, COMMIT, 7) + data(9, b"a"))], [], since=9)) == [(9, 9, 1)]
 
 
-def test_very_many_offsets_are_several_empty_batches() -> None:
+def test_very_many_offsets_are_several_batches() -> None:
     views = [memoryview(marker(at << 30, COMMIT, 7)) for at in range(4)]
     many = 1 << 30
     assert spans(kept(views, [])) == [(at * many, at * many, 0) for at in range(4)]

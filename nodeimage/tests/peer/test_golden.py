@@ -262,6 +262,10 @@ GOLDEN: list[tuple[Message, bytes]] = [
         b"\x82\xa4type\xadSnapshotPiece\xa4last\xc2",
     ),
     (
+        messages.SnapshotPiece(True, 0xE3069283),
+        b"\x83\xa4type\xadSnapshotPiece\xa4last\xc3\xa3crc\xce\xe3\x06\x92\x83",
+    ),
+    (
         messages.ReadSnapshot(Position(9)),
         b"\x82\xa4type\xacReadSnapshot\xa5least\t",
     ),
@@ -275,6 +279,10 @@ GOLDEN: list[tuple[Message, bytes]] = [
     (
         messages.SnapshotPart(BIG, 1 << 22),
         (b"\x83\xa4type\xacSnapshotPart\xa8position\xcf\x00\x00\x01\x00\x00\x00\x00\x00\xa4size\xce\x00@\x00\x00"),
+    ),
+    (
+        messages.SnapshotPart(Position(1), 2, 3),
+        b"\x84\xa4type\xacSnapshotPart\xa8position\x01\xa4size\x02\xa3crc\x03",
     ),
     (
         messages.AppendOnce(b"t" * 4, 7),

@@ -365,7 +365,9 @@ class Node:
 
     # --- asked by others
 
-    async def _probed(self, _asked: Probe, _payload: memoryview, _session: None) -> ProbeAnswer:
+    async def _probed(self, asked: Probe, _payload: memoryview, _session: None) -> ProbeAnswer:
+        if asked.doubted:
+            await self.controller.look_and_tell(asked.doubted)
         await self._begun()
         return self.probe()
 

@@ -179,9 +179,10 @@ def takes_a_snapshot_for_newer_than_it_is() -> Any:
     """What lies between the snapshot and where the log goes on is left out."""
     take = NodeCatalog._take
 
-    async def planted(catalog: NodeCatalog) -> Any:
-        piece, _ = await take(catalog)
-        return piece, catalog.tables.applied
+    async def planted(catalog: NodeCatalog, least: Position) -> Any:
+        given = await take(catalog, least)
+        given.position = catalog.tables.applied
+        return given
 
     return mock.patch.object(NodeCatalog, "_take", planted)
 

@@ -43,6 +43,8 @@ LONG_TTL_S = TODAY + 10_000.0
 """The same where runs are longer."""
 SNAPSHOT_BYTES = 1024
 """Of the catalog's log between two snapshots."""
+SNAPSHOT_PIECE_BYTES = 16_384
+"""Of a snapshot that has some ten times as many, so that whatever happens, happens between two pieces too."""
 
 
 class _Random(random.Random):
@@ -189,6 +191,8 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
         mock.patch.object(LoopLag, "start", _nothing),
         mock.patch.object(Scrub, "_read", _scrubbed),
         mock.patch.object(asyncio, "create_subprocess_exec", _regrouped),
+        mock.patch("headrace.container.snapshot_transfer.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
+        mock.patch("headrace.node.snapshot_sending.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
         mock.patch.dict(Catalog.open.__func__.__kwdefaults__, snapshot_bytes=SNAPSHOT_BYTES),  # type: ignore[attr-defined]
     ]
 

@@ -12,7 +12,7 @@ from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.errors import Code
 from headrace.ids import Millis, Offset
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.batch import build_batch, empty_batches, iter_records, read_batch, stamp
+from headrace.wire.batch import build_batch, gap_batches, iter_records, read_batch, stamp
 
 NewNode = Callable[..., Awaitable[Running]]
 Log = list[tuple[int, bytes, int]]
@@ -86,7 +86,7 @@ async def interleaved(node: Running, ends: dict[str, int], *, rounds: int = ROUN
                 for index in range(2)
             ]
             if base > ends[name] and chance.random() < 0.5:
-                (nothing,) = empty_batches(ends[name], base - 1)
+                (nothing,) = gap_batches(ends[name], base - 1)
                 await append(node, name, nothing)
             await copy(node, name, records)
             logs[name] += records

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from storage_kit import MIB, Running, until
 
-from headrace.catalog import snapshots
+from headrace.catalog import snapshot_pool, snapshots
 from headrace.container.container import Container
 from headrace.container.feed import Piece, Recent
 from headrace.control.observed import Settings
@@ -382,15 +382,16 @@ async def test_a_snapshot_for_a_follower_that_cannot_be_written_is_an_error_that
     """It ended the task that takes the follower on, without a word."""
     node = await new_node()
 
-    def full(folder: Path) -> Position:
+    def full(folder: Path, **_how: Any) -> Position:
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(snapshots, "newest_whole", lambda _folder: None)
         patched.setattr(snapshots, "write_snapshot", full)
         with pytest.raises(HeadraceError, match="disk is full"):
-            await node.node._catalog._take()
-    assert await node.node._catalog._take()
+            await node.node._catalog._take(Position(0))
+    monkeypatch.setattr(snapshot_pool, "AGAIN_S", 0.0)
+    node.node.catalog._snapshots._again_at = 0.0
+    (await node.node._catalog._take(Position(0))).close()
 
 
 async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_back(

@@ -11,6 +11,8 @@ from msgspec import structs
 
 from headrace.errors import CorruptLog, FolderRefused, HeadraceError
 from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.store import records
+from headrace.store.compare_and_set import skip_ids
 from headrace.store.container_records import (
     change_container,
     containers,
@@ -447,3 +449,10 @@ def test_the_last_one_stays_in_sync_however_damaged(store: ClusterStore) -> None
     made = create_container(store, kind="data", primary=node)
     assert leave_in_sync(store, made.container_id, (node.node_id, node.format), heirs={2}) == made
     assert get_container(store, made.container_id) == made
+
+
+def test_node_ids_end_with_an_error(store: ClusterStore) -> None:
+    skip_ids(store, "node", records.MOST_NODE_ID - 100)
+    assert records.take_node_id(store) == records.MOST_NODE_ID
+    with pytest.raises(HeadraceError, match="handed out all of its 2147483647 node ids"):
+        records.take_node_id(store)

@@ -46,7 +46,7 @@ class ToyApi:
         """Every answer takes so long."""
         self.busy = 0
         """So many calls are told to come back after `busy_s`."""
-        self.busy_s = 1
+        self.busy_s: float | str = 1
         self.refuse: tuple[int, str] | None = None
         """(status, message) for every call."""
         self.swallow = 0

@@ -277,3 +277,21 @@ def test_cramjam_is_not_imported_until_records_are_unpacked() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 30))
+def test_a_gap_is_a_control_batch_that_clients_go_on_behind(first: int, more: int) -> None:
+    """A log that ends with a batch of no record at all makes kafkajs spin, and kafka-go read again."""
+    last = -1
+    for batch in b.gap_batches(first, first + more):
+        header = b.read_batch(batch, from_client=False)
+        last = header.base_offset + header.last_offset_delta
+        assert (header.control, header.record_count, header.producer_id, header.max_timestamp) == (True, 1, -1, -1)
+        assert list(b.iter_records(batch)) == []
+        assert b.marker_type(header, batch) == b.COMMIT_MARKER
+        for theirs in (AiokafkaBatch(bytes(batch)), KafkaPythonBatch(bytes(batch))):
+            assert theirs.is_control_batch
+            assert theirs.validate_crc()
+            assert [record.offset for record in theirs] == [last]
+            assert theirs.next_offset == last + 1
+    assert last == first + more

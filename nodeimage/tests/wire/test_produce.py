@@ -47,7 +47,7 @@ def to_kio(version: int, request: ProduceRequest) -> bytes:
     entity = kio.index.load_request_schema(0, version)
     module = kio.index.load_payload_module(0, version, entity.__type__)
     topics: dict[str, list[Any]] = {}
-    for topic, index, records in request.partitions:
+    for topic, index, records, _ in request.partitions:
         topics.setdefault(topic, []).append(
             module.PartitionProduceData(index=i32(index), records=None if records is None else Records(bytes(records)))
         )
@@ -114,7 +114,9 @@ def test_records_are_a_writable_slice_of_the_requests_own_buffer() -> None:
 
 @st.composite
 def results(draw: st.DrawFn) -> list[ProduceResult]:
-    one = st.tuples(int32, st.integers(-1, 120), int64, int64, int64, st.none() | st.text(max_size=50))
+    of_records = st.lists(st.tuples(int32, st.text(max_size=20)), max_size=2).map(tuple)
+    message = st.none() | st.text(max_size=50)
+    one = st.tuples(int32, st.integers(-1, 120), int64, int64, int64, message, of_records)
     topics = draw(st.lists(names, max_size=4, unique=True))
     return [ProduceResult(topic, *rest) for topic in topics for rest in draw(st.lists(one, min_size=1, max_size=3))]
 
@@ -125,7 +127,7 @@ def known_by(version: int, result: ProduceResult) -> ProduceResult:
         result = result._replace(append_time=-1)
     if version < 5:
         result = result._replace(log_start=-1)
-    return result if version >= 8 else result._replace(message=None)
+    return result if version >= 8 else result._replace(message=None, record_errors=())
 
 
 @given(versions, results(), int32)
@@ -153,6 +155,7 @@ def test_kio_reads_a_response_as_meant(version: int, given_results: list[Produce
             cold.field(one, "log_append_time"),
             cold.field(one, "log_start_offset", -1),
             cold.field(one, "error_message"),
+            tuple((each.batch_index, each.batch_index_error_message) for each in cold.field(one, "record_errors", ())),
         )
         for topic in entity.responses
         for one in topic.partition_responses
@@ -166,7 +169,7 @@ def test_results_of_one_topic_are_grouped_in_the_order_of_their_first() -> None:
     assert decoded == [scattered[0], scattered[2], scattered[1]]
 
 
-def test_errors_about_single_records_are_skipped() -> None:
+def test_errors_about_single_records_are_read() -> None:
     raw = cold.encode_response(
         ApiKey.PRODUCE,
         9,
@@ -187,7 +190,7 @@ def test_errors_about_single_records_are_skipped() -> None:
             ]
         },
     )
-    assert decode_response(raw, 0, 9)[0] == [ProduceResult("t", 1, 87, 0, -1, -1, "bad")]
+    assert decode_response(raw, 0, 9)[0] == [ProduceResult("t", 1, 87, 0, -1, -1, "bad", ((2, "no key"),))]
 
 
 @given(versions, requests(), st.data())

@@ -18,6 +18,8 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.cold import field
 
 MAX_METADATA_BYTES: Final = 4096
+AT_ONCE: Final = 1000
+"""Cursors that one command deletes: more would hold up the commands behind it."""
 """Of one cursor; Kafka's offset.metadata.max.bytes."""
 
 _NO_OFFSET = -1
@@ -206,9 +208,10 @@ async def offset_delete(host: Host, request: Any, session: Session) -> Mapping[s
                 code = Code.GROUP_SUBSCRIBED_TO_TOPIC if busy else Code.NONE
                 codes.update({(topic.topic_id, part.partition_index): code for part in asked.partitions})
         items = [item for item, code in codes.items() if code is Code.NONE]
-        if items:
-            outcome = await host.catalog.submit(DeleteCursors(group=group_id, items=items), here=True)
-            codes.update(zip(items, outcome, strict=True))
+        for index in range(0, len(items), AT_ONCE):
+            some = items[index : index + AT_ONCE]
+            outcome = await host.catalog.submit(DeleteCursors(group=group_id, items=some), here=True)
+            codes.update(zip(some, outcome, strict=True))
     except HeadraceError as error:
         return {"error_code": int(error.code), "topics": []}
     return {

@@ -9,6 +9,7 @@
 """
 
 import contextlib
+import math
 import os
 import socket
 import ssl
@@ -41,7 +42,11 @@ WATCH_S: Final = 300
 SILENT_WATCH_S: Final = 90.0
 """Servers send a bookmark each minute."""
 BUSY_S: Final = 1.0
-"""To wait where a server that is busy does not say how long."""
+"""To wait where a server that is busy does not say how long, or not in seconds."""
+LEAST_BUSY_S: Final = 0.1
+MOST_BUSY_S: Final = 10.0
+"""A server, or what stands before it, may name any time. What it may cost is as much as this: for so long a process
+neither hears of changes nor renews a lease."""
 
 
 class ApiError(HeadraceError):
@@ -58,6 +63,7 @@ class ApiBusy(ApiError):
     """The server has too much to do, and nothing took place."""
 
     def __init__(self, reason: str, *, retry_after_s: float) -> None:
+        """`retry_after_s`: LEAST_BUSY_S to MOST_BUSY_S."""
         super().__init__(HTTPStatus.TOO_MANY_REQUESTS, reason)
         self.retry_after_s = retry_after_s
 
@@ -240,9 +246,10 @@ def _reported(what: str) -> Iterator[None]:
 
 def _seconds(retry_after: str) -> float:
     try:
-        return max(0.0, float(retry_after))
-    except ValueError:
+        named = float(retry_after)
+    except ValueError:  # nothing, or a date, which would have to be compared with another clock
         return BUSY_S
+    return BUSY_S if math.isnan(named) else min(max(named, LEAST_BUSY_S), MOST_BUSY_S)
 
 
 def _socket(address: AddrInfoType) -> socket.socket:

@@ -79,12 +79,19 @@ async def has(cluster: OneNode, values: list[bytes], name: str = "t") -> bool:
     return await cluster.row(name) is not None and await cluster.values(name) == values
 
 
-async def written(cluster: OneNode, *values: bytes, client: Client | None = None, **options: Any) -> ProduceResult:
-    """What the node answers to one Produce request, of a producer that is not idempotent."""
+async def written(
+    cluster: OneNode,
+    *values: bytes,
+    client: Client | None = None,
+    name: str = "/s:t",
+    producer: dict[str, int] | None = None,
+    **options: Any,
+) -> ProduceResult:
+    """What the node answers to one Produce request. `producer`: the fields of an idempotent one."""
     used = client or Client(parse_addresses([cluster.bootstrap]), security=Security())
-    batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values])
+    batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values], **producer or {})
     try:
-        (result,) = await used.produce(NodeId(1), [PartitionRecords("/s:t", 0, memoryview(batch))], **options)
+        (result,) = await used.produce(NodeId(1), [PartitionRecords(name, 0, memoryview(batch))], **options)
         return result
     finally:
         if client is None:
@@ -161,6 +168,20 @@ async def test_an_idempotent_producer_at_the_copy_loses_and_doubles_nothing_over
     assert await north.values("t") == [b"first", *producer.sent]
     assert [producer.offsets[value] for value in producer.sent] == list(range(1, len(producer.sent) + 1))
     await until(lambda: has(copy, [b"first", *producer.sent]))
+
+
+async def test_a_producer_that_calls_the_copys_topic_by_two_names_is_refused_the_second(
+    copy: OneNode, north: OneNode
+) -> None:
+    """The home hears one name, and would take the one's first batch for a repeat of the other's."""
+    producer = {"producer_id": 77_777, "producer_epoch": 0, "base_sequence": 0}
+    assert (await written(copy, b"by one name", producer=producer)).error == Code.NONE
+    refused = await written(copy, b"by another", producer=producer, name="s..t")
+    assert refused.error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert "use one name" in (refused.message or "")
+    again = await written(copy, b"by one name", producer=producer)
+    assert (again.error, again.base_offset) == (Code.NONE, 1)
+    assert await has(north, [b"first", b"by one name"])
 
 
 async def test_a_home_that_stays_away_is_an_error_to_try_again_after(copy: OneNode, network: CutNetwork) -> None:

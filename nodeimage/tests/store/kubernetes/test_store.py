@@ -22,7 +22,7 @@ from headrace.ids import Epoch, NodeId
 from headrace.store import container_records, records
 from headrace.store.kubernetes import api as api_module
 from headrace.store.kubernetes import store as store_module
-from headrace.store.kubernetes.api import Access, Api, ApiSilent
+from headrace.store.kubernetes.api import BUSY_S, LEAST_BUSY_S, MOST_BUSY_S, Access, Api, ApiBusy, ApiSilent
 from headrace.store.kubernetes.store import KubernetesStore
 from headrace.store.protocol import StoreUnavailable, VersionConflict
 from headrace.store.records import LeaseRecord, NodeRecord
@@ -287,6 +287,42 @@ def test_a_busy_server_is_left_alone_for_as_long_as_it_says(store: KubernetesSto
     found = store.get("volume/a")
     assert found is not None
     assert found.version == version
+
+
+@pytest.mark.parametrize(
+    ("named", "seconds"),
+    [
+        ("1", 1.0),
+        ("2.5", 2.5),
+        ("0", LEAST_BUSY_S),
+        ("-7", LEAST_BUSY_S),
+        ("-inf", LEAST_BUSY_S),
+        ("100000000", MOST_BUSY_S),
+        ("1e400", MOST_BUSY_S),
+        ("inf", MOST_BUSY_S),
+        ("nan", BUSY_S),
+        ("", BUSY_S),
+        ("soon", BUSY_S),
+        ("Fri, 31 Dec 2999 23:59:59 GMT", BUSY_S),
+    ],
+)
+async def test_how_long_a_busy_server_is_left_alone_is_bounded(api: ToyApi, named: str, seconds: float) -> None:
+    api.busy, api.busy_s = 1, named
+    client = Api(Access(api.url))
+    try:
+        with pytest.raises(ApiBusy) as busy:
+            await client.call("GET", "/api/v1/nodes")
+        assert busy.value.retry_after_s == seconds
+    finally:
+        await client.close()
+
+
+def test_a_server_that_names_a_year_once_is_asked_again(
+    store: KubernetesStore, api: ToyApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "MOST_BUSY_S", 0.2)
+    api.busy, api.busy_s = 1, 31_536_000
+    store.put("volume/a", b'{"name":"a"}', None)
 
 
 def test_a_server_that_stays_busy_is_away_in_the_end(

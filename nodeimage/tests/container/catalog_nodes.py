@@ -1,19 +1,24 @@
-"""Nodes with the catalog's container and the tables that each applies it to."""
+"""Several nodes' replicas of the catalog's container, with the tables that each applies it to."""
 
+import asyncio
+import shutil
 from functools import partial
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from msgspec import structs
 from several import OneNode, Several, until
 
-from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.service import Catalog
+from headrace.errors import StorageFull
 from headrace.ids import Epoch, Millis, Position
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit, Submitted
 from headrace.store.records import CATALOG_ID, ContainerRecord
+
+CHUNK_BYTES = 8192
 
 
 class WithTables:
@@ -25,6 +30,8 @@ class WithTables:
         self._tables: dict[int, Catalog] = {}
         self.gives_tables = True
         """Else the nodes are of the version before."""
+        self.free = [1 << 40] * 3
+        """Bytes on the disk of each node."""
         for number, node in enumerate(self.several.nodes):
             node.on_made = partial(self._made, number)
 
@@ -49,11 +56,40 @@ class WithTables:
             replicas=node.replicas,
             peers=node.peers,
             changes=changes,
+            room=partial(self._room, number),
         )
         catalog = self._catalogs[number]
         node.handlers = (
             {ReadSnapshot: catalog.snapshot_read, ReadMarks: catalog.marks_read} if self.gives_tables else {}
         )
+
+    def _room(self, number: int, length: int) -> None:
+        if length > self.free[number]:
+            raise StorageFull(f"{self.free[number]} bytes are free on node {number}")
+
+    async def trim(self) -> None:
+        """Have the log of the node that leads begin behind what a new node lacks."""
+        log = self.several.replica(0, CATALOG_ID).log
+        await self.write(0, "/s", applied_by=())
+        while not log.chunks_to_close():
+            first = log.end
+            made = [
+                NewTopic("/s", f"topic-{first + each}", uuid4().bytes, 1, {}, [CATALOG_ID], [Epoch(1)])
+                for each in range(100)
+            ]
+            await self.tables(0).submit(CreateTopics(made, Millis(1)), here=True)
+        log.close_chunk(log.chunks_to_close()[0])
+        for path in ("/one", "/two"):
+            await self.write(0, path, applied_by=(1,))
+            await self.tables(0).snapshot()
+        await until(lambda: log.start > 0 or None)
+
+    async def begin_empty(self, number: int) -> None:
+        """A node comes back with nothing."""
+        await self.stop(number)
+        await asyncio.to_thread(shutil.rmtree, self.node(number).folder.parent)
+        await asyncio.to_thread(self.node(number).folder.parent.mkdir)
+        await self.start(number)
 
     async def open(self, number: int) -> None:
         """The tables of a node that runs."""

@@ -1,0 +1,386 @@
+"""Deleting in pieces: gone at once for everybody, in bounded steps, with numbers that are given again safely."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from catalog_kit import Tables
+
+from headrace.catalog import apply_deleted, apply_groups, apply_topics
+from headrace.catalog.apply_deleted import AT_ONCE
+from headrace.catalog.commands import (
+    CommitCursors,
+    CreateStream,
+    CreateTopics,
+    Cursor,
+    DeleteGroups,
+    DeleteStream,
+    DeleteTopics,
+    ExpireCursors,
+    ExpireSomeCursors,
+    ForgetDeleted,
+    LogStart,
+    NewTopic,
+    RaiseLevel,
+    RollIntent,
+    RollTarget,
+    SetLogStart,
+    SkipNumbers,
+    StreamPolicy,
+)
+from headrace.catalog.tables import apply_all, open_tables
+from headrace.errors import Code, KafkaError
+from headrace.ids import (
+    ContainerId,
+    Epoch,
+    LeaderEpoch,
+    Millis,
+    Offset,
+    PartitionletId,
+    Position,
+    StreamNumber,
+    partitionlet_id,
+    serial_of,
+)
+
+NOW = Millis(1)
+ROWS_OF_TOPICS = ("partitionlets", "log_starts", "home_starts", "settled_homes", "pending_homes", "cursors", "topics")
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[Tables]:
+    made = Tables(tmp_path / "catalog.sqlite")
+    made.apply(RaiseLevel(1))
+    made.apply(CreateStream("/s", StreamPolicy(), NOW))
+    yield made
+    made.close()
+
+
+def create(tables: Tables, count: int, *, stream: str = "/s", partitions: int = 1) -> list[bytes]:
+    ids = [uuid.uuid4().bytes for _ in range(count)]
+    items = [
+        NewTopic(stream, f"t-{at}", topic_id, partitions, {}, [ContainerId(5)] * partitions, [Epoch(1)] * partitions)
+        for at, topic_id in enumerate(ids)
+    ]
+    assert {outcome.code for outcome in tables.apply(CreateTopics(items, NOW))} == {Code.NONE}
+    return ids
+
+
+def commit(tables: Tables, ids: list[bytes], *, group: str = "g", now: int = 1) -> None:
+    cursors = [Cursor(topic_id, 0, Offset(1), LeaderEpoch(-1)) for topic_id in ids]
+    assert set(tables.apply(CommitCursors(group, -1, "", cursors, Millis(now)))) == {Code.NONE}
+
+
+def rows(tables: Tables) -> int:
+    return sum(tables.connection.execute(f"SELECT count(*) FROM {each}").fetchone()[0] for each in ROWS_OF_TOPICS)
+
+
+def forget_all(tables: Tables) -> int:
+    """Until nothing is left to do; how many commands that took."""
+    for steps in range(1, 1000):
+        before = rows(tables)
+        outcome = tables.apply(ForgetDeleted())
+        assert before - rows(tables) == outcome.rows <= AT_ONCE + AT_ONCE // 2
+        if not outcome.more:
+            return steps
+    raise AssertionError("it does not end")
+
+
+def test_a_stream_is_gone_at_once_and_its_rows_in_bounded_steps(tables: Tables) -> None:
+    ids = create(tables, 1500)
+    tables.apply(SetLogStart([LogStart(each, 0, Offset(3)) for each in ids[:700]]))
+    commit(tables, ids)
+    before = rows(tables)
+    outcome = tables.apply(DeleteStream("/s", NOW, force=True))
+    assert outcome.stream.topics == 1500
+    assert before - rows(tables) <= 2 * AT_ONCE
+    assert tables.reader.stream("/s") is None
+    assert tables.reader.topics_by_id(ids) == {}
+    assert tables.reader.all_topics() == []
+    assert tables.reader.cursors("g") == []
+    assert tables.reader.totals() == (0, 0, 0)
+    assert tables.reader.is_forgetting()
+    assert tables.reader.open_in(ContainerId(5)) == []
+    commits = CommitCursors("g", -1, "", [Cursor(ids[-1], 0, Offset(1), LeaderEpoch(-1))], NOW)
+    assert tables.apply(commits) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
+    assert forget_all(tables) > 2
+    assert rows(tables) == 0
+    assert not tables.reader.is_forgetting()
+
+
+def test_names_can_be_used_again_at_once(tables: Tables) -> None:
+    create(tables, 1500)
+    first = tables.reader.stream("/s")
+    tables.apply(DeleteStream("/s", NOW, force=True))
+    assert tables.apply(CreateStream("/s", StreamPolicy(), NOW)).changed
+    create(tables, 3)
+    forget_all(tables)
+    second = tables.reader.stream("/s")
+    assert first is not None
+    assert second is not None
+    assert second.number != first.number
+    assert [row.name for row in tables.reader.topics("/s")] == ["t-0", "t-1", "t-2"]
+    assert len(tables.reader.open_in(ContainerId(5))) == 3
+
+
+def test_topic_ids_can_be_used_again_at_once_as_copies_do(tables: Tables) -> None:
+    ids = create(tables, 1500)
+    commit(tables, ids)
+    tables.apply(DeleteStream("/s", NOW, force=True))
+    tables.apply(CreateStream("/s", StreamPolicy(), NOW))
+    again = [NewTopic("/s", f"t-{at}", id_, 1, {}, [ContainerId(6)], [Epoch(1)]) for at, id_ in enumerate(ids[-20:])]
+    assert {each.code for each in tables.apply(CreateTopics(again, NOW))} == {Code.NONE}
+    forget_all(tables)
+    assert {row.topic_id for row in tables.reader.topics("/s")} == set(ids[-20:])
+    assert tables.reader.cursors("g") == []  # none of those that its earlier life had
+    assert len(tables.reader.open_in(ContainerId(6))) == 20
+
+
+def test_an_id_with_too_many_rows_left_is_refused_with_a_clear_error(tables: Tables) -> None:
+    (topic_id,) = create(tables, 1, partitions=3 * AT_ONCE)
+    tables.apply(DeleteTopics([topic_id], NOW))
+    item = NewTopic("/s", "again", topic_id, 1, {}, [ContainerId(6)], [Epoch(1)])
+    (refused,) = tables.apply(CreateTopics([item], NOW))
+    assert refused.code is Code.INVALID_REQUEST
+    assert "try again" in refused.message
+    forget_all(tables)
+    (made,) = tables.apply(CreateTopics([item], NOW))
+    assert made.code is Code.NONE
+
+
+def test_topics_with_many_rows_are_gone_at_once_and_their_rows_in_bounded_steps(tables: Tables) -> None:
+    heavy = create(tables, 2, partitions=2 * AT_ONCE)
+    commit(tables, heavy)
+    before = rows(tables)
+    outcomes = tables.apply(DeleteTopics(heavy, NOW))
+    assert [len(each.partitionlets) for each in outcomes] == [2 * AT_ONCE] * 2
+    assert before - rows(tables) <= AT_ONCE + 2
+    assert tables.reader.topics_by_id(heavy) == {}
+    assert tables.reader.totals() == (1, 0, 0)
+    assert create(tables, 1)
+    forget_all(tables)
+    assert rows(tables) == 2  # the topic of that name that was made meanwhile
+
+
+def test_two_lives_of_a_heavy_topic_go_beside_each_other(tables: Tables) -> None:
+    for _ in range(2):
+        tables.apply(DeleteTopics(create(tables, 1, partitions=2 * AT_ONCE), NOW))
+    forget_all(tables)
+    assert rows(tables) == 0
+
+
+def test_few_topics_are_gone_with_their_rows_at_once(tables: Tables) -> None:
+    ids = create(tables, 100)
+    tables.apply(DeleteTopics(ids[:50], NOW))
+    assert not tables.reader.is_forgetting()
+    tables.apply(DeleteStream("/s", NOW, force=True))
+    assert not tables.reader.is_forgetting()
+    assert rows(tables) == 0
+
+
+def test_partitionlets_live_until_their_rows_go(tables: Tables) -> None:
+    """What gives bytes back looks once: at the end, when it is told."""
+    create(tables, 1500)
+    tables.apply(DeleteStream("/s", NOW, force=True))
+    last = partitionlet_id(stream=StreamNumber(1), serial=1500)
+    assert last in tables.reader.owners([last])
+    forget_all(tables)
+    assert tables.reader.owners([last]) == {}
+    assert tables.reader.not_yet_made([last]) == []
+
+
+def test_a_deletion_goes_on_behind_a_restart(tmp_path: Path) -> None:
+    tables = Tables(tmp_path / "catalog.sqlite")
+    tables.apply(RaiseLevel(1))
+    tables.apply(CreateStream("/s", StreamPolicy(), NOW))
+    create(tables, 1500)
+    tables.apply(DeleteStream("/s", NOW, force=True))
+    tables.apply(ForgetDeleted())
+    position = tables.position
+    tables.close()
+    tables = Tables(tmp_path / "catalog.sqlite")
+    tables.position = position
+    forget_all(tables)
+    assert rows(tables) == 0
+    assert tables.apply(ForgetDeleted()).rows == 0
+    tables.close()
+
+
+def test_below_the_level_a_stream_goes_as_it_always_did(tmp_path: Path) -> None:
+    tables = Tables(tmp_path / "catalog.sqlite")
+    tables.apply(CreateStream("/s", StreamPolicy(), NOW))
+    ids = create(tables, 1500)
+    tables.apply(DeleteTopics(ids[:5], NOW))
+    tables.apply(DeleteStream("/s", NOW, force=True))
+    assert rows(tables) == 0
+    assert not tables.reader.is_forgetting()
+    assert tables.connection.execute("SELECT count(*) FROM free_streams").fetchone() == (0,)
+    tables.close()
+
+
+# --- numbers
+
+
+def test_numbers_of_deleted_streams_are_given_again_and_never_a_partitionlets_id(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply_topics, "MAX_STREAM_NUMBER", 5)
+    seen: set[int] = set()
+    for life in range(30):
+        path = f"/life-{life}"
+        assert tables.apply(CreateStream(path, StreamPolicy(), NOW)).changed
+        create(tables, 3, stream=path)
+        ids = {row.id for row in tables.reader.open_in(ContainerId(5))}
+        assert ids.isdisjoint(seen)
+        seen |= ids
+        tables.apply(DeleteStream(path, NOW, force=True))
+    for number in range(4):  # "/s" has one
+        tables.apply(CreateStream(f"/more-{number}", StreamPolicy(), NOW))
+    with pytest.raises(KafkaError, match="at most 5 streams; delete some") as refused:
+        tables.apply(CreateStream("/one-too-many", StreamPolicy(), NOW))
+    assert refused.value.code is Code.POLICY_VIOLATION
+
+
+def test_what_lags_behind_does_not_take_a_new_life_of_a_number_for_dead(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply_topics, "MAX_STREAM_NUMBER", 2)
+    tables.apply(CreateStream("/a", StreamPolicy(), NOW))
+    create(tables, 3, stream="/a")
+    behind = partitionlet_id(stream=StreamNumber(2), serial=4)  # the first of the next life
+    assert tables.reader.not_yet_made([behind]) == [behind]
+    tables.apply(DeleteStream("/a", NOW, force=True))
+    assert tables.reader.not_yet_made([behind]) == [behind]
+    assert tables.reader.not_yet_made([PartitionletId(behind - 1)]) == []
+    tables.apply(CreateStream("/b", StreamPolicy(), NOW))
+    assert tables.reader.not_yet_made([behind]) == [behind]
+    create(tables, 1, stream="/b")
+    assert [row.id for row in tables.reader.open_in(ContainerId(5))] == [behind]
+    assert tables.reader.not_yet_made([behind]) == []
+
+
+def test_numbers_outlast_thousands_of_unclean_recoveries(tables: Tables) -> None:
+    create(tables, 1)
+    given = {row.id for row in tables.reader.open_in(ContainerId(5))}
+    for recovered in range(1, 1001):
+        tables.apply(SkipNumbers(recovered))
+        if recovered % 100 == 0:
+            path = f"/r-{recovered}"
+            tables.apply(CreateStream(path, StreamPolicy(), NOW))
+            create(tables, 1, stream=path)
+            given.update(row.id for row in tables.reader.open_in(ContainerId(5)))
+    assert len(given) == 11
+    assert max(serial_of(id_) for id_ in given) < 1001 * 2**24 < 2**40
+
+
+def test_what_a_lost_command_may_have_given_is_not_given_again(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same number, perhaps, but never the id of a partitionlet that a lost stream had."""
+    monkeypatch.setattr(apply_topics, "MAX_STREAM_NUMBER", 4)
+    monkeypatch.setattr("headrace.catalog.apply_chains.MAX_STREAM_NUMBER", 4)
+    lost = {partitionlet_id(stream=StreamNumber(number), serial=serial) for number in (2, 3, 4) for serial in range(9)}
+    tables.apply(SkipNumbers(1))
+    for number in range(3):
+        tables.apply(CreateStream(f"/n-{number}", StreamPolicy(), NOW))
+        create(tables, 2, stream=f"/n-{number}")
+    made = {row.id for row in tables.reader.open_in(ContainerId(5))}
+    assert len(made) == 6
+    assert made.isdisjoint(lost)
+    assert tables.reader.not_yet_made(lost) == []  # so their bytes go
+
+
+def test_serials_end_with_an_error_and_never_in_the_next_stream(tables: Tables) -> None:
+    (topic_id,) = create(tables, 1)
+    last = 2**40 - 1
+    tables.connection.update("streams", {"next_serial": "?1"}, "true", last)
+    create_one = CreateTopics([NewTopic("/s", "last", b"l" * 16, 1, {}, [ContainerId(5)], [Epoch(1)])], NOW)
+    assert tables.apply(create_one)[0].partitionlets[0].id == partitionlet_id(stream=StreamNumber(1), serial=last)
+    with pytest.raises(KafkaError, match="at most 1099511627776 partitionlets"):
+        tables.apply(CreateTopics([NewTopic("/s", "no", b"n" * 16, 1, {}, [ContainerId(5)], [Epoch(1)])], NOW))
+    (open_one,) = tables.reader.chain(1, 0)
+    (refused,) = tables.apply(RollIntent([RollTarget(topic_id, 0, open_one.id, ContainerId(6))], NOW))
+    assert refused.code is Code.POLICY_VIOLATION
+
+
+def test_a_partition_whose_leader_epochs_are_used_up_rolls_no_more(tables: Tables) -> None:
+    (topic_id,) = create(tables, 1)
+    tables.connection.update("partitionlets", {"leader_epoch": "?1"}, "true", 2**31 - 2**20)
+    (open_one,) = tables.reader.chain(1, 0)
+    (refused,) = tables.apply(RollIntent([RollTarget(topic_id, 0, open_one.id, ContainerId(6))], NOW))
+    assert refused.code is Code.POLICY_VIOLATION
+    assert "leader epochs are used up" in refused.message
+
+
+# --- cursors
+
+
+def test_cursors_expire_in_steps_as_they_do_in_one(tmp_path: Path) -> None:
+    left = []
+    for name in ("whole", "steps"):
+        tables = Tables(tmp_path / f"{name}.sqlite")
+        tables.apply(CreateStream("/s", StreamPolicy(), NOW))
+        ids = [topic.to_bytes(16, "big") for topic in range(1, 401)]
+        items = [NewTopic("/s", each.hex(), each, 1, {}, [ContainerId(5)], [Epoch(1)]) for each in ids]
+        tables.apply(CreateTopics(items, NOW))
+        for group in range(30):
+            commit(tables, ids[: 1 + group * 13], group=f"g-{group:02d}", now=5)
+            if group % 3 == 1:
+                commit(tables, ids[: group * 5], group=f"g-{group:02d}", now=50)
+        before = Millis(20)
+        steps = 0
+        if name == "whole":
+            tables.apply(ExpireCursors(before))
+        else:
+            after: tuple[str, int, int] | None = ("", -1, -1)
+            while after is not None:
+                changes = tables.connection.total_changes
+                after = tables.apply(ExpireSomeCursors(before, after)).after
+                assert tables.connection.total_changes - changes <= 2 * 1000 + 2
+                steps += 1
+            assert steps > 3
+        left.append(
+            (
+                tables.connection.execute("SELECT * FROM cursors").fetchall(),
+                tables.connection.execute("SELECT name FROM groups").fetchall(),
+            )
+        )
+        tables.close()
+    assert left[0] == left[1]
+    assert left[0][0]
+
+
+def test_a_group_that_is_at_work_keeps_its_cursors(tables: Tables) -> None:
+    ids = create(tables, 3)
+    commit(tables, ids, group="b")
+    tables.connection.update("groups", {"member_ids": "x'91a16d'"}, "true")
+    assert tables.apply(ExpireSomeCursors(Millis(99))) == (0, 0, None)
+    tables.connection.update("groups", {"member_ids": "x'90'"}, "true")
+    assert tables.apply(ExpireSomeCursors(Millis(99))) == (3, 1, None)
+    assert tables.apply(DeleteGroups(["b"])) == [Code.GROUP_ID_NOT_FOUND]
+
+
+# --- tables of before
+
+
+def test_tables_of_before_get_what_is_new_and_a_full_disk_does_not_keep_them_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "catalog.sqlite"
+    connection = open_tables(path, sums=False)
+    apply_all(connection, [(Position(1), CreateStream("/s", StreamPolicy(), NOW))])
+    for each in ("partitionlets_by_container", "partitionlets_intended", "topics_moved"):
+        connection.execute(f"DROP INDEX {each}")
+    connection.execute("DROP TABLE going")
+    connection.execute("DROP TABLE free_streams")
+    connection.close()
+    connection = open_tables(path)
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    assert {"going", "free_streams", "partitionlets_by_container", "partitionlets_intended", "topics_moved"} <= names
+    connection.close()
+
+
+def test_how_much_one_step_does_belongs_to_the_commands_and_never_changes() -> None:
+    """Every replica deletes the same rows at the same command, whatever version it runs."""
+    assert apply_deleted.AT_ONCE == apply_groups.AT_ONCE == 1000

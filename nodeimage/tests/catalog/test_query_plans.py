@@ -1,0 +1,269 @@
+"""No command and no query scans a table that grows: each statement's plan is looked at, of whatever is run.
+
+A command, or a method of Reader, that is not run here fails as well.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import pytest
+from catalog_kit import Tables
+
+from headrace.catalog import commands
+from headrace.catalog.commands import (
+    Cursor,
+    LinkConfig,
+    LogStart,
+    NewTopic,
+    PolicyChanges,
+    Rolled,
+    RollTarget,
+    StreamPolicy,
+)
+from headrace.catalog.commands import Shortened as Shorter
+from headrace.catalog.link_commands import HomeChange
+from headrace.catalog.reader import Reader
+from headrace.catalog.row_sums import COLUMNS, KEYS
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId, StreamNumber
+
+NOW: Final = Millis(5)
+
+
+def keys_of(table: str) -> str:
+    return ", ".join(f'"{column}"' for column in COLUMNS[table][: KEYS.get(table, 1)])
+
+
+SMALL: Final = ("counters", "retired", "links", "going", "json_each")
+"""Tables of some hundred rows at most, or of as many as are asked for."""
+SCANS: Final = {
+    "SELECT name FROM groups WHERE changed <": "once an hour below level 1; from there on ExpireSomeCursors",
+    'UPDATE main.streams SET "next_serial"': "once in each unclean recovery of the catalog",
+    'UPDATE main.going SET "next_serial"': "the same",
+    'UPDATE main.free_streams SET "next_serial"': "the same",
+    "SELECT count(*), coalesce(sum(topics), 0), coalesce(sum(partitions), 0) FROM streams": "0.1 s for a million, by a "
+    "reader, when a status is asked for",
+    "SELECT turn, first, count, next_serial FROM free_streams ORDER BY turn LIMIT": "one row",
+    "SELECT turn FROM free_streams ORDER BY turn DESC LIMIT": "one row",
+    "SELECT 1 FROM going LIMIT": "one row",
+} | {
+    f"SELECT {keys_of(table)} FROM {table} ORDER BY {keys_of(table)} LIMIT": "the first page of a scrub"
+    for table in COLUMNS
+}
+"""Statements that scan what may grow, and why they may."""
+SCANNED_INDEXES: Final = ("partitionlets_intended",)
+"""Of a few rows of a large table: a scan of it reads all that is asked for."""
+
+
+class Watched(Tables):
+    """Tables that note what is executed."""
+
+    def __init__(self, path: Path, *, sums: bool) -> None:
+        super().__init__(path, sums=sums)
+        self.statements: set[str] = set()
+        self.connection.set_trace_callback(self.statements.add)
+        self.reader._connection.set_trace_callback(self.statements.add)
+        self.applied: set[str] = set()
+
+    def apply(self, command: commands.Command) -> Any:
+        self.applied.add(type(command).__name__)
+        try:
+            return super().apply(command)
+        except KafkaError as error:
+            if error.code is Code.UNKNOWN_SERVER_ERROR:
+                raise
+            return error
+
+
+@pytest.fixture(params=[True])
+def tables(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """With checksums of rows, or without: the statements are others."""
+    made = Watched(tmp_path / "catalog.sqlite", sums=request.param)
+    yield made
+    made.close()
+
+
+def scans(tables: Watched) -> list[tuple[str, str]]:
+    """(what is scanned, the statement) of each that was executed and may not."""
+    tables.connection.set_trace_callback(None)
+    tables.reader._connection.set_trace_callback(None)
+    found = []
+    for statement in sorted(tables.statements):
+        if not re.match(r"(SELECT|UPDATE|DELETE|INSERT)\b", statement):
+            continue
+        plan = [detail for *_, detail in tables.connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        may_scan = any(statement.startswith(each) for each in SCANS) and not (
+            " LIMIT " in statement and any("TEMP B-TREE" in detail for detail in plan)
+        )
+        for detail in plan:
+            scanned = re.match(
+                r"SCAN (?:main\.)?(?!CONSTANT ROW$)(\w+|\(.*\))", detail
+            )  # such a row is the check of another row
+            if scanned is None or any(f"INDEX {each}" in detail for each in SCANNED_INDEXES):
+                continue
+            table = _table_of(scanned[1], statement)
+            if table not in SMALL and not may_scan:
+                found.append((detail, statement))
+    return found
+
+
+def _table_of(name: str, statement: str) -> str:
+    alias = re.search(rf"(?:FROM|JOIN) (\w+)(?:\([^)]*\))? {name}\b", statement)
+    return alias[1] if alias else name
+
+
+def run_commands(tables: Watched) -> None:
+    """Each command, where it has something to do, below level 1 and from it on."""
+    for level in (0, 1):
+        if level:
+            tables.apply(commands.RaiseLevel(level))
+        path = f"/s{level}"
+        a, b, c = (bytes([level * 3 + at]) * 16 for at in range(3))
+
+        def new(name: str, topic_id: bytes, path: str = path) -> NewTopic:
+            return NewTopic(path, name, topic_id, 1, {}, [ContainerId(5)], [Epoch(1)])
+
+        def open_of(topic_id: bytes) -> PartitionletId:
+            row = tables.reader.topic_by_id(topic_id)
+            assert row is not None
+            return tables.reader.open_partitionlets([row.number])[row.number][0].id
+
+        tables.apply(commands.CreateStream(path, StreamPolicy(), NOW))
+        tables.apply(commands.AlterStream(path, PolicyChanges(ttl_ms=5)))
+        copy = NewTopic(
+            path, "c", c, 1, {}, [ContainerId(5)], [Epoch(1)], (3, "other"), "o", [(0, 3, "other", Offset(0))]
+        )
+        tables.apply(commands.CreateTopics([new("a", a), new("b", b), copy], NOW))
+        tables.apply(commands.CreatePartitions(a, 2, [ContainerId(6)], [Epoch(1)], NOW))
+        tables.apply(commands.CreatePartitions(a, 2, [ContainerId(6)], [Epoch(1)], NOW))
+        tables.apply(commands.AlterTopic(a, {"retention.ms": "5"}, []))
+        tables.apply(commands.RetireContainer(ContainerId(99)))
+        for home in (None, (4, "third")):
+            sealed = open_of(a if home is None else c)
+            topic_id = a if home is None else c
+            (intent,) = tables.apply(commands.RollIntent([RollTarget(topic_id, 0, sealed, ContainerId(7))], NOW))
+            opened = intent.partitionlet.id
+            item = Rolled(
+                topic_id, 0, sealed, Offset(9), [(LeaderEpoch(0), Offset(0))], opened, Epoch(1), Offset(-1), home
+            )
+            tables.apply(commands.RollDone([item], NOW))
+        sealed = open_of(a)
+        (intent,) = tables.apply(commands.RollIntent([RollTarget(a, 0, sealed, ContainerId(8))], NOW))
+        cut = Rolled(
+            a, 0, sealed, Offset(20), [(LeaderEpoch(300), Offset(9))], intent.partitionlet.id, Epoch(1), Offset(5)
+        )
+        tables.apply(commands.RollDone([cut], NOW))
+        tables.apply(commands.RollIntent([RollTarget(b, 0, open_of(b), ContainerId(8))], NOW))
+        tables.apply(commands.ShortenChains([Shorter(a, 0, sealed, Offset(2))]))
+        tables.apply(commands.SetLogStart([LogStart(a, 0, Offset(3)), LogStart(b, 0, Offset(1))]))
+        tables.apply(commands.SetHome([HomeChange(b, 7, "other", {0: [(7, "other", Offset(0))]})]))
+        cursors = [Cursor(a, 0, Offset(1), LeaderEpoch(-1)), Cursor(b, 0, Offset(1), LeaderEpoch(-1))]
+        tables.apply(commands.PutGroup("g", 1, "consumer", "range", "", [], b"", "Empty", NOW))
+        tables.apply(commands.CommitCursors("g", -1, "", cursors, NOW))
+        tables.apply(
+            commands.CopyCursors("h", [Cursor(c, 0, Offset(1), LeaderEpoch(-1))], NOW, "me", True, False, True)
+        )
+        tables.apply(commands.DeleteCursors("g", [(b, 0)]))
+        tables.apply(commands.PutLink("l", path, LinkConfig(["x:1"], "/o"), NOW, True))
+        tables.apply(commands.SetLinkState("l", "Paused"))
+        tables.apply(commands.SetLinkSource("l", 1 + level, ["x:1"], "c"))
+        run_queries(tables, path, a)
+        tables.apply(commands.DeleteLink("l"))
+        tables.apply(commands.DeleteGroups(["h"]))
+        tables.apply(commands.ExpireCursors(NOW))
+        tables.apply(commands.ExpireCursors(Millis(100)))
+        tables.apply(commands.CommitCursors("i", -1, "", cursors, NOW))
+        if level:
+            tables.apply(commands.ExpireSomeCursors(Millis(100)))
+        tables.apply(commands.SkipNumbers(level + 1))
+        tables.apply(commands.CommitCursors("i", -1, "", cursors, NOW))
+        many = NewTopic(path, "m", b"m" * 16, 1500, {}, [ContainerId(5)] * 1500, [Epoch(1)] * 1500)
+        tables.apply(commands.CreateTopics([many], NOW))
+        tables.apply(commands.DeleteTopics([a, many.topic_id], NOW))
+        tables.apply(commands.CreateTopics([new("n", many.topic_id)], NOW))
+        more = [new(f"x{at}", at.to_bytes(16, "big")) for at in range(1500 * level, 1500 * (level + 1))]
+        tables.apply(commands.CreateTopics(more, NOW))
+        tables.apply(commands.DeleteStream(path, NOW, True))
+        run_queries(tables, path, a)
+        while level and tables.apply(commands.ForgetDeleted()).more:
+            pass
+    tables.connection.update("counters", {"value": "1 << 23"}, "name = 'next_stream'")
+    for path in ("/again", "/and-again"):
+        tables.apply(commands.CreateStream(path, StreamPolicy(), NOW))
+
+
+ARGUMENTS: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
+    "stream_by_number": [((StreamNumber(1),), {})],
+    "topics_named": [(("PATH", ["a", "b"]), {})],
+    "topic": [(("PATH", "a"), {})],
+    "stream": [(("PATH",), {})],
+    "streams": [((), {}), ((), {"after": "/a", "limit": 5})],
+    "topics": [(("PATH",), {}), (("PATH",), {"after": "a", "limit": 5})],
+    "all_topics": [((), {}), ((), {"after": (1, "a"), "limit": 5})],
+    "topics_by_id": [(([b"a" * 16, b"b" * 16],), {})],
+    "topic_by_id": [((b"a" * 16,), {})],
+    "check_new_topics": [(([NewTopic("PATH", "t", b"t" * 16, 1, {}, [ContainerId(5)], [Epoch(1)])],), {})],
+    "open_partitionlets": [(([1, 2],), {})],
+    "chain": [((1,), {}), ((1, 0), {})],
+    "partitionlets": [((StreamNumber(1),), {"after": PartitionletId(0)})],
+    "log_starts": [(([1, 2],), {})],
+    "open_in": [((ContainerId(5),), {}), ((ContainerId(5),), {"before": 9, "after": 1, "limit": 5})],
+    "sealed_in": [((ContainerId(5),), {})],
+    "live": [(([PartitionletId(1 << 40)],), {})],
+    "owners": [(([PartitionletId(1 << 40)],), {})],
+    "not_yet_made": [(([PartitionletId(1 << 40), PartitionletId(5 << 40)],), {})],
+    "retention": [(([StreamNumber(1)],), {})],
+    "links": [((), {}), (("PATH",), {})],
+    "link": [(("l",), {})],
+    "copies": [(("PATH", "me"), {})],
+    "histories": [(([1, 2],), {})],
+    "settled": [(([1, 2],), {})],
+    "settled_at": [((1, 0), {})],
+    "pending": [(([1, 2],), {})],
+    "unsettled": [((), {}), ((), {"after": 1, "limit": 5})],
+    "group": [(("g",), {})],
+    "groups": [((), {}), ((), {"after": "a", "limit": 5})],
+    "cursors": [(("g",), {}), (("g", [1, 2]), {})],
+    "check_rows": [
+        call
+        for table in COLUMNS
+        for call in (((table,), {"limit": 5}), ((table,), {"after": ("",) * KEYS.get(table, 1), "limit": 5}))
+    ],
+    "cursors_after": [((("", -1, -1),), {"limit": 5}), ((("g", 1, 0),), {"limit": 5})],
+}
+WITHOUT: Final = ("applied", "totals", "containers", "intended", "level", "is_forgetting")
+"""Queries that take no arguments."""
+
+
+def run_queries(tables: Watched, path: str, topic_id: bytes) -> None:
+    reader = tables.reader
+    for name, calls in ARGUMENTS.items():
+        for args, options in calls:
+            given = [path if each == "PATH" else each for each in args]
+            getattr(reader, name)(*given, **options)
+    for name in WITHOUT:
+        getattr(reader, name)()
+
+
+@pytest.mark.parametrize("tables", [True, False], ids=["sums", "none"], indirect=True)
+def test_no_statement_scans_a_table_that_grows(tables: Watched) -> None:
+    run_commands(tables)
+    assert scans(tables) == []
+
+
+def test_every_command_and_every_query_is_looked_at(tables: Watched) -> None:
+    run_commands(tables)
+    assert tables.applied == {command.__name__ for command in get_args(commands.Command)}
+    queries = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction) if not name.startswith("_")}
+    assert queries - {"begin", "end", "close"} == {*ARGUMENTS, *WITHOUT}
+
+
+def test_a_scan_is_found(tables: Watched) -> None:
+    run_commands(tables)
+    tables.connection.execute("SELECT * FROM partitionlets WHERE first = 5 AND container_epoch = 1").fetchall()
+    tables.connection.execute("DELETE FROM main.cursors WHERE committed_at < 5")
+    tables.connection.execute("SELECT t.name FROM topics t ORDER BY t.name").fetchall()
+    assert len(scans(tables)) == 3

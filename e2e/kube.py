@@ -7,7 +7,6 @@ HEADRACE_E2E_TAG names a tag of images that the workers have already; else they 
 import contextlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import time
@@ -33,7 +32,6 @@ REPORT = Path(os.environ.get("HEADRACE_E2E_REPORT", Path(__file__).with_name("re
 PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
 """Times as long as usual that anything may take, on a machine that has much else to do: 4 in `make e2e-ci`. `make e2e`
 holds figures to their limits."""
-NODE_PORTS = range(30_000, 32_768)
 SHARED = Path(__file__).with_name(".shared")
 """What all workers mount as /shared; the kit has a folder of its own."""
 
@@ -204,13 +202,6 @@ def stopped(worker: str) -> Iterator[None]:
         run("docker", "start", worker)
 
 
-def free_node_ports(count: int) -> list[int]:
-    """NodePorts that no Service has, for one that has to keep its own."""
-    services = json.loads(kubectl("get", "services", "-A", "-o", "json"))["items"]
-    taken = {port.get("nodePort") for each in services for port in each["spec"].get("ports", [])}
-    return random.sample([each for each in NODE_PORTS if each not in taken], count)
-
-
 def delete_namespace(name: str, *, within_s: float) -> float:
     """Have it be gone, with all that is in it; how long that took."""
     began = time.monotonic()
@@ -313,7 +304,10 @@ def forgive_commits(load: Any) -> None:
 
 
 def install(namespace: str = SYSTEM, *, source: Path = ROOT, tag: str = TAG, **values: str) -> None:
-    """Both charts of a checkout, as README says, with the images of a tag: those of this checkout if none is said."""
+    """Both charts of a checkout, as README says, with the images of a tag: those of this checkout if none is said.
+
+    The operator looks after all namespaces, where `values` do not say otherwise: each test module has its own.
+    """
     charts = source / "charts"
     run(
         "helm",
@@ -328,6 +322,8 @@ def install(namespace: str = SYSTEM, *, source: Path = ROOT, tag: str = TAG, **v
     given = {"image": "operator", "nodeImage": "node", "sparkImage": "spark"}
     sets = [f"{value}.repository={IMAGES[image].partition(':')[0]}" for value, image in given.items()]
     sets += [f"{value}.tag={tag}" for value in given]
+    if source == ROOT:  # where nothing is said, an older chart means all namespaces, and knows of no `*`
+        values = {"namespaces": "{*}", **values}
     sets += [f"{name}={value}" for name, value in values.items()]
     run(
         *("helm", "upgrade", "--install", "headrace", f"{charts}/headrace", "-n", namespace),

@@ -141,7 +141,7 @@ CONDITIONS = [
         "without-secret",
         {**COPY, "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "no-such-secret", "key": "a"}}}]},
         "Running",
-        "Starting",
+        "PodsCannotRun",
         "no-such-secret",
     ),
 ]

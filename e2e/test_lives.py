@@ -18,8 +18,7 @@ AGAIN_S = 150.0
 @pytest.fixture(scope="module")
 def three(namespace: str) -> Iterator[kube.Cluster]:
     """Three nodes that are ready, and that clients find at the same place when they come again."""
-    external = {"type": "NodePort", "nodePorts": kube.free_node_ports(3)}
-    cluster = kube.Cluster("c", namespace, listeners={"external": external})
+    cluster = kube.Cluster("c", namespace)
     cluster.apply()
     cluster.await_ready()
     yield cluster

@@ -31,8 +31,8 @@ def test_an_image_that_is_not_there_stops_the_roll_at_its_first_pod(three: kube.
 
     def told() -> bool:
         status, reason, message = three.condition("Current")
-        assert (status, reason) == ("False", "Rolling"), (status, reason, message)
-        return "not ready" in message
+        assert (status, reason) == ("False", "PodsCannotRun"), (status, reason, message)
+        return "none-such" in message
 
     kube.until("the condition says what it waits for", told)
     load.write_on_for(20.0)

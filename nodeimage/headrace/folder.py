@@ -217,6 +217,14 @@ class DataFolder:
         os.close(self._lock)
 
 
+def level_seen(path: Path) -> int:
+    """[blocking] The feature level that a node's folder has seen, whoever uses it; 0 where it does not tell."""
+    try:
+        return int(json.loads((path / "node.json").read_text()).get("level", 0))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0
+
+
 def _runs(holder: str) -> bool:
     """Whether the process that noted that it holds a lock may still be there."""
     if not holder.isdecimal():

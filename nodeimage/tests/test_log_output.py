@@ -37,7 +37,7 @@ def output() -> Iterator[io.StringIO]:
 
 
 def test_the_standard_librarys_loggers_are_bounded_by_the_place_that_writes(output: io.StringIO) -> None:
-    log_to(output, LogLimits())
+    log_to(output, LogLimits(clock=lambda: 0.0))
     for number in range(5_000):
         logging.getLogger("asyncio").error("Task %r\nfailed", number)
     logging.getLogger("asyncio").error("another place")
@@ -50,7 +50,7 @@ def test_the_standard_librarys_loggers_are_bounded_by_the_place_that_writes(outp
 
 
 def test_tracebacks_are_bounded_with_their_lines(output: io.StringIO) -> None:
-    log_to(output, LogLimits())
+    log_to(output, LogLimits(clock=lambda: 0.0))
     for number in range(1_000):
         try:
             raise ValueError(number)
@@ -60,7 +60,7 @@ def test_tracebacks_are_bounded_with_their_lines(output: io.StringIO) -> None:
 
 
 def test_a_line_is_one_line_of_bounded_length_whatever_a_client_calls_itself(output: io.StringIO) -> None:
-    log_to(output, LogLimits())
+    log_to(output, LogLimits(clock=lambda: 0.0))
     structlog.get_logger().warning("connection closed", client="a\r\nb\x1b[2J\u2028c\x00" + "x" * 1_000_000)
     (line,) = output.getvalue().splitlines()
     assert "\x1b" not in line

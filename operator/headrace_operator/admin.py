@@ -13,12 +13,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
+import structlog
+
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.client import BrokerConnection, admin_call
 
+log = structlog.get_logger()
+
 THREADS: Final = 8
 CALL_S: Final = 20.0
+CONNECT_S: Final = 5.0
 IDLE_S: Final = 30.0
 PEACE_S: Final = 5.0
 CLIENT_ID: Final = "headrace-operator"
@@ -62,6 +67,8 @@ class Admin:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin")
+        # Those with a patience of their own do not wait behind calls that hang.
+        self._patient_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin-patient")
         self._endpoints: dict[str, _Endpoint] = {}
         self._lock = threading.Lock()
         self.calls = 0
@@ -79,7 +86,7 @@ class Admin:
             return await self._with(bootstrap, lambda connection: _admin(connection, method, params))
         self.calls += 1
         patient = partial(self._patient, bootstrap, method, params, patience_s)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, patient)
+        return await asyncio.get_running_loop().run_in_executor(self._patient_threads, patient)
 
     async def kafka(self, bootstrap: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         """See Calls."""
@@ -87,7 +94,8 @@ class Admin:
 
     async def close(self) -> None:
         """End threads and connections."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._patient_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for endpoint in self._endpoints.values():
                 for _, connection in endpoint.idle:
@@ -101,14 +109,16 @@ class Admin:
     def _blocking(self, address: str, use: Callable[[BrokerConnection], Any]) -> Any:
         """[blocking]"""
         kept = self._take(address)
-        if kept is not None:
-            try:
-                return self._used(address, kept, use)
-            except OSError:
-                pass  # the node may have ended an idle connection: once more, over a new one
         try:
+            if kept is not None:
+                try:
+                    return self._used(address, kept, use)
+                except TimeoutError:
+                    raise  # it is not the connection
+                except OSError:
+                    pass  # the node may have ended an idle connection: once more, over a new one
             host, _, port = address.rpartition(":")
-            connection = BrokerConnection(host, int(port), CLIENT_ID, CALL_S)
+            connection = BrokerConnection(host, int(port), CLIENT_ID, CALL_S, connect_timeout_s=min(CONNECT_S, CALL_S))
             return self._used(address, connection, use)
         except OSError as error:
             failure = f"{address} does not answer: {error}"
@@ -162,6 +172,26 @@ class Admin:
             endpoint.idle.append((time.monotonic(), connection))
 
 
+LOOKS: Final = frozenset(
+    {
+        *("balance", "cluster.events", "cluster.status", "features.show", "groups.show", "link.hello", "link.show"),
+        *("link.topics", "stream.show", "topic.show", "volume.list"),
+    }
+)
+"""Calls that change nothing; `balance` where it says nothing."""
+NAMES: Final = ("name", "path", "topic", "volume", "node", "drain", "cancel", "level")
+"""Parameters that the log may have: others may be secrets."""
+OF_KAFKA: Final = ("topics", "resources")
+"""Fields of Kafka's requests that list what is changed."""
+
+
+def _tell(connection: BrokerConnection, method: str, params: Mapping[str, Any]) -> None:
+    """Log what a cluster was told to change."""
+    if method not in LOOKS or (method == "balance" and params):
+        what = {name: params[name] for name in NAMES if name in params}
+        log.info("told a cluster", method=method, of=connection.address, **what)
+
+
 def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] | None) -> Any:
     answer = admin_call(connection, method, dict(params or {}))
     if answer["error"]:
@@ -170,12 +200,14 @@ def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] 
         except ValueError:
             code = Code.UNKNOWN_SERVER_ERROR
         raise KafkaError(code, answer.get("message") or f"{method} failed")
+    _tell(connection, method, params or {})
     return answer["result"]
 
 
 def _kafka(connection: BrokerConnection, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
     from headrace.wire import cold
 
-    return cold.decode_response(
-        api_key, version, connection.call(api_key, version, cold.encode_request(api_key, version, fields))
-    )
+    answer = connection.call(api_key, version, cold.encode_request(api_key, version, fields))
+    what = [each.get("name", each.get("resource_name")) for key in OF_KAFKA for each in fields.get(key, ())]
+    log.info("told a cluster", method=api_key.name, of=connection.address, topics=what)
+    return cold.decode_response(api_key, version, answer)

@@ -9,7 +9,8 @@ been heard of yet would be one that is gone.
 
 1. Of one resource, one reconcile runs at a time, and one begins after every change of what it asks for.
 2. A change of status alone begins none: what is written there is ours.
-3. The queue holds each resource once; there are never more workers than WORKERS.
+3. The queue holds each resource once; there are never more workers than WORKERS, and URGENT_WORKERS for urgent kinds,
+   which wait for none of the others: these may all hang on a cluster that does not answer, which somebody has to say.
 4. A resource that fails waits before it is tried again, however many events there are about it.
 
 Knows nothing of what the kinds mean.
@@ -32,6 +33,7 @@ __all__ = ["Body", "Cache", "Key", "News", "key_of"]
 log = structlog.get_logger()
 
 WORKERS: Final = 8
+URGENT_WORKERS: Final = 4
 SWEEP_S: Final = 300.0
 BACKOFF_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 STALE_S: Final = 120.0
@@ -83,10 +85,12 @@ class Engine:
         listing: Listing | None = None,
         referrers: Referrers | None = None,
         others: Sequence[str] = (),
+        urgent: Collection[str] = (),
     ) -> None:
         """`listing`: for the sweep; None: it queues what the cache has. `referrers`: whom a change concerns too.
 
-        `others`: kinds that are listed before the first reconcile, and not reconciled.
+        `others`: kinds that are listed before the first reconcile, and not reconciled. `urgent`: kinds with workers of
+        their own.
         """
         self.cache = cache
         cache.on_learnt = self._changed
@@ -99,7 +103,9 @@ class Engine:
         self._due: list[tuple[float, int, Key]] = []
         self._scheduled: dict[Key, float] = {}
         self._work: dict[Key, _Work] = {}
+        self._urgent_kinds = urgent
         self._waiting: asyncio.Queue[Key] = asyncio.Queue()
+        self._urgent: asyncio.Queue[Key] = asyncio.Queue()
         self._turn = 0
         self._attempts: dict[Key, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,6 +130,11 @@ class Engine:
         return len(self._work)
 
     @property
+    def has_looked(self) -> bool:
+        """Whether everything has been listed, so that reconciles take place."""
+        return self._looked.is_set()
+
+    @property
     def kinds(self) -> Sequence[str]:
         """Those that it reconciles."""
         return list(self._reconcilers)
@@ -131,7 +142,10 @@ class Engine:
     def start(self) -> None:
         """Run the workers, the clock and the sweep."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._worker(), name=f"worker-{number}") for number in range(WORKERS)]
+        queues = [self._waiting] * WORKERS + [self._urgent] * (URGENT_WORKERS if self._urgent_kinds else 0)
+        self._tasks = [
+            loop.create_task(self._worker(queue), name=f"worker-{number}") for number, queue in enumerate(queues)
+        ]
         self._tasks += [loop.create_task(self._clock(), name="clock"), loop.create_task(self._sweep(), name="sweep")]
 
     async def close(self) -> None:
@@ -162,7 +176,7 @@ class Engine:
         work = self._work.get(key)
         if work is None:
             self._work[key] = _Work(since=time.monotonic())
-            self._waiting.put_nowait(key)
+            (self._urgent if key.kind in self._urgent_kinds else self._waiting).put_nowait(key)
         elif work.running_since is not None:
             work.again = True
 
@@ -192,10 +206,10 @@ class Engine:
 
     # --- inside
 
-    async def _worker(self) -> None:
+    async def _worker(self, queue: asyncio.Queue[Key]) -> None:
         await self._looked.wait()
         while True:
-            key = await self._waiting.get()
+            key = await queue.get()
             work = self._work[key]
             work.running_since = time.monotonic()
             work.again = False

@@ -4,6 +4,7 @@
 2. Nothing is written that is so already: an object carries a digest of what was applied, and is compared with it. What
    the server writes in its own way (`1024Mi` as `1Gi`) is applied once, not for ever.
 3. "Already absent" is success. An event that cannot be posted is lost, and nothing else with it.
+4. The log has a line for each change that was made, but for statuses (`Reporter` tells what changes in them).
 
 Knows nothing of what the objects mean.
 """
@@ -18,6 +19,7 @@ import structlog
 
 from headrace.errors import HeadraceError
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.actions import action
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.names import FIELD_MANAGER, Manifest
 from headrace_operator.specs import API, GROUP
@@ -92,6 +94,7 @@ _PLURALS: Final = {
     "Topic": "topics",
     "Volume": "volumes",
 }
+_KINDS: Final = {plural: kind for kind, plural in _PLURALS.items()}
 
 
 def path(api_version: str, kind: str, namespace: str | None, name: str | None = None) -> str:
@@ -166,6 +169,7 @@ class Kube:
                 raise
             await self.merge(where, _without_either(wanted))
             made = await self._server_side_apply(where, wanted)
+        _tell("made" if present is None else "changed", where)
         if len(self._made) >= KNOWN:
             self._made.clear()
         self._made[where] = (mark, _state_of(made))
@@ -196,11 +200,13 @@ class Kube:
         """A merge patch; None: there is no such object. Raises ApiError (409: it has changed since), ApiSilent."""
         self.patches += 1
         try:
-            return await self._api.call("PATCH", where, body=patch, content_type=MERGE)
+            changed = await self._api.call("PATCH", where, body=patch, content_type=MERGE)
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
+        _tell("changed", where, fields=",".join(_leaves(patch)))
+        return changed
 
     async def create(self, manifest: Manifest) -> bool:
         """Make an object; whether it was not there yet."""
@@ -213,6 +219,11 @@ class Kube:
             if error.status == HTTPStatus.CONFLICT:
                 return False
             raise
+        if manifest["kind"] == "Event":
+            involved = manifest["involvedObject"]
+            log.info("told", kind=involved["kind"], of=_of(involved), **_said(manifest))
+        else:
+            _tell("made", f"{where}/{meta.get('name', '')}")
         return True
 
     async def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
@@ -242,6 +253,18 @@ class Kube:
                 return
             params["continue"] = following
 
+    async def events_of(self, kind: str, namespace: str, name: str) -> Sequence[Manifest]:
+        """What Kubernetes tells of an object; none where this operator may not ask. Raises ApiError, ApiSilent."""
+        params = {"limit": str(PAGE), "fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"}
+        try:
+            listed = await self._api.call("GET", path("v1", "Event", namespace), params=params)
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            log.info("no right to look at events: causes are not known", namespace=namespace, error=str(error))
+            return []
+        return list(listed["items"])
+
     async def delete(
         self,
         api_version: str,
@@ -250,13 +273,18 @@ class Kube:
         name: str,
         *,
         uid: str | None = None,
+        version: str | None = None,
         propagation: str | None = None,
-    ) -> None:
-        """Have an object be gone; `uid`: that one only."""
+    ) -> bool:
+        """Have an object be gone; `uid`: that one only; `version`: only as it was then (its resourceVersion). Whether
+        there was such a one.
+        """
         self.patches += 1
         body: Manifest = {}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
+        if version is not None:
+            body.setdefault("preconditions", {})["resourceVersion"] = version
         if propagation is not None:
             body["propagationPolicy"] = propagation
         try:
@@ -264,6 +292,9 @@ class Kube:
         except ApiError as error:
             if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
+            return False
+        _tell("deleted", path(api_version, kind, namespace, name))
+        return True
 
     async def tell(
         self, resource: Mapping[str, Any], *, reason: str, message: str, warning: bool = False, mark: str = ""
@@ -296,7 +327,7 @@ class Kube:
             "count": 1,
             "reportingComponent": FIELD_MANAGER,
             "reportingInstance": FIELD_MANAGER,
-            "action": reason,
+            "action": action(reason),
             "source": {"component": FIELD_MANAGER},
         }
         try:
@@ -317,6 +348,31 @@ class Kube:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
+
+
+def _tell(what: str, where: str, **more: str) -> None:
+    """Log a change that was made to an object."""
+    root, _, name = where.rpartition("/")
+    above, _, plural = root.rpartition("/")
+    namespace = above.partition("/namespaces/")[2]
+    log.info(what, kind=_KINDS[plural], of=f"{namespace}/{name}" if namespace else name, **more)
+
+
+def _of(involved: Mapping[str, Any]) -> str:
+    return f"{involved['namespace']}/{involved['name']}"
+
+
+def _said(event: Manifest) -> dict[str, str]:
+    return {name: str(event[name]) for name in ("type", "reason", "message")}
+
+
+def _leaves(patch: Mapping[str, Any], at: str = "") -> list[str]:
+    """The fields that a merge patch sets: their names, as a value may be anything."""
+    found = []
+    for name, value in patch.items():
+        inside = isinstance(value, Mapping) and value
+        found += _leaves(value, f"{at}{name}.") if inside else [f"{at}{name}"]
+    return found
 
 
 def _without_either(wanted: Manifest) -> Manifest:

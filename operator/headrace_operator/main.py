@@ -32,6 +32,7 @@ from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_L
 from headrace_operator.engine import BACKOFF_S, SWEEP_S, Body, Cache, Engine, Key, Reconcile, Refused, key_of
 from headrace_operator.http_port import Figures, HttpPort
 from headrace_operator.kinds.cluster import Clusters
+from headrace_operator.kinds.cluster_watch import ClusterWatch
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.finalizers import is_ending
 from headrace_operator.kinds.index import Index
@@ -87,6 +88,7 @@ class Operator:
         self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
         self._reporter = Reporter(self.kube, cache=cache)
         self._index = Index(cache)
+        self._watch = ClusterWatch(admin=self._admin, wake=lambda cluster: self.engine.enqueue(cluster))
         self.engine = Engine(
             self._reconcilers(cache, image=image, spark=spark, sees_workers=cluster_rights),
             cache=cache,
@@ -95,17 +97,22 @@ class Operator:
             listing=self._listed,
             referrers=self._index.concerned,
             others=["Namespace"] if cluster_rights else [],
+            urgent=["StreamCluster"],
         )
-        self.http = HttpPort(stale=self.engine.stale, figures=self._figures)
+        self.http = HttpPort(
+            stale=self.engine.stale, figures=self._figures, starting=lambda: not self.engine.has_looked
+        )
 
     async def start(self, port: int = PORT) -> None:
         """Work, and say how it goes. Raises OSError."""
         self.engine.start()
+        self._watch.start()
         await self.http.start("", port)
 
     async def close(self) -> None:
         """End what `start` began."""
         closing: list[Callable[[], Awaitable[None]]] = [
+            self._watch.close,
             self.engine.close,
             self.http.close,
             self._admin.close,
@@ -138,6 +145,7 @@ class Operator:
             image=image,
             sees_workers=sees_workers,
             wake=self._wake,
+            saw=self._watch.saw,
         )
         return {
             "StreamCluster": clusters.reconcile,
@@ -148,7 +156,7 @@ class Operator:
             "Topic": Topics(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
             "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
             "ReplicationLink": Links(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
-            "StreamJob": Jobs(kube=kube, pods=pods, reporter=reporter, cache=cache, image=spark).reconcile,
+            "StreamJob": Jobs(kube=kube, admin=admin, pods=pods, reporter=reporter, cache=cache, image=spark).reconcile,
         }
 
     def _wake(self, cluster: Key) -> None:

@@ -72,9 +72,23 @@ class Zones(Spec, frozen=True):
     topology_key: str = "topology.kubernetes.io/zone"
 
 
-class PodSpec(Spec, frozen=True):
+class PassedOn(Spec, frozen=True):
+    """Of pods of either kind, as Kubernetes knows them."""
+
+    volumes: list[dict[str, Any]] = []
+    volume_mounts: list[dict[str, Any]] = []
+    """Of Headrace's own container."""
+    sidecars: list[dict[str, Any]] = []
+    """Containers beside it."""
+    init_containers: list[dict[str, Any]] = []
+    security_context: dict[str, Any] | None = None
+    """None: the user of the images."""
+
+
+class PodSpec(PassedOn, frozen=True):
     """Passed on."""
 
+    env: list[dict[str, Any]] = []
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     node_selector: dict[str, str] = {}
@@ -280,7 +294,7 @@ class Checkpoint(Spec, frozen=True):
     url: str | None = None
 
 
-class JobPodSpec(Spec, frozen=True):
+class JobPodSpec(PassedOn, frozen=True):
     """Passed on to driver and executors."""
 
     annotations: dict[str, str] = {}

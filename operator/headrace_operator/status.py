@@ -6,6 +6,19 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 READY: Final = "Ready"
+WARNED: Final = frozenset(
+    {
+        "ClaimWaits",
+        "DiskFull",
+        "DrainRefused",
+        "PodsCannotRun",
+        "Refused",
+        "WrongSettings",
+    }
+)
+"""Reasons that name a cause which somebody has to see to. When a condition becomes so there is an event of type Warning
+with that reason too, and Ready gives it before what only follows from it.
+"""
 FIGURES_S: Final = 60.0
 """Figures alone are written at most so often; conditions at once."""
 
@@ -26,11 +39,12 @@ def instant(at_s: float) -> str:
 
 
 def ready(conditions: Sequence[Condition]) -> Condition:
-    """Sums up: the first that is not so says why, before the first that is unknown."""
+    """Sums up: the first that is not so says why, a cause (WARNED) before others, and all before what is unknown."""
     for state in (False, None):
-        for each in conditions:
-            if each.ok is state:
-                return Condition(READY, each.ok, each.reason, each.message)
+        found = [each for each in conditions if each.ok is state]
+        if found:
+            first = next((each for each in found if each.reason in WARNED), found[0])
+            return Condition(READY, first.ok, first.reason, first.message)
     return Condition(READY, True, "Ready", "")
 
 
@@ -73,6 +87,19 @@ def status(
         "conditions": shown,
         **{name: value for name, value in figures.items() if value is not None},
     }
+
+
+def warnings(conditions: Sequence[Condition], before: Mapping[str, Any]) -> list[Condition]:
+    """The conditions that are not so any more, or for another reason, by a cause that somebody has to see to; of those
+    with one reason, as a cause shows in several, the first.
+    """
+    known = {(each["type"], each["reason"]) for each in before.get("conditions", []) if each["status"] == "False"}
+    told = {reason for _, reason in known}
+    found: dict[str, Condition] = {}
+    for each in conditions:
+        if each.ok is False and each.reason in WARNED and each.reason not in told:
+            found.setdefault(each.reason, each)
+    return list(found.values())
 
 
 def figures_of(before: Mapping[str, Any]) -> dict[str, Any]:

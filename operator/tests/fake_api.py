@@ -2,7 +2,7 @@
 
 It does what reconcilers rely on: server-side apply (a field that its manager asks for no longer goes), merge patches,
 conflicts, finalizers, garbage collection by owner, generations and versions. It may be told to refuse a call, and to
-lose the answer to a write that has taken place.
+lose the answer to a write that has taken place. A call that the chart's rules do not allow fails the test.
 """
 
 import copy
@@ -11,7 +11,10 @@ from typing import Any
 
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 
+from . import rights
+
 Object = dict[str, Any]
+ALLOWED = rights.in_a_namespace() | rights.in_the_cluster() | rights.before_uninstall()
 NOW = "2026-01-01T00:00:00Z"
 
 
@@ -20,6 +23,8 @@ class FakeApi:
         self.objects: dict[str, Object] = {}
         self.writes: list[str] = []
         self.reads = 0
+        self.used: set[rights.Right] = set()
+        """What was asked for."""
         self.fail_after: int | None = None
         """Writes from now on, after the last of which the answer is lost."""
         self.refuse: Callable[[str, str], ApiError | None] = lambda method, path: None
@@ -36,6 +41,11 @@ class FakeApi:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Object:
+        is_apply = content_type.startswith("application/apply")
+        is_there = path.endswith("/status") or path in self.objects
+        for right in rights.needed(method, path, is_apply=is_apply, is_there=is_there):
+            assert right in ALLOWED, f"the chart does not allow {right.verb} {right.resource}, for {method} {path}"
+            self.used.add(right)
         if (error := self.refuse(method, path)) is not None:
             raise error
         if method == "GET":
@@ -90,6 +100,9 @@ class FakeApi:
             if namespace and meta.get("namespace") != namespace:
                 continue
             wanted = [pair.split("=") for pair in params.get("labelSelector", "").split(",") if pair]
+            fields = [pair.split("=") for pair in params.get("fieldSelector", "").split(",") if pair]
+            if not all(_at(each, field) == value for field, value in fields):
+                continue
             if all((meta.get("labels") or {}).get(key) == value for key, value in wanted):
                 found.append(each)
         return {"items": found, "metadata": {"resourceVersion": str(self._version)}}
@@ -148,6 +161,9 @@ class FakeApi:
         uid = options.get("preconditions", {}).get("uid")
         if uid is not None and uid != found["metadata"]["uid"]:
             raise ApiError(409, "the uid is another one")
+        version = options.get("preconditions", {}).get("resourceVersion")
+        if version is not None and version != found["metadata"]["resourceVersion"]:
+            raise ApiError(409, "the resource version is another one")
         if found["metadata"].get("finalizers"):
             found["metadata"].setdefault("deletionTimestamp", NOW)
             self._bump(found)
@@ -183,6 +199,12 @@ class FakeApi:
     def _bump(self, found: Object) -> None:
         self._version += 1
         found["metadata"]["resourceVersion"] = str(self._version)
+
+
+def _at(found: Any, field: str) -> Any:
+    for name in field.split("."):
+        found = (found or {}).get(name)
+    return found
 
 
 def _check(changed: Object) -> None:

@@ -46,6 +46,7 @@ class FakeCluster:
         self.lacking: list[Object] = []
         self.containers = 2
         self.catalog = True
+        self.set_back: Object | None = None
         self.unsafe: dict[str, str | None] = {}
         """Pods whose nodes cannot be spared, and why; None: they do not answer."""
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
@@ -59,7 +60,11 @@ class FakeCluster:
         """Of features; None: of a version that knows of none."""
         self.moved: set[int] = set()
         """Nodes that were emptied."""
+        self.placed: dict[int, Object] = {}
+        """Zone, host and labels of nodes, as the cluster tells them."""
         self.next_node = 1
+        self.first_port = 30000
+        """Of the NodePorts that Kubernetes chooses."""
         self.happened: dict[str, list[Object]] = {}
         """Events that nodes have seen, by address."""
         self.links: dict[tuple[str, str], Object] = {}
@@ -160,7 +165,8 @@ class FakeCluster:
                 self.moved.discard(number)
             state = ("drained" if number in self.moved else "draining") if drain else "up" if alive else "down"
             replicas = 0 if number in self.moved else 2
-            nodes.append({"node": number, "state": state, "replicas": replicas, "address": f"{pod}:9092"})
+            told = {"node": number, "state": state, "replicas": replicas, "address": f"{pod}:9092"}
+            nodes.append({**told, **self.placed.get(number, {})})
         return {
             "cluster": "id",
             "controller": nodes[0]["node"] if nodes else None,
@@ -174,6 +180,7 @@ class FakeCluster:
             "nodes": nodes,
             "volumes": list(self.volumes.values()),
             "lacking": self.lacking,
+            "set_back": self.set_back,
         }
 
     def cluster_events(self, events: int) -> list[Object]:
@@ -312,10 +319,9 @@ class FakeCluster:
             self._run_stateful_set(stateful_set)
         for service in self.api.find("Service"):
             if service["spec"].get("type") == "NodePort":
+                pod = int(re.findall(r"\d+", service["metadata"]["name"])[0])
                 for index, port in enumerate(service["spec"]["ports"]):
-                    port.setdefault(
-                        "nodePort", 30000 + 10 * int(re.findall(r"\d+", service["metadata"]["name"])[0]) + index
-                    )
+                    port.setdefault("nodePort", self.first_port + 10 * pod + index)
 
     def _run_stateful_set(self, stateful_set: Object) -> None:
         name, spec = stateful_set["metadata"]["name"], stateful_set["spec"]
@@ -379,6 +385,8 @@ class World:
             {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker", "labels": labels}, "status": status}
         )
         self.woken: list[Key] = []
+        self.watched: dict[Key, object] = {}
+        """What each cluster said of itself at its last look."""
         self.start_operator()
 
     def start_operator(self, *, image: str = IMAGE, sees_workers: bool = True) -> None:
@@ -388,13 +396,22 @@ class World:
         self.reporter = Reporter(self.kube, cache=self.cache)
         common: Any = {"kube": self.kube, "admin": self.cluster, "reporter": self.reporter, "cache": self.cache}
         self.reconcilers = {
-            "StreamCluster": Clusters(**common, pods=self.cluster, image=image, sees_workers=sees_workers).reconcile,
+            "StreamCluster": Clusters(
+                **common,
+                pods=self.cluster,
+                image=image,
+                sees_workers=sees_workers,
+                saw=lambda key, status: self.saw(key, status),
+            ).reconcile,
             "Volume": Volumes(**common, index=self.index).reconcile,
             "Stream": Streams(**common, index=self.index, wake=self.woken.extend).reconcile,
             "Topic": Topics(**common, index=self.index).reconcile,
             "StreamUser": Users(kube=self.kube, reporter=self.reporter, cache=self.cache).reconcile,
             "ReplicationLink": Links(**common, index=self.index).reconcile,
         }
+
+    def saw(self, key: Key, status: Mapping[str, Any] | None) -> None:
+        self.watched[key] = status
 
     def engine(self) -> Engine:
         return Engine(self.reconcilers, cache=self.cache, referrers=self.index.concerned)

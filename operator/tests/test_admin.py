@@ -5,6 +5,7 @@ import struct
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.broker.headrace_admin import decode_admin_request, encode_admin_response
 from headrace.errors import Code, KafkaError
@@ -105,3 +106,56 @@ async def test_others_that_a_node_asks_in_vain_say_nothing_of_the_node(admin: Ad
     assert await admin.call(node.address, "ask others", {"a": 1}, patience_s=20.0) == {"method": "ask others", "a": 1}
     with pytest.raises(KafkaError, match="no"):
         await admin.call(node.address, "refuse", patience_s=20.0)
+
+
+async def test_a_node_that_is_silent_over_a_kept_connection_is_not_waited_for_twice(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_module, "CALL_S", 0.2)
+    admin = Admin()
+    try:
+        await admin.call(node.address, "look")
+        with pytest.raises(Unreachable):
+            await admin.call(node.address, "ask others")
+        assert node.connections == 1
+    finally:
+        await admin.close()
+        node.others.set()
+
+
+async def test_calls_that_hang_hold_no_other_question_up(node: Node) -> None:
+    admin = Admin()
+    hanging = [asyncio.create_task(admin.call(node.address, "ask others")) for _ in range(2 * admin_module.THREADS)]
+    try:
+        async with asyncio.timeout(5):
+            assert (await admin.call(node.address, "look", patience_s=4.0))["method"] == "look"
+    finally:
+        node.others.set()
+        await asyncio.gather(*hanging)
+        await admin.close()
+
+
+class Answering:
+    """A connection that says yes to all."""
+
+    address = "c-0:9092"
+
+
+def test_the_log_has_what_a_cluster_was_told_to_change_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "admin_call", lambda *_: {"error": 0, "result": {}})
+    with capture_logs() as logged:
+        for method, params in (
+            ("stream.show", {"path": "/s"}),
+            ("balance", {}),
+            ("balance", {"paused": True}),
+            ("stream.create", {"path": "/s", "ttl": "7d"}),
+            ("link.create", {"name": "l", "properties": {"sasl.password": "open-sesame"}}),
+        ):
+            admin_module._admin(Answering(), method, params)  # type: ignore[arg-type]
+    assert [(each["method"], each["of"]) for each in logged] == [
+        ("balance", "c-0:9092"),
+        ("stream.create", "c-0:9092"),
+        ("link.create", "c-0:9092"),
+    ]
+    assert logged[1]["path"] == "/s"
+    assert "open-sesame" not in str(logged)

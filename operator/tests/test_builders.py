@@ -1,6 +1,7 @@
 """What becomes of a StreamCluster, as files that a person can read (HEADRACE_SNAPSHOTS=write writes them)."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,75 @@ def test_the_version_of_an_image(image: str, version: str) -> None:
 )
 def test_how_an_image_is_pulled_is_said_with_each_image(image: str, asked: str | None, policy: str) -> None:
     assert pull_policy(image, asked) == policy
+
+
+@pytest.mark.parametrize(
+    ("resources", "requests", "limits"),
+    [
+        ({}, {"cpu": "200m", "memory": "512Mi"}, None),
+        ({"requests": {"memory": "1Gi"}}, {"cpu": "200m", "memory": "1Gi"}, None),
+        ({"limits": {"memory": "128Mi"}}, {"cpu": "200m"}, {"memory": "128Mi"}),  # a request would be above the limit
+        ({"limits": {"cpu": 2, "memory": "1Gi"}}, None, {"cpu": 2, "memory": "1Gi"}),
+        ({"requests": {"cpu": 1, "memory": "1Gi"}}, {"cpu": 1, "memory": "1Gi"}, None),
+    ],
+)
+def test_no_pod_goes_without_a_request(
+    resources: dict[str, Any], requests: dict[str, Any] | None, limits: dict[str, Any] | None
+) -> None:
+    """Kubernetes takes a limit for the request where there is none."""
+    (container,) = pod(built({"shards": 2, "resources": resources}))["containers"]
+    assert container["resources"].get("requests") == requests
+    assert container["resources"].get("limits") == limits
+
+
+def test_volumes_sidecars_and_variables_are_passed_on_beside_what_headrace_needs() -> None:
+    asked = {
+        "env": [{"name": "TZ", "value": "UTC"}],
+        "volumes": [{"name": "certs", "secret": {"secretName": "s"}}],
+        "volumeMounts": [{"name": "certs", "mountPath": "/certs"}],
+        "sidecars": [{"name": "logs", "image": "l"}],
+        "initContainers": [{"name": "first", "image": "f"}],
+    }
+    plain, found = pod(built({})), pod(built({"pod": asked}))
+    node, sidecar = found["containers"]
+    assert (node["name"], sidecar) == ("node", {"name": "logs", "image": "l"})
+    assert node["env"] == [*plain["containers"][0]["env"], *asked["env"]]
+    assert node["volumeMounts"] == [*plain["containers"][0]["volumeMounts"], *asked["volumeMounts"]]
+    assert found["volumes"] == [*plain["volumes"], *asked["volumes"]]
+    assert found["initContainers"] == asked["initContainers"]
+    for name, value in asked.items():
+        assert built({"pod": {name: value}}).rolled() != built({}).rolled()
+
+
+def test_names_that_are_the_operators_own_are_refused_by_the_schema() -> None:
+    """What the CRD lists is what the builder makes."""
+    crd = yaml.safe_load((EXAMPLES.parents[1] / "crds/streamclusters.yaml").read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["pod"]
+    (node,) = pod(built({}))["containers"]
+    for field, name, made in (
+        ("env", "name", node["env"]),
+        ("volumes", "name", pod(built({}))["volumes"]),
+        ("volumeMounts", "mountPath", node["volumeMounts"]),
+        ("sidecars", "name", [node]),
+    ):
+        (rule,) = schema["properties"][field]["x-kubernetes-validations"]
+        claims = {"data"} if field == "volumes" else set()
+        assert set(re.findall(r"'([^']+)'", rule["rule"])) == {each[name] for each in made} | claims
+
+
+def test_whom_pods_run_as_can_be_left_to_the_namespace() -> None:
+    assert pod(built({}))["securityContext"]["runAsUser"] == 10001
+    left = pod(built({"pod": {"securityContext": {}}}))["securityContext"]
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & left.keys()
+    assert left["runAsNonRoot"] is True
+    assert left["seccompProfile"] == {"type": "RuntimeDefault"}
+    asked = {"runAsUser": 2000, "fsGroup": 3000, "seccompProfile": {"type": "Unconfined"}}
+    assert pod(built({"pod": {"securityContext": asked}}))["securityContext"].items() >= asked.items()
+
+
+def test_a_newer_operator_makes_no_pod_anew() -> None:
+    """The digest of a StreamCluster that says nothing, as 0.1.0 made it."""
+    assert built({}, image="i").rolled() == "c38c2b027907e866"
 
 
 def test_what_a_user_says_of_affinity_stays_beside_a_host_for_each_pod() -> None:

@@ -4,17 +4,18 @@ import json
 import os
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 
 from headrace import __version__
-from headrace_operator.builders.cluster import ClusterObjects
-from headrace_operator.builders.job import JobObjects
-from headrace_operator.builders.job_definition import Placed
-from headrace_operator.specs import Application, ClusterRef, ClusterSpec, JobSpec
+
+from .rights import Right, rights_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HELM = os.environ.get("HEADRACE_HELM") or shutil.which("helm")
@@ -27,9 +28,12 @@ def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([str(HELM), *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
+def set_by(values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in ("--set-json", value)]
+
+
 def rendered(*values: str) -> list[dict[str, Any]]:
-    sets = [part for value in values for part in ("--set-json", value)]
-    done = helm("template", "x", str(CHARTS / "headrace"), "-n", "ops", "--kube-version", "1.31.0", *sets)
+    done = helm("template", "x", str(CHARTS / "headrace"), "-n", "ops", "--kube-version", "1.31.0", *set_by(values))
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
@@ -44,7 +48,7 @@ def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [each for each in objects if each["kind"] == kind and hook not in each["metadata"].get("annotations", {})]
 
 
-def environment(deployment: dict[str, Any]) -> dict[str, str]:
+def environment_of(deployment: dict[str, Any]) -> dict[str, str]:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return {each["name"]: each.get("value", "") for each in container["env"]}
 
@@ -77,51 +81,187 @@ def test_the_operator_is_one_pod_without_rights_on_its_machine() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert "runAsUser" not in pod["securityContext"], "the image has one, and OpenShift's namespaces have their own"
     assert container["image"] == f"headrace/operator:{__version__}"
-    assert environment(deployment)["HEADRACE_NODE_IMAGE"] == f"headrace/node:{__version__}"
+    assert environment_of(deployment)["HEADRACE_NODE_IMAGE"] == f"headrace/node:{__version__}"
 
 
-def test_cluster_wide_by_default_and_namespaced_by_value() -> None:
-    everywhere = rendered()
-    assert not of_kind(everywhere, "Role")
-    assert any("pods" in rule["resources"] for rule in named(everywhere, "ClusterRole")["rules"])
-    some = rendered('namespaces=["a","b"]')
-    assert {role["metadata"]["namespace"] for role in of_kind(some, "Role")} == {"a", "b"}
-    assert {each["metadata"]["namespace"] for each in of_kind(some, "RoleBinding")} == {"a", "b"}
-    seen = {resource for rule in named(some, "ClusterRole")["rules"] for resource in rule["resources"]}
-    assert seen == {"nodes", "namespaces", "customresourcedefinitions"}
-    assert environment(named(some, "Deployment"))["HEADRACE_NAMESPACES"] == "a,b"
-    own = rendered('namespaces=["a"]', "clusterRights=false")
-    assert not of_kind(own, "ClusterRole")
-    assert not of_kind(own, "ClusterRoleBinding")
-    assert environment(named(own, "Deployment"))["HEADRACE_CLUSTER_RIGHTS"] == "0"
-    assert environment(named(some, "Deployment"))["HEADRACE_CLUSTER_RIGHTS"] == "1"
+OURS = "streamclusters volumes streams topics streamusers replicationlinks streamjobs"
+IN_A_NAMESPACE = {
+    ("headrace.dev", OURS): "get list watch patch",
+    ("headrace.dev", " ".join(f"{each}/status" for each in OURS.split())): "patch",
+    ("headrace.dev", "storagenodes"): "get list watch create update patch delete",
+    ("headrace.dev", "storagecontainers"): "get list watch create update delete",
+    ("coordination.k8s.io", "leases"): "get list watch create update delete",
+    ("", "configmaps"): "get list watch create update patch delete",
+    ("", "services"): "get list watch create patch delete",
+    ("", "serviceaccounts"): "get create patch",
+    ("", "pods"): "get list watch create patch delete deletecollection",
+    ("", "persistentvolumeclaims"): "get list create patch delete",
+    ("", "secrets"): "get create patch delete",
+    ("", "events"): "create list",
+    ("apps", "statefulsets"): "get list watch create patch delete",
+    ("batch", "jobs"): "get list watch create patch delete",
+    ("batch", "cronjobs"): "get create patch delete",
+    ("policy", "poddisruptionbudgets"): "get list watch create patch delete",
+    ("rbac.authorization.k8s.io", "roles rolebindings"): "get create patch",
+    ("sparkoperator.k8s.io", "sparkapplications"): "get create patch delete",
+}
+IN_THE_CLUSTER = {
+    ("", "nodes"): "get",
+    ("", "namespaces"): "list watch",
+    ("apiextensions.k8s.io", "customresourcedefinitions"): "list watch",
+}
+
+
+def listed(*tables: Mapping[tuple[str, str], str]) -> set[Right]:
+    return {
+        Right(group, resource, verb)
+        for table in tables
+        for (group, resources), verbs in table.items()
+        for resource in resources.split()
+        for verb in verbs.split()
+    }
+
+
+def held(objects: list[dict[str, Any]]) -> dict[str, set[Right]]:
+    """By namespace; "": in all of them. Each role is bound, and to the operator alone."""
+    found: dict[str, set[Right]] = {}
+    for binding in [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]:
+        assert [(each["kind"], each["name"], each["namespace"]) for each in binding["subjects"]] == [
+            ("ServiceAccount", "x-headrace", "ops")
+        ]
+        namespace = binding["metadata"].get("namespace", "")
+        (role,) = [
+            each
+            for each in of_kind(objects, binding["roleRef"]["kind"])
+            if (each["metadata"].get("namespace", ""), each["metadata"]["name"])
+            == (namespace, binding["roleRef"]["name"])
+        ]
+        assert all(set(rule) == {"apiGroups", "resources", "verbs"} for rule in role["rules"])
+        found[namespace] = found.get(namespace, set()) | rights_of(role["rules"])
+    return found
+
+
+def test_all_that_the_operator_may_do_is_listed_here() -> None:
+    assert held(rendered()) == {"": listed(IN_THE_CLUSTER), "ops": listed(IN_A_NAMESPACE)}
+    some = listed(IN_A_NAMESPACE)
+    assert held(rendered('namespaces=["a","b"]')) == {"": listed(IN_THE_CLUSTER), "a": some, "b": some}
+    assert held(rendered('namespaces=["a"]', "clusterRights=false")) == {"a": some}
+    everywhere = {"": listed(IN_THE_CLUSTER, IN_A_NAMESPACE)}
+    assert held(rendered('namespaces=["*"]')) == everywhere
+    assert held(rendered('namespaces=["*"]', "clusterRights=false")) == everywhere
 
 
 def test_rights_name_what_they_are_for() -> None:
-    for rule in named(rendered(), "ClusterRole")["rules"]:
-        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
-    (secrets,) = [rule for rule in named(rendered(), "ClusterRole")["rules"] if "secrets" in rule["resources"]]
-    assert "list" not in secrets["verbs"]
+    for right in listed(IN_THE_CLUSTER, IN_A_NAMESPACE):
+        assert "*" not in right
+        assert right.verb not in {"escalate", "bind", "impersonate"}
+        assert right not in {("", "secrets", "list"), ("", "secrets", "watch")}
 
 
-def test_the_operator_holds_what_it_grants() -> None:
-    held = {
-        (group, resource, verb)
-        for rule in named(rendered(), "ClusterRole")["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    body = {"kind": "X", "metadata": {"name": "c", "namespace": "n", "uid": "u"}}
-    job = JobSpec(cluster_ref=ClusterRef(name="c"), application=Application(path="/a.py"), executors=1)
-    placed = Placed("c", "n", job, "i")
-    granted = ClusterObjects(body, ClusterSpec(), image="i").role()["rules"] + JobObjects(body, placed).role()["rules"]
-    for rule in granted:
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                assert {(group, resource, verb) for verb in rule["verbs"]} <= held, (group, resource)
+@pytest.mark.parametrize(
+    ("values", "namespaces", "sees_the_cluster"),
+    [
+        ([], "ops", "1"),
+        (["clusterRights=false"], "ops", "0"),
+        (['namespaces=["a","b"]'], "a,b", "1"),
+        (['namespaces=["*"]'], "", "1"),
+        (['namespaces=["*"]', "clusterRights=false"], "", "1"),
+    ],
+)
+def test_it_looks_after_what_it_has_rights_in(values: list[str], namespaces: str, sees_the_cluster: str) -> None:
+    objects = rendered(*values)
+    environment = environment_of(named(objects, "Deployment"))
+    assert environment["HEADRACE_NAMESPACES"] == namespaces
+    assert environment["HEADRACE_CLUSTER_RIGHTS"] == sees_the_cluster
+    assert environment_of(named(objects, "Job"))["HEADRACE_NAMESPACES"] == namespaces
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([], ["looks after ops, and nothing elsewhere.", "kubectl -n ops apply", "--set 'namespaces={*}'"]),
+        (['namespaces=["a","b"]'], ["looks after a, b, and nothing elsewhere.", "kubectl -n a apply"]),
+        (['namespaces=["*"]'], ["looks after all namespaces.", "kubectl -n default apply"]),
+    ],
+)
+def test_the_notes_say_what_is_looked_after_and_where_to_look(
+    values: list[str], told: list[str], tmp_path: Path
+) -> None:
+    """helm renders NOTES.txt where there is a cluster alone: here it is a file of the chart that a template reads."""
+    chart = tmp_path / "headrace"
+    shutil.copytree(CHARTS / "headrace", chart)
+    shutil.move(chart / "templates" / "NOTES.txt", chart / "notes")
+    (chart / "templates" / "notes.yaml").write_text('notes: {{ tpl (.Files.Get "notes") . | toJson }}\nkind: Notes\n')
+    shown = [*("--show-only", "templates/notes.yaml"), *set_by(values)]
+    done = helm("template", "x", str(chart), "-n", "ops", "--kube-version", "1.31.0", *shown)
+    notes = yaml.safe_load(done.stdout)["notes"]
+    for each in (*told, "rollout status deployment/x-headrace", f"headrace/node:{__version__}", "kind load"):
+        assert each in notes
+
+
+class ApiServer(BaseHTTPRequestHandler):
+    """As much of one as helm asks for one Deployment."""
+
+    deployment: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        group = {"groupVersion": "apps/v1", "version": "v1"}
+        kind = {"name": "deployments", "kind": "Deployment", "namespaced": True, "verbs": ["get"]}
+        answers: dict[str, dict[str, Any]] = {
+            "/version": {"major": "1", "minor": "31", "gitVersion": "v1.31.0"},
+            "/api": {"kind": "APIVersions", "versions": []},
+            "/apis": {
+                "kind": "APIGroupList",
+                "groups": [{"name": "apps", "versions": [group], "preferredVersion": group}],
+            },
+            "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [kind]},
+            "/apis/apps/v1/namespaces/ops/deployments/x-headrace": self.deployment,
+        }
+        answer = answers.get(self.path.partition("?")[0])
+        body = json.dumps(answer or {"kind": "Status", "reason": "NotFound", "code": 404}).encode()
+        self.send_response(200 if answer else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def api_server() -> Iterator[str]:
+    """Its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), ApiServer) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("before", "values", "is_refused"),
+    [
+        (['namespaces=["*"]'], [], True),
+        (['namespaces=["*"]'], ['namespaces=["ops"]'], False),
+        (['namespaces=["*"]'], ['namespaces=["*"]'], False),
+        (['namespaces=["a"]'], [], True),
+        (['namespaces=["a"]'], ['namespaces=["b"]'], False),
+        (['namespaces=["ops"]'], [], False),
+        ([], [], False),
+    ],
+)
+def test_an_upgrade_does_not_leave_namespaces_alone_without_a_word(
+    before: list[str], values: list[str], is_refused: bool, api_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 0.1.0 no value meant all namespaces, which the Deployment says as this version does."""
+    monkeypatch.setattr(ApiServer, "deployment", named(rendered(*before), "Deployment"))
+    upgrade = ("--is-upgrade", "--dry-run=server", "--kube-apiserver", api_server, "--kube-version", "1.31.0")
+    done = helm("template", "x", str(CHARTS / "headrace"), "-n", "ops", *upgrade, *set_by(values))
+    assert (done.returncode != 0) == is_refused, done.stderr
+    assert ("say which namespaces" in done.stderr) == is_refused
 
 
 def test_before_uninstall_the_operator_is_stopped_and_finalizers_go() -> None:

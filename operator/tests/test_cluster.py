@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 KEY = Key("StreamCluster", NS, "c")
 SPEC: Object = {"nodes": 3, "storage": {"size": "1Gi"}, "listeners": {"external": {"type": "NodePort"}}}
 
+ONE_REPLICA: Object = {"replication": {"replicas": 1, "minInSync": 1}}
+TWO_REPLICAS: Object = {"replication": {"replicas": 2, "minInSync": 1}}
+
 
 async def started(**spec: object) -> World:
     world = World()
@@ -55,6 +58,7 @@ async def test_a_new_cluster_has_its_objects_and_is_ready() -> None:
         "Sized",
         "Current",
         "Storage",
+        "StoreCurrent",
         "FeatureLevel",
     ]
     assert status["bootstrap"] == "c-bootstrap.ns.svc:9092"
@@ -67,7 +71,7 @@ async def test_all_conditions_are_there_at_first_sight() -> None:
     world.cluster.away = True
     world.declare("StreamCluster", "c", SPEC)
     await world.once(KEY)
-    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 8
+    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 9
     assert world.condition("StreamCluster", "c", "Available")[:2] == ("False", "NoAnswer")
 
 
@@ -167,6 +171,67 @@ async def test_a_drain_that_a_volume_forbids_is_a_condition_and_nothing_goes() -
     assert len(pods(world)) == 3
 
 
+async def test_a_smaller_cluster_that_a_volume_could_not_have_its_replicas_in_is_refused_before_anything_goes() -> None:
+    world = await started(nodes=5)
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 2})
+    await world.run(KEY)
+    state, reason, message = world.condition("StreamCluster", "c", "Sized")
+    assert (state, reason) == ("False", "DrainRefused")
+    assert "volume 'default' asks for 3 replicas" in message
+    assert 'headrace.dev/fewer-replicas: "2"' in message
+    assert len(pods(world)) == 5, "nothing goes, not even as far as it could"
+    assert not [call for call in world.cluster.calls if call[0] == "node.drain"]
+    assert world.events().count("DrainRefused") == 1
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"replication": {"replicas": 2, "minInSync": 1}},
+        {"annotations": {"headrace.dev/fewer-replicas": "2"}},
+    ],
+)
+async def test_a_smaller_cluster_comes_about_once_fewer_replicas_are_asked_for_or_confirmed(way: Object) -> None:
+    world = await started()
+    annotations = way.pop("annotations", {})
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 2} | way, annotations=annotations)
+    await world.run(KEY)
+    assert pods(world) == ["c-0", "c-1"]
+    assert world.condition("StreamCluster", "c", "Sized")[0] == "True"
+    if annotations:
+        world.declare("StreamCluster", "c", SPEC | {"nodes": 1})
+        await world.run(KEY)
+        assert pods(world) == ["c-0", "c-1"], "that was another number"
+
+
+async def test_replicas_are_counted_by_pods_zones_labels_and_hosts() -> None:
+    world = await started(nodes=4, shards=2)
+    for volume, refused in (
+        ({"volume": "v", "replicas": 3, "min_in_sync": 1}, False),
+        ({"volume": "v", "replicas": 4, "min_in_sync": 1}, True),
+        ({"volume": "v", "replicas": 1, "min_in_sync": 1, "zones": ["z4"]}, True),
+        ({"volume": "v", "replicas": 1, "min_in_sync": 1, "labels": {"disk": "fast"}}, True),
+        ({"volume": "v", "replicas": 3, "min_in_sync": 1, "spread": "required"}, True),
+        ({"volume": "v", "replicas": 3, "min_in_sync": 1, "labels": {"disk": "none has it"}}, False),
+    ):
+        nodes = {each["metadata"]["name"]: each for each in world.cluster.nodes()}
+        world.cluster.placed = {
+            each["status"]["nodeId"]: {
+                "zone": f"z{int(each['status']['slot'][2]) + 1}",
+                "labels": {"disk": "fast"} if each["status"]["slot"].startswith("c-3") else {},
+                "host": {"c-0": "h0", "c-1": "h0"}.get(each["status"]["slot"][:3], each["status"]["slot"][:3]),
+            }
+            for each in nodes.values()
+        }
+        world.cluster.hold_drains = True
+        world.cluster.volumes["v"] = volume
+        world.declare("StreamCluster", "c", SPEC | {"nodes": 3, "shards": 2})
+        await world.once(KEY)
+        assert (world.condition("StreamCluster", "c", "Sized")[1] == "DrainRefused") is refused, volume
+        world.declare("StreamCluster", "c", SPEC | {"nodes": 4, "shards": 2})
+        await world.run(KEY)
+
+
 async def test_no_pod_goes_while_the_cluster_does_not_answer() -> None:
     world = await started(nodes=4)
     world.cluster.away = True
@@ -239,14 +304,14 @@ async def test_a_pod_that_never_registers_goes_and_leaves_its_claim(status: Obje
 
 
 async def test_a_claim_goes_only_once_all_of_its_shards_are_drained() -> None:
-    world = await started(shards=2)
+    world = await started(shards=2, **ONE_REPLICA)
     (node,) = [each for each in world.cluster.nodes() if each["status"]["slot"] == "c-2/1"]
     world.api.remove("StorageNode", node["metadata"]["name"])
-    world.declare("StreamCluster", "c", SPEC | {"nodes": 2, "shards": 2})
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 2, "shards": 2} | ONE_REPLICA)
     await world.run(KEY)
     assert pods(world) == ["c-0", "c-1"]
     assert "data-c-2" in claims(world), "nobody knows what its second shard holds"
-    world.declare("StreamCluster", "c", SPEC | {"nodes": 1, "shards": 2})
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 1, "shards": 2} | ONE_REPLICA)
     await world.run(KEY)
     assert claims(world) == ["data-c-0", "data-c-2"], "both shards of the second pod were drained"
 
@@ -363,6 +428,23 @@ async def test_records_that_were_deleted_by_hand_are_a_condition_that_says_what_
     assert (status, reason) == ("False", "RecordsLost")
     assert "headrace recover-store --pod" in message
     assert world.condition("StreamCluster", "c", "Redundant")[:2] == ("Unknown", "RecordsLost")
+
+
+async def test_a_store_that_was_set_back_is_a_condition_that_says_what_to_do_and_goes_by_itself() -> None:
+    world = await started()
+    assert world.condition("StreamCluster", "c", "StoreCurrent")[:2] == ("True", "Whole")
+    world.cluster.set_back = {"containers": 1, "such_as": [1], "nodes": [2, 3], "reason": "", "do": ""}
+    await world.once(KEY)
+    status, reason, message = world.condition("StreamCluster", "c", "StoreCurrent")
+    assert (status, reason) == ("False", "SetBack")
+    assert "nodes 2, 3 know newer records of 1 containers (1), which stand still" in message
+    assert "`headrace recover-store --pod --yes`" in message
+    assert world.condition("StreamCluster", "c", "Available")[:2] == ("False", "SetBack")
+    assert world.condition("StreamCluster", "c")[:2] == ("False", "SetBack")
+    world.cluster.set_back = None
+    await world.once(KEY)
+    assert world.condition("StreamCluster", "c", "StoreCurrent")[:2] == ("True", "Whole")
+    assert world.condition("StreamCluster", "c")[:2] == ("True", "Ready")
 
 
 async def test_a_newer_operator_restarts_no_pod_by_itself() -> None:
@@ -654,7 +736,7 @@ async def a_life(world: World, fail_at: int) -> bool:
         {"nodes": 2, "image": "x:2"},
         {"nodes": 3, "storage": {"size": "2Gi"}, "image": "x:2"},
     ):
-        world.declare("StreamCluster", "c", SPEC | spec)
+        world.declare("StreamCluster", "c", SPEC | TWO_REPLICAS | spec)
         begun = len(world.api.writes)
         world.api.fail_after = left if left > 0 else None
         try:
@@ -702,7 +784,7 @@ async def test_a_call_that_is_refused_once_comes_to_the_same(status: int) -> Non
             {"nodes": 2, "image": "x:2"},
             {"nodes": 3, "storage": {"size": "2Gi"}, "image": "x:2"},
         ):
-            world.declare("StreamCluster", "c", SPEC | spec)
+            world.declare("StreamCluster", "c", SPEC | TWO_REPLICAS | spec)
             for _ in range(2):
                 try:
                     await world.run(KEY)

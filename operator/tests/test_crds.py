@@ -110,7 +110,7 @@ def test_a_rule_speaks_of_fields_that_exist(kind: str, at: str, found: dict, rul
     text = re.sub(r"'[^']*'", "''", rule["rule"])
     guarded = set(re.findall(r"has\(((?:self|oldSelf)(?:\.\w+)+)\)", text))
     for path in re.findall(r"\b((?:self|oldSelf)(?:\.\w+)+)", text):
-        names = [name for name in path.split(".")[1:] if name not in ("matches", "compareTo", "exists")]
+        names = [name for name in path.split(".")[1:] if name not in ("matches", "compareTo", "exists", "all")]
         inside, sofar = found, path.split(".")[0]
         for name in names:
             if at == "" and name in ("metadata", "name"):

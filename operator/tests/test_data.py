@@ -460,6 +460,25 @@ async def test_a_resource_that_vanishes_before_its_status_is_written_is_forgotte
     assert world.cache.get(key) is None
 
 
+async def test_a_stream_is_not_usable_by_what_was_said_of_it_before_it_was_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = world.declare("Stream", "s", {**REF, "path": "/plant", "volume": "default"})
+    await world.run(key)
+    show = world.cluster.stream_show
+    problem = "volume 'far' asks for 3 replicas, and there is no node in zone z9"
+    monkeypatch.setattr(
+        world.cluster,
+        "stream_show",
+        lambda path, figures=False: (
+            (shown := show(path, figures)) | {"problem": problem if shown["volume"] == "far" else None}
+        ),
+    )
+    world.declare("Stream", "s", {**REF, "path": "/plant", "volume": "far"})
+    await world.once(key)
+    assert world.condition("Stream", "s", "Usable") == ("False", "Impossible", problem)
+
+
 async def test_two_thousand_topics_at_rest_cost_no_write_and_are_looked_at_seldom() -> None:
     world = World()
     await world.run(world.declare("StreamCluster", "c", {"nodes": 1}))

@@ -10,8 +10,10 @@ from types import ModuleType
 import pytest
 
 from headrace.control import events
+from headrace_operator.actions import ACTIONS
 from headrace_operator.kinds import cluster, data, job, link_status
 from headrace_operator.kinds.cluster import SEEN_BY_ALL, event_reason
+from headrace_operator.status import WARNED
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = (ROOT / "docs" / "kubernetes.md").read_text()
@@ -100,8 +102,12 @@ def test_every_event_is_explained() -> None:
             told |= texts(arguments[0])
     told = {each for each in told if isinstance(each, str) and re.fullmatch(r"[A-Z]\w+", each)}
     kinds = ("anything", *SEEN_BY_ALL, *re.findall(r"`(\w+)`", kinds_of_the_controller()))
-    told |= {event_reason(kind) for kind in kinds}
+    told |= {event_reason(kind) for kind in kinds} | WARNED
     assert names(KUBERNETES, "event") == told
+
+
+def test_actions_are_of_events_that_there_are() -> None:
+    assert ACTIONS.keys() <= names(KUBERNETES, "event")
 
 
 def kinds_of_the_controller() -> str:

@@ -343,3 +343,22 @@ async def test_no_more_of_the_gone_are_remembered_than_said(monkeypatch: pytest.
     for number in range(10):
         cache.take(body(f"t{number}"), deleted=True)
     assert list(cache._dead) == ["t7", "t8", "t9"]
+
+
+async def test_what_is_urgent_waits_for_nothing_else() -> None:
+    """All others may hang on a cluster that does not answer."""
+    others, urgent = Kind(), Kind()
+    engine = Engine(
+        {"Topic": others.reconcile, "StreamCluster": urgent.reconcile}, cache=Cache(), urgent=["StreamCluster"]
+    )
+    engine.start()
+    try:
+        others.hold.clear()
+        for number in range(2 * engine_module.WORKERS):
+            engine.seen(body(f"t-{number}"))
+        await until(lambda: len(others.seen) == engine_module.WORKERS)
+        engine.seen({**body("c"), "kind": "StreamCluster"})
+        await until(lambda: urgent.seen)
+        assert others.most == engine_module.WORKERS
+    finally:
+        await engine.close()

@@ -291,3 +291,23 @@ def closed(schema: Any) -> Any:
     if "metadata" in found.get("properties", {}) and "spec" in found["properties"] and "kind" in found["properties"]:
         found["properties"]["metadata"] = {"type": "object"}
     return found
+
+
+def test_volumes_and_sidecars_are_passed_on_to_driver_and_executors() -> None:
+    pod = {
+        "volumes": [{"name": "certs", "secret": {"secretName": "s"}}],
+        "volumeMounts": [{"name": "certs", "mountPath": "/certs"}],
+        "sidecars": [{"name": "proxy", "image": "p"}],
+        "initContainers": [{"name": "first", "image": "f"}],
+        "securityContext": {},
+    }
+    made = by_kind({**FORMS["executors"], "pod": pod})
+    driver = next(each for name, each in made.items() if name.startswith("StatefulSet/"))["spec"]["template"]
+    config = next(each for name, each in made.items() if name.startswith("ConfigMap/"))
+    executor = yaml.safe_load(next(text for name, text in config["data"].items() if name.endswith(".yaml")))
+    for spec in (driver["spec"], executor["spec"]):
+        assert spec["volumes"][-1] == pod["volumes"][0]
+        assert spec["containers"][0]["volumeMounts"][-1] == pod["volumeMounts"][0]
+        # Of the kind that ends with the driver: else no run would ever be done.
+        assert spec["initContainers"] == [{**pod["sidecars"][0], "restartPolicy": "Always"}, pod["initContainers"][0]]
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & spec["securityContext"].keys()

@@ -1,6 +1,7 @@
 """What is made of a StreamJob, and what is said of it, over an API server of dicts and a driver that answers."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from headrace.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.job_definition import group_name
 from headrace_operator.builders.job_pods import ASKED
 from headrace_operator.engine import Cache, Key
 from headrace_operator.kinds import job as job_kind
@@ -17,6 +20,7 @@ from headrace_operator.kinds.job_status import Seen, figures, judge, newest_driv
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.pod_http import PodHttp
 from headrace_operator.specs import JobSpec
+from headrace_spark.job import Job
 
 KEY = Key("StreamJob", "plant", "copy")
 SPEC: dict[str, Any] = {
@@ -39,6 +43,8 @@ class FakeKube:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.statuses: list[dict[str, Any]] = []
         self.events: list[tuple[str, str]] = []
+        self.others_events: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        """What Kubernetes tells, by kind and name."""
         self.deleted: list[tuple[str, str, str | None]] = []
         self.refuses: dict[str, ApiError] = {}
         self.lingers = False
@@ -51,8 +57,9 @@ class FakeKube:
         self.objects[at] = manifest | ({"status": known["status"]} if "status" in known else {})
         return self.objects[at]
 
-    async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+    async def apply_status(self, resource: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
         self.statuses.append(dict(status))
+        return {**resource, "status": status}
 
     async def merge(self, where: str, patch: Mapping[str, Any]) -> None:
         found = self.objects["Job", where.rpartition("/")[2]]
@@ -72,7 +79,7 @@ class FakeKube:
 
     async def delete(
         self, _api: str, kind: str, _namespace: str | None, name: str, *, uid: str | None = None,
-        propagation: str | None = None,
+        version: str | None = None, propagation: str | None = None,
     ) -> None:  # fmt: skip
         self.deleted.append((kind, name, propagation))
         if not self.lingers:
@@ -82,8 +89,26 @@ class FakeKube:
         self.events.append((reason, message))
         return True
 
+    async def events_of(self, kind: str, _namespace: str, name: str) -> Sequence[dict[str, Any]]:
+        return self.others_events.get((kind, name), [])
+
     def kinds(self) -> set[str]:
         return {kind for kind, _ in self.objects}
+
+
+class FakeAdmin:
+    """What the cluster tells of consumer groups."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[str, Any]] = {}
+
+    async def call(
+        self, where: str, method: str, params: Mapping[str, Any], *, patience_s: float | None = None
+    ) -> dict[str, Any]:
+        assert (where, method) == ("quickstart-bootstrap.plant.svc:9092", "groups.show")
+        if params["group"] not in self.groups:
+            raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {params['group']!r}")
+        return self.groups[params["group"]]
 
 
 class World:
@@ -91,6 +116,7 @@ class World:
 
     def __init__(self) -> None:
         self.kube = FakeKube()
+        self.admin = FakeAdmin()
         self.cache = Cache()
         self.generation = 0
         self.seen = 0
@@ -100,7 +126,12 @@ class World:
     def start_operator(self, *, image: str = "spark:1") -> None:
         """Anew: nothing is remembered."""
         self.jobs = Jobs(  # type: ignore[arg-type]
-            kube=self.kube, pods=PodHttp(), reporter=Reporter(self.kube), cache=self.cache, image=image
+            kube=self.kube,
+            admin=self.admin,
+            pods=PodHttp(),
+            reporter=Reporter(self.kube),
+            cache=self.cache,
+            image=image,
         )
 
     def sees(self, kind: str, name: str, spec: dict[str, Any]) -> None:
@@ -486,6 +517,118 @@ def test_a_driver_that_has_no_place_says_why() -> None:
     pulling = [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]
     _, conditions = judge(spec, Seen(driver=driver(pulling, "Pending")))
     assert conditions[-1].message == "the driver waits: ErrImagePull no such image"
+
+
+# --- causes, in the words of Kubernetes 1.34
+
+
+def told_by_kubernetes(reason: str, message: str) -> list[dict[str, Any]]:
+    return [{"metadata": {"name": "e"}, "type": "Warning", "reason": reason, "message": message}]
+
+
+def test_a_driver_that_had_too_little_memory_says_so_and_not_what_that_looked_like() -> None:
+    word = {"end": "failed", "failure": "ConnectionRefusedError: [Errno 111] Connection refused"}
+    killed = ended(137, word)
+    killed[0]["lastState"]["terminated"]["reason"] = "OOMKilled"
+    _, conditions = judge(msgspec.convert(SPEC, JobSpec), Seen(driver=driver(killed)))
+    assert conditions[-1].reason == "OOMKilled"
+    assert conditions[-1].message.startswith("the driver needed more memory than its limit")
+    assert "raise driver.memory" in conditions[-1].message
+
+
+async def test_an_executor_that_had_too_little_memory_is_told(world: World) -> None:
+    killed = {"name": "e", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+    world.pod("e-1", "job-executor", phase="Failed", containerStatuses=[killed])
+    world.pod("e-2", "job-executor", phase="Succeeded")
+    await world.reconcile()
+    assert [reason for reason, _ in world.kube.events] == ["ExecutorFailed"]
+    assert "OOMKilled" in world.kube.events[0][1]
+
+
+@pytest.mark.parametrize("fields", [{}, {"trigger": {"availableNow": True}}])
+async def test_a_driver_that_a_quota_refuses_says_so(world: World, fields: dict[str, Any]) -> None:
+    said = 'pods "copy-job-0" is forbidden: exceeded quota: compute, requested: requests.cpu=1, used: requests.cpu=4'
+    for kind in ("StatefulSet", "Job"):
+        world.kube.others_events[kind, "copy-job"] = told_by_kubernetes("FailedCreate", f"create Pod failed: {said}")
+    _, status = await world.reconcile(**fields)
+    assert running(status)["reason"] == "PodsCannotRun"
+    assert said in running(status)["message"]
+    assert [reason for reason, _ in world.kube.events] == ["PodsCannotRun"]
+
+
+async def test_a_driver_that_waits_for_its_claim_or_a_mount_says_so(world: World) -> None:
+    world.pod(phase="Pending")
+    missing = 'MountVolume.SetUp failed for volume "application" : configmap "code" not found'
+    world.kube.others_events["Pod", "copy-job-0"] = told_by_kubernetes("FailedMount", missing)
+    _, status = await world.reconcile()
+    assert missing in running(status)["message"]
+    claim = world.kube.objects["PersistentVolumeClaim", "copy-job-checkpoint"]
+    claim["status"] = {"phase": "Pending"}
+    no_class = 'storageclass.storage.k8s.io "fats" not found'
+    world.kube.others_events["PersistentVolumeClaim", "copy-job-checkpoint"] = told_by_kubernetes(
+        "ProvisioningFailed", no_class
+    )
+    _, status = await world.reconcile()
+    assert f"claim copy-job-checkpoint: ProvisioningFailed: {no_class}" in running(status)["message"]
+
+
+async def test_a_checkpoint_that_never_had_a_volume_is_made_anew_with_another_class(world: World) -> None:
+    await world.reconcile(checkpoint={"class": "fats"})
+    at = "PersistentVolumeClaim", "copy-job-checkpoint"
+    world.kube.objects[at]["status"] = {"phase": "Pending"}
+    _, status = await world.reconcile(checkpoint={"class": "fast"})
+    assert status["conditions"][0]["reason"] == "Replacing"
+    await world.reconcile(checkpoint={"class": "fast"})
+    assert world.kube.objects[at]["spec"]["storageClassName"] == "fast"
+    world.kube.objects[at]["status"] = {"phase": "Bound"}
+    world.kube.deleted.clear()
+    await world.reconcile(checkpoint={"class": "other"})
+    assert not world.kube.deleted, "there is a checkpoint in it"
+
+
+async def test_the_lag_of_a_driver_that_starts_again_is_that_of_the_committed_offsets(
+    world: World, told: dict[str, Any]
+) -> None:
+    pod = world.pod(phase="Running", podIP="127.0.0.1")
+    _, status = await world.reconcile()
+    assert status["lagRecords"] == 7, "by its own word"
+    behind = {"lag": 40, "committed_ms": (time.time() - 30) * 1000}
+    done = {"lag": 0, "committed_ms": 1}
+    world.admin.groups["plant.copy"] = {"lag": 40, "partitions": [behind, done]}
+    told |= {"lag_known": False, "lag_records": 0, "lag_s": 0.0}
+    _, status = await world.reconcile()
+    assert status["lagRecords"] == 40, "it has not looked yet"
+    assert 29 <= status["lagSeconds"] <= 60
+    pod["status"]["podIP"] = ""
+    world.admin.groups["plant.copy"]["lag"] = 50
+    _, status = await world.reconcile()
+    assert status["lagRecords"] == 50
+    told |= {"lag_known": True, "lag_records": 3}
+    pod["status"]["podIP"] = "127.0.0.1"
+    _, status = await world.reconcile()
+    assert status["lagRecords"] == 3
+
+
+def test_groups_are_named_as_the_driver_names_them() -> None:
+    job = Job("plant.copy", "c:9092", "/nowhere")
+    for name in ("input", "left"):
+        assert group_name("plant", "copy", name) == job.group(name)
+
+
+async def test_a_driver_of_a_former_definition_does_not_count_as_running(world: World, told: dict[str, Any]) -> None:
+    pod = world.pod(phase="Running", podIP="127.0.0.1")
+    await world.reconcile()
+    template = world.kube.objects["StatefulSet", "copy-job"]["spec"]["template"]
+    pod["metadata"]["annotations"] = dict(template["metadata"]["annotations"])
+    _, status = await world.reconcile()
+    assert running(status)["status"] == "True"
+    _, status = await world.reconcile(application={"sql": "SELECT key FROM input"})
+    assert (running(status)["status"], running(status)["reason"]) == ("False", "Starting")
+    pod["metadata"]["annotations"] = dict(
+        world.kube.objects["StatefulSet", "copy-job"]["spec"]["template"]["metadata"]["annotations"]
+    )
+    _, status = await world.reconcile(application={"sql": "SELECT key FROM input"})
+    assert running(status)["status"] == "True"
 
 
 def test_the_newest_driver_counts() -> None:

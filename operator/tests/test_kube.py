@@ -1,6 +1,8 @@
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.store.kubernetes.api import ApiError, ApiSilent
+from headrace_operator.actions import ACTIONS
 from headrace_operator.kube import APPLIED, Kube, covers
 from headrace_operator.specs import API, FINALIZER
 from headrace_operator.uninstall import strip
@@ -132,7 +134,7 @@ async def test_an_event_that_cannot_be_posted_stops_nothing(api: FakeApi) -> Non
 
 async def test_a_status_goes_to_that_resource_and_to_no_later_one(api: FakeApi) -> None:
     kube = Kube(api)
-    found = api.put(service(a=1))
+    found = api.put({**service(a=1), "apiVersion": API, "kind": "Topic"})
     assert await kube.apply_status({**found, "metadata": {**found["metadata"], "uid": "old"}}, {"x": 1}) is None
     after = await kube.apply_status(found, {"x": 1})
     assert after is not None
@@ -160,3 +162,30 @@ async def test_a_lost_answer_is_an_error_that_is_tried_again(api: FakeApi) -> No
         await kube.apply(service(a=1))
     await kube.apply(service(a=1))
     assert len(api.writes) == 1
+
+
+async def test_the_log_has_a_line_for_each_change_and_none_for_what_is_as_it_should_be(api: FakeApi) -> None:
+    kube = Kube(api)
+    where = "/api/v1/namespaces/ns/services/s"
+    with capture_logs() as logged:
+        await kube.apply(service(a=1))
+        await kube.apply(service(a=1))
+        await kube.apply(service(a=2))
+        await kube.merge(where, {"metadata": {"annotations": {"x": "secret"}}})
+        await kube.get("v1", "Service", NS, "s")
+        await kube.tell(service(), reason="PodRolled", message="why", warning=True)
+        await kube.delete("v1", "Service", NS, "s")
+        await kube.delete("v1", "Service", NS, "s")
+        await kube.merge(where, {})
+    told = [(each["event"], each["kind"], each["of"]) for each in logged]
+    assert told == [(what, "Service", "ns/s") for what in ("made", "changed", "changed", "told", "deleted")]
+    assert logged[2]["fields"] == "metadata.annotations.x"
+    assert logged[3]["reason"] == "PodRolled"
+
+
+async def test_an_event_has_an_action_beside_its_reason(api: FakeApi) -> None:
+    for reason in (*ACTIONS, "SomethingNew"):
+        await Kube(api).tell(service(), reason=reason, message="y")
+    for event in api.find("Event"):
+        assert event["action"]
+        assert event["action"] != event["reason"]

@@ -87,6 +87,17 @@ async def test_a_link_is_made_then_changed_then_left_alone(world: World) -> None
     assert (len(world.api.writes), len(world.cluster.calls)) == (writes, calls)
 
 
+async def test_a_link_has_not_caught_up_with_what_has_just_been_asked_for(world: World) -> None:
+    key = declared(world, topics=["pump-*"])
+    await world.run(key)
+    declared(world, topics=["*"])
+    await world.once(key)
+    assert world.condition("ReplicationLink", "l", "CaughtUp")[:2] == ("False", "CatchingUp")
+    assert "SourceLost" not in world.events()
+    await world.once(key)
+    assert world.condition("ReplicationLink", "l", "CaughtUp")[0] == "True"
+
+
 async def test_a_link_is_paused_whatever_its_source_says_and_goes_on(world: World) -> None:
     key = declared(world)
     await world.run(key)

@@ -11,10 +11,11 @@ import kopf
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.admin.metrics import CONTENT_TYPE
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator import main
 from headrace_operator.engine import Key
-from headrace_operator.http_port import exposition
+from headrace_operator.http_port import HELP, exposition
 from headrace_operator.specs import API
 
 from .fake_api import NOW, FakeApi
@@ -50,13 +51,36 @@ async def test_metrics_count_what_is_done(running) -> None:
     _, url = running
     async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics") as answer:
         text = await answer.text()
+        assert answer.headers["Content-Type"] == CONTENT_TYPE
     assert "# TYPE headrace_operator_writes_total counter" in text
     assert 'headrace_operator_resources{kind="Topic"} 0' in text
+    names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    for head in ("HELP", "TYPE"):
+        assert {line.split()[2] for line in text.splitlines() if line.startswith(f"# {head} ")} == names
+    assert names == set(HELP)
 
 
-def test_counters_and_gauges_are_told_apart() -> None:
+def test_counters_and_gauges_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_operator.http_port.HELP", {"a_total": "A.", "b": "B."})
     text = exposition({("a_total", 'x="1"'): 2.0, ("a_total", 'x="2"'): 3.0, ("b", ""): 0.5})
-    assert text == '# TYPE a_total counter\na_total{x="1"} 2\na_total{x="2"} 3\n# TYPE b gauge\nb 0.5\n'
+    a = '# HELP a_total A.\n# TYPE a_total counter\na_total{x="1"} 2\na_total{x="2"} 3\n'
+    assert text == f"{a}# HELP b B.\n# TYPE b gauge\nb 0.5\n"
+
+
+async def test_it_is_ready_once_everything_has_been_listed() -> None:
+    api = ClosingApi()
+    api.refuse = lambda _method, _path: ApiError(500, "not now")
+    operator = main.Operator(api, namespaces=[], sweep_s=300, image="i", spark="s")  # type: ignore[arg-type]
+    operator.engine.start()
+    url = f"http://127.0.0.1:{await operator.http.start('127.0.0.1', 0)}/readyz"
+    async with aiohttp.ClientSession() as http:
+        async with http.get(url) as answer:
+            assert answer.status == 503
+        api.refuse = lambda _method, _path: None
+        await until(lambda: operator.engine.has_looked)
+        async with http.get(url) as answer:
+            assert answer.status == 200
+    await operator.close()
 
 
 async def test_when_its_own_namespace_ends_all_with_finalizers_are_looked_at(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace_operator.kinds import reporting
 from headrace_operator.kinds.reporting import Reporter
@@ -59,3 +60,23 @@ async def test_resources_that_are_gone_take_no_room_for_ever(monkeypatch: pytest
     now -= FIGURES_S / 5
     await reporter.report(kube.body, [], {"records": 2})
     assert kube.written[-1]["records"] == 1, "one of those that matter still knows its time"
+
+
+async def test_the_log_has_a_line_for_each_condition_that_changes() -> None:
+    kube = Kube()
+    kube.body |= {"kind": "StreamJob", "metadata": {**kube.body["metadata"], "namespace": "ns", "name": "j"}}
+    reporter = Reporter(kube)  # type: ignore[arg-type]
+
+    async def told(*conditions: Condition, generation: int = 1) -> list[tuple[str, str, str]]:
+        kube.body["metadata"]["generation"] = generation
+        with capture_logs() as logged:
+            await reporter.report(kube.body, conditions, {}, types=("Reconciled", "Running"))
+        assert all(each["of"] == "ns/j" for each in logged)
+        return [(each["condition"], each["status"], each["reason"]) for each in logged]
+
+    good = Condition("Reconciled", True, "Applied")
+    assert await told(good) == [("Reconciled", "True", "Applied")], "what is not known yet is no change"
+    starting = Condition("Running", False, "Starting", "of a")
+    changed = [("Ready", "False", "Starting"), ("Running", "False", "Starting")]
+    assert await told(good, starting) == changed
+    assert await told(good, Condition("Running", False, "Starting", "of b"), generation=2) == []

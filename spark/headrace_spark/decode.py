@@ -28,6 +28,7 @@ from headrace_spark.encode import CRC_START, HEADER
 
 FIRST_LEAP, WALK = 64, 512
 """Records that are looked at in one go for being of one size, and that are walked one by one where they are not."""
+NO_TIME = -(1 << 63)
 LENGTH_END = 12
 """A batch's length field counts the bytes after it."""
 
@@ -55,7 +56,7 @@ class Records:
     value: pa.Array
     offset: Int64s
     timestamp: Int64s
-    """Milliseconds since 1970."""
+    """Milliseconds since 1970; NO_TIME where what a batch says is beyond 64 bits."""
     timestamp_type: npt.NDArray[np.int32]
     """0 = set by the producer, 1 = by the broker at append."""
     headers: pa.Array | None
@@ -248,7 +249,11 @@ def _columns(content: memoryview | bytes, starts: Int64s, batches: Sequence[_Bat
 
     counts = np.fromiter((batch.count for batch in batches), np.int64, len(batches))
     append_time = of_batch(batch.append_time for batch in batches)
-    timestamp = of_batch(batch.base_timestamp for batch in batches) + time_delta
+    base_time = of_batch(batch.base_timestamp for batch in batches)
+    timestamp = base_time + time_delta
+    wrapped = ((base_time ^ timestamp) & (time_delta ^ timestamp)) < 0
+    if wrapped.any():
+        timestamp = np.where(wrapped, NO_TIME, timestamp)
     if append_time.any():
         timestamp = np.where(append_time, of_batch(batch.max_timestamp for batch in batches), timestamp)
     key, value = _cut(content, (key_start, key_end, key_size < 0), (value_start, value_end, value_size < 0))
@@ -340,8 +345,16 @@ def _headers(content: memoryview | bytes, cells: Bytes, places: Int64s) -> pa.Ar
         )
     else:
         keys, values = pa.array([], pa.binary()), pa.array([], pa.binary())
-    pairs = pa.StructArray.from_arrays([keys.cast(pa.string()), values], ["key", "value"])
+    pairs = pa.StructArray.from_arrays([_text(keys), values], ["key", "value"])
     return pa.ListArray.from_arrays(offsets, pairs, mask=pa.array(counts <= 0))
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Names as text; bytes that are no UTF-8 are replaced (U+FFFD), as Kafka's own client does."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())
 
 
 def _filtered(records: Records, keep: npt.NDArray[np.bool_]) -> Records:

@@ -5,11 +5,12 @@ name belong together. Knows nothing of Spark's session or of the network.
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from headrace.wire.compression import NAMES
@@ -21,6 +22,10 @@ LATEST: Final = -1
 DEFAULT_STREAM: Final = "/default"
 """Of topics with a bare name, where the cluster is Headrace."""
 MIB = 1 << 20
+LARGEST_INT32: Final = 2**31 - 1
+LARGEST_INT64: Final = 2**63 - 1
+LONGEST_S: Final = 1e9
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Partition = tuple[str, int]
 """(full topic name, partition number)."""
@@ -122,8 +127,13 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
     options = _lowered(raw)
     connection, naming = _connection(options), _naming(options)
     topics, pattern = options.get("topics"), options.get("topicpattern")
+    if topics is None and pattern is None and naming.stream is not None:
+        pattern = ".*"
     if (topics is None) == (pattern is None):
-        raise BadOption("give either the option topics (names, separated by commas) or topicPattern")
+        raise BadOption(
+            "give either the option topics (names, separated by commas) or topicPattern, or stream alone for all of "
+            "its topics"
+        )
     if pattern is not None:
         try:
             re.compile(pattern)
@@ -181,9 +191,10 @@ def _batch(options: Mapping[str, str]) -> int:
     text = options.get("batchid")
     if text is None:
         return 0
-    if not text.isdigit() or not options.get("queryname"):
-        raise BadOption("the option batchId is a number, and goes with queryName")
-    return int(text)
+    number = _number(text)
+    if number is None or number > LARGEST_INT32 or not options.get("queryname"):
+        raise BadOption(f"the option batchId is a number up to {LARGEST_INT32}, and goes with queryName")
+    return number
 
 
 def _lowered(raw: Mapping[str, str]) -> dict[str, str]:
@@ -197,14 +208,17 @@ def _connection(options: Mapping[str, str]) -> Connection:
     addresses = []
     for part in text.split(","):
         host, _, port = part.strip().rpartition(":")
-        if not host or not port.isdigit():
+        number = _number(port)
+        if not host or number is None or not 0 < number < 65_536:
             raise BadOption(f"the option bootstrap is host:port,host:port, not {text!r}")
-        addresses.append((host.strip("[]"), int(port)))
+        addresses.append((host.strip("[]"), number))
     seconds = options.get("timeout", "60")
     try:
         timeout_s = float(seconds.removesuffix("s"))
     except ValueError:
-        raise BadOption(f"the option timeout is a number of seconds, not {seconds!r}") from None
+        timeout_s = math.nan
+    if not 0 <= timeout_s <= LONGEST_S:
+        raise BadOption(f"the option timeout is a number of seconds, not {seconds!r}")
     return Connection(bootstrap=tuple(addresses), timeout_s=timeout_s)
 
 
@@ -230,10 +244,19 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
-    if match is None or match[2] not in _UNITS or int(match[1]) == 0:
+    match = re.fullmatch(r"\s*([0-9]+)\s*([a-z]*)\s*", text.lower())
+    number = _number(match[1]) if match is not None and match[2] in _UNITS else None
+    count = 0 if match is None or number is None else number * _UNITS[match[2]]
+    if not 0 < count <= LARGEST_INT64:
         raise BadOption(f"the option {name} is a positive number such as 1000 or 64m, not {text!r}")
-    return int(match[1]) * _UNITS[match[2]]
+    return count
+
+
+def _number(text: str) -> int | None:
+    """A number of ASCII digits that 64 bits hold; None for another."""
+    if not re.fullmatch(r"0*[0-9]{1,19}", text) or int(text[-20:]) > LARGEST_INT64:
+        return None
+    return int(text[-20:])
 
 
 def _place(options: Mapping[str, str], name: str, *, naming: Naming) -> Place:
@@ -244,8 +267,8 @@ def _place(options: Mapping[str, str], name: str, *, naming: Naming) -> Place:
         if text.lower() == "earliest" and not starting:
             raise BadOption("the option endingOffsets cannot be earliest")
         return Place(mark=EARLIEST if text.lower() == "earliest" else LATEST)
-    if text.isdigit():
-        return Place(time=int(text))
+    if (millis := _number(text)) is not None:
+        return Place(time=millis)
     if text.startswith("{"):
         return _each(text, name, naming=naming)
     try:
@@ -255,7 +278,10 @@ def _place(options: Mapping[str, str], name: str, *, naming: Naming) -> Place:
             f"the option {name} is earliest, latest, a time (2026-01-31T12:00:00Z or milliseconds since 1970) "
             f'or {{"topic": {{"0": offset}}}}, not {text!r}'
         ) from None
-    return Place(time=int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000))
+    since = when.replace(tzinfo=UTC) - EPOCH - (when.utcoffset() or timedelta(0))
+    if since < timedelta(0):  # Kafka's protocol has marks there
+        raise BadOption(f"the option {name} is a time before 1970, which cannot be looked up; use earliest")
+    return Place(time=-(-since // timedelta(milliseconds=1)))  # records of that millisecond may lie before it
 
 
 def _each(text: str, name: str, *, naming: Naming) -> Place:
@@ -263,14 +289,25 @@ def _each(text: str, name: str, *, naming: Naming) -> Place:
     try:
         topics = json.loads(text)
         each = {
-            (naming.full(topic), int(partition)): int(offset)
+            (naming.full(topic), _whole(partition)): _whole(offset)
             for topic, partitions in topics.items()
             for partition, offset in partitions.items()
         }
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise BadOption(f'the option {name} is no JSON of the form {{"topic": {{"0": offset}}}}: {error}') from None
     lowest = EARLIEST if starting else LATEST
     for (topic, partition), offset in each.items():
+        if not 0 <= partition <= LARGEST_INT32 or offset > LARGEST_INT64:
+            raise BadOption(f"the option {name} gives {offset} for {topic}/{partition}, which no partition has")
         if offset < lowest:
             raise BadOption(f"the option {name} gives {offset} for {topic}/{partition}; use an offset or {lowest}")
     return Place(mark=EARLIEST if starting else LATEST, each=tuple(sorted(each.items())))
+
+
+def _whole(given: object) -> int:
+    """A whole number, in JSON as such or as text. Raises ValueError."""
+    if isinstance(given, str) and re.fullmatch(r"-?[0-9]{1,19}", given):
+        return int(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    raise ValueError(f"{given!r} is no whole number")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import Code
@@ -34,6 +35,8 @@ WAIT_MS = 500
 BATCH_ROWS, BATCH_BYTES = 4096, 1 << 20
 """Arrow batches with fewer rows and bytes than these are joined, so that many small ranges do not cost a batch each."""
 SAMPLE_BYTES = 4096
+MOST_MILLIS = (2**63 - 1) // 1000
+"""What 64 bits hold in microseconds."""
 
 
 @dataclass(slots=True)
@@ -339,12 +342,18 @@ def to_arrow(records: Records, source: OffsetRange, *, schema: pa.Schema, option
         topic.cast(pa.string()),
         pa.array(np.full(rows, source.partition, np.int32)),
         pa.array(records.offset),
-        pa.array(records.timestamp * 1000).cast(schema.field("timestamp").type),
+        micros(records.timestamp).cast(schema.field("timestamp").type),
         pa.array(records.timestamp_type),
     ]
     if records.headers is not None:
         columns.append(records.headers.cast(schema.field("headers").type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def micros(millis: npt.NDArray[np.int64]) -> pa.Array:
+    """Microseconds of times in milliseconds, as Spark has them; null for a time that does not fit (ns by mistake)."""
+    fits = (millis >= -MOST_MILLIS) & (millis <= MOST_MILLIS)
+    return pa.array(np.where(fits, millis, 0) * 1000, mask=~fits)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -202,4 +202,7 @@ def _asked_partitions(column: pa.Array | None, rows: int) -> npt.NDArray[np.int3
         return np.full(rows, -1, np.int32)
     if not pa.types.is_integer(column.type):
         raise BadOption(f"the column partition is {column.type}; make it an integer")
-    return np.asarray(pc.fill_null(column.cast(pa.int32()), -1), dtype=np.int32)
+    try:
+        return np.asarray(pc.fill_null(column.cast(pa.int32()), -1), dtype=np.int32)
+    except pa.ArrowInvalid as error:
+        raise BadOption(f"the column partition has a number that none has: {error}") from None

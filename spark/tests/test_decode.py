@@ -10,8 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from headrace.wire import batch as wire
 from headrace_spark.decode import AbortedTransaction, CorruptRecords, decode
 from headrace_spark.encode import Columns, build_batch
+from headrace_spark.reading import micros
 
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes]], int]
 
@@ -162,3 +164,37 @@ def test_columns_have_sparks_types() -> None:
     assert records is not None
     assert (records.key.type, records.value.type) == (pa.binary(), pa.binary())
     assert records.headers.to_pylist() == [None, None]
+
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.lists(INT64, min_size=1))
+def test_a_time_is_itself_in_microseconds_or_none_at_all(millis: list[int]) -> None:
+    fits = [each * 1000 if abs(each) <= (2**63 - 1) // 1000 else None for each in millis]
+    assert micros(np.array(millis, np.int64)).cast(pa.int64()).to_pylist() == fits
+
+
+@pytest.mark.parametrize("at", [0, -1, 1_700_000_000_000_000_000, 2**63 - 1, -(2**63)])
+def test_the_times_of_records_are_as_stored(at: int) -> None:
+    records, _ = decode(memoryview(wire.build_batch([(at, None, b"v", [])])), first=0, end=1)
+    assert records is not None
+    assert records.timestamp.tolist() == [at]
+
+
+def test_a_time_beyond_64_bits_is_none() -> None:
+    whole = wire.build_batch([(0, None, b"v", []), (10, None, b"v", [])])
+    struct.pack_into(">q", whole, 27, 2**63 - 5)
+    struct.pack_into(">I", whole, 17, crc32c(bytes(whole[21:])))
+    records, _ = decode(memoryview(whole), first=0, end=2)
+    assert records is not None
+    assert records.timestamp.tolist() == [2**63 - 5, -(2**63)]
+    assert micros(records.timestamp).to_pylist() == [None, None]
+
+
+def test_names_of_headers_that_are_no_utf8_are_replaced_and_end_nothing() -> None:
+    rows = [(1, None, b"v", [("a\udcff", b"1"), ("b", None)]), (2, None, b"w", [])]
+    records, _ = decode(memoryview(wire.build_batch(rows)), first=0, end=2, with_headers=True)
+    assert records is not None
+    assert records.headers is not None
+    assert records.headers.to_pylist() == [[{"key": "a\ufffd", "value": b"1"}, {"key": "b", "value": None}], None]

@@ -49,6 +49,24 @@ def test_a_pattern_matches_the_default_stream_though_a_listing_has_its_topics_by
     assert read_options({"bootstrap": "h:1", **options}).matched("pump1") == name
 
 
+def test_a_stream_alone_means_all_of_its_topics() -> None:
+    options = read_options({"bootstrap": "h:1", "stream": "/s"})
+    assert [options.matched(topic) for topic in ("/s:a", "/s:b-1.x", "/t:a", "a")] == ["/s:a", "/s:b-1.x", None, None]
+
+
+def test_a_time_between_two_milliseconds_means_the_next_one() -> None:
+    for text, at in (("1970-01-01T00:00:00.0001Z", 1), ("9999-12-31T23:59:59.999Z", 253_402_300_799_999)):
+        assert read_options({**BASE, "startingOffsets": text}).starting == Place(time=at)
+
+
+def test_a_batch_is_numbered_within_what_a_token_holds() -> None:
+    named = {"bootstrap": "h:1", "queryName": "q"}
+    assert write_options({**named, "batchId": str(2**31 - 1)}).batch == 2**31 - 1
+    for text in (str(2**31), "\u00b2", "-1", "9" * 5_000):
+        with pytest.raises(BadOption, match="batchId"):
+            write_options({**named, "batchId": text})
+
+
 def test_options_are_found_in_any_case() -> None:
     assert read_options({**BASE, "MAXBYTESPERTRIGGER": "64m"}).max_bytes_per_trigger == 64 << 20
 
@@ -74,6 +92,20 @@ def test_places_to_start(text: str, place: Place) -> None:
         ({}, "bootstrap is missing"),
         ({"bootstrap": "nohost", "topics": "a"}, "host:port"),
         ({"bootstrap": "h:1"}, "either the option topics"),
+        ({"bootstrap": "h:\u00b2", "topics": "a"}, "host:port"),
+        ({"bootstrap": "h:65536", "topics": "a"}, "host:port"),
+        ({**BASE, "timeout": "nan"}, "timeout"),
+        ({**BASE, "timeout": "1e300"}, "timeout"),
+        ({**BASE, "maxOffsetsPerTrigger": "9" * 5_000}, "positive number"),
+        ({**BASE, "maxBytesPerTrigger": str(2**63)}, "positive number"),
+        ({**BASE, "maxBytesPerTrigger": "\u0663"}, "positive number"),
+        ({**BASE, "startingOffsets": str(2**63)}, "earliest, latest"),
+        ({**BASE, "startingOffsets": "\u00b2"}, "earliest, latest"),
+        ({**BASE, "startingOffsets": "1969-12-31T23:59:59.999Z"}, "before 1970"),
+        ({**BASE, "startingOffsets": '{"a": {"0": 9223372036854775808}}'}, "no partition has"),
+        ({**BASE, "startingOffsets": '{"a": {"2147483648": 1}}'}, "no partition has"),
+        ({**BASE, "startingOffsets": '{"a": {"0": 1.5}}'}, "no JSON of the form"),
+        ({**BASE, "startingOffsets": '{"a": ' + "[" * 100_000}, "no JSON of the form"),
         ({"bootstrap": "h:1", "topics": "a", "topicPattern": "b"}, "either the option topics"),
         ({"bootstrap": "h:1", "topics": " , "}, "names no topic"),
         ({"bootstrap": "h:1", "topicPattern": "("}, "no regular expression"),

@@ -130,3 +130,11 @@ def test_a_read_goes_on_over_a_restart_of_the_node(spark: "SparkSession", new_no
     own.kill()
     own.start()
     assert frame.count() == 500
+
+
+def test_a_stream_alone_is_all_of_its_topics_and_far_times_are_null(spark: "SparkSession", node: "Node") -> None:
+    first = node.topic()
+    stream = first.rpartition(":")[0]
+    node.produce(first, [{"value": b"1", "timestamp": at} for at in (1_700_000_000_123, 1_700_000_000_000_000_000)])
+    rows = read(spark, node, stream=stream or "/default").where(f"topic = '{first.rpartition(':')[2]}'")
+    assert [row["ms"] for row in rows.selectExpr("unix_millis(timestamp) ms").collect()] == [1_700_000_000_123, None]

@@ -15,6 +15,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "headrace.image" -}}
 {{ .image.repository }}:{{ .image.tag | default .context.Chart.AppVersion }}
 {{- end -}}
+{{/* Whether it looks after all namespaces; "": after some alone. */}}
+{{- define "headrace.everywhere" -}}
+{{- if has "*" .Values.namespaces }}true{{ end -}}
+{{- end -}}
+{{/* Those that it looks after, with commas; "": all. */}}
+{{- define "headrace.namespaces" -}}
+{{- if not (include "headrace.everywhere" .) -}}{{ join "," (.Values.namespaces | default (list .Release.Namespace)) }}{{- end -}}
+{{- end -}}
 {{/* What the operator does in a namespace. It grants nodes and jobs rights, and so holds them itself. */}}
 {{- define "headrace.rules" -}}
 - apiGroups: [headrace.dev]
@@ -25,7 +33,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [patch]
 - apiGroups: [headrace.dev]
   resources: [storagenodes, storagecontainers]
-  verbs: [get, list, watch, create, update, patch, delete]
+  verbs: [get, list, watch, create, update, delete]
+- apiGroups: [headrace.dev]
+  resources: [storagenodes]
+  verbs: [patch]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, list, watch, create, update, delete]
@@ -50,13 +61,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [batch]
+  resources: [jobs]
+  verbs: [list, watch]
+- apiGroups: [batch]
   resources: [jobs, cronjobs]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
@@ -69,9 +83,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "headrace.podSecurity" -}}
+# No user: the image's own (10001) it is, or the one that the namespace gives (OpenShift).
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 {{- define "headrace.containerSecurity" -}}

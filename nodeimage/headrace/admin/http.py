@@ -10,14 +10,18 @@
             ?apply=1 these are put back. 409 with a line that says why not
 """
 
-import ipaddress
+import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
+from headrace.acceptor import Acceptor
+from headrace.admin.http_acceptor import HttpConnections
 from headrace.admin.metrics import CONTENT_TYPE, exposition
+from headrace.admission import is_local
+from headrace.descriptor_plan import plan_of_process
 from headrace.errors import HeadraceError
 
 Check = Callable[[], str]
@@ -40,7 +44,8 @@ class HttpPort:
         self._status = status
         self._hand_over = hand_over
         self._recover_store = recover_store
-        application = web.Application()
+        self._connections = HttpConnections(plan_of_process())
+        application = web.Application(middlewares=[self._connections.middleware])
         application.router.add_get("/livez", self._alive)
         application.router.add_get("/readyz", self._answer(ready))
         application.router.add_get("/safez", self._answer(safe))
@@ -48,16 +53,24 @@ class HttpPort:
         application.router.add_post("/hand-over", self._handed_over)
         application.router.add_post("/recover-store", self._recovered)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Serve; the port. Raises OSError."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        await site.start()
-        return int(self._runner.addresses[0][1])
+        server = self._runner.server
+        assert server is not None
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family)
+        self._acceptor = Acceptor(listening, self._connections.factory(server), self._connections.admission)
+        self._acceptor.start()
+        return int(listening.getsockname()[1])
 
     async def close(self) -> None:
         """Serve no longer."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+            await self._acceptor.wait_closed()
         await self._runner.cleanup()
 
     async def _alive(self, _request: web.Request) -> web.Response:
@@ -98,9 +111,4 @@ def _check_local(request: web.Request) -> None:
 
 
 def _is_local(address: str | None) -> bool:
-    try:
-        found = ipaddress.ip_address((address or "").partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)  # of a socket that listens at `::`
-    return found.is_loopback or (mapped is not None and mapped.is_loopback)
+    return is_local(address or "")

@@ -15,6 +15,9 @@ _GAUGES: Final = (
     ("partitions", ("partitions",), "Partitions in the catalog"),
     ("topics_in_memory", ("topics_in_memory",), "Topics that this node holds in memory"),
     ("connections", ("clients", "connected"), "Connections of clients"),
+    ("connections_limit", ("clients", "most_connections"), "Most connections of clients"),
+    ("open_descriptors", ("descriptors", "open"), "File descriptors in use"),
+    ("descriptors_limit", ("descriptors", "limit"), "Most file descriptors"),
     ("resident_bytes", ("memory", "resident_bytes"), "Resident memory of the process"),
     ("disk_free_bytes", ("disk", "free_bytes"), "Room on the disk"),
     ("disk_total_bytes", ("disk", "total_bytes"), "Size of the disk"),
@@ -23,6 +26,9 @@ _GAUGES: Final = (
 )
 _COUNTERS: Final = (
     ("connections_total", ("clients", "connections_since_start"), "Connections of clients since the start"),
+    ("connections_refused_total", ("clients", "refused_since_start"), "Connections of clients closed at a limit"),
+    ("connections_made_way_total", ("clients", "made_way_since_start"), "Silent or idle connections closed for others"),
+    ("connections_silent_total", ("clients", "silent_since_start"), "Connections closed for want of a first request"),
     ("requests_total", ("clients", "requests_since_start"), "Requests since the start"),
     ("produce_requests_total", ("clients", "produce_requests_since_start"), "Produce requests since the start"),
     ("fetch_requests_total", ("clients", "fetch_requests_since_start"), "Fetch requests since the start"),

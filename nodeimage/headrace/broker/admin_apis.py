@@ -15,6 +15,9 @@ from headrace.broker.create_topics import create_partitions, create_topics
 from headrace.broker.feature_levels import HANDLERS as FEATURE_HANDLERS
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
+from headrace.broker.replica_apis import HANDLERS as REPLICA_HANDLERS
+from headrace.broker.security_apis import HANDLERS as SECURITY_HANDLERS
+from headrace.broker.transaction_apis import HANDLERS as TRANSACTION_HANDLERS
 from headrace.catalog.commands import DeleteTopics, LogStart, SetLogStart
 from headrace.catalog.rows import TopicOutcome, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
@@ -43,7 +46,8 @@ async def delete_topics(broker: "Broker", request: Any, session: Connection) -> 
     times = Counter(row.topic_id for row in found if isinstance(row, TopicRow))
     for place, row in enumerate(found):
         if isinstance(row, TopicRow) and times[row.topic_id] > 1:
-            found[place] = KafkaError(Code.INVALID_REQUEST, f"{row.full_name} is named more than once in this request")
+            name = asked[place][0] or broker.topics.shown(row)
+            found[place] = KafkaError(Code.INVALID_REQUEST, f"{name} is named more than once in this request")
     ids = [row.topic_id for row in found if isinstance(row, TopicRow)]
     outcomes: dict[bytes, TopicOutcome] = {}
     for some in batched(ids):
@@ -168,4 +172,7 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
     ApiKey.DELETE_RECORDS: delete_records,
     **CLUSTER_HANDLERS,
     **FEATURE_HANDLERS,
+    **REPLICA_HANDLERS,
+    **SECURITY_HANDLERS,
+    **TRANSACTION_HANDLERS,
 }

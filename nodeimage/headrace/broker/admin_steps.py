@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from headrace.broker.listener import Connection
 from headrace.broker.partition import Partition
 from headrace.broker.topics import Topic
-from headrace.catalog.commands import Command, CreatePartitions, encode
+from headrace.catalog.commands import Command, CreatePartitions, StreamPolicy, encode
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import Millis, Offset
+from headrace.store.records import VolumeRecord
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -77,8 +78,8 @@ async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | 
     return [
         topic
         if isinstance(topic, KafkaError)
-        else found.get(topic.full) or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.full}")
-        for topic in parsed
+        else found.get(topic.full) or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        for name, topic in zip(names, parsed, strict=True)
     ]
 
 
@@ -171,9 +172,14 @@ def growth(
     )
 
 
-def replicas(broker: "Broker") -> int:
-    """Replicas that a new topic's partitions get: those of the containers that take them."""
-    return max((len(record.replicas) for record in broker.cluster.open_data()), default=1)
+def replicas(broker: "Broker", volume: str) -> int:
+    """Replicas that a new topic's partitions get: those of the containers of its volume that take them."""
+    return max((len(record.replicas) for record in broker.cluster.open_data(volume=volume)), default=1)
+
+
+def volume_of(broker: "Broker", policy: StreamPolicy) -> VolumeRecord:
+    """The volume of a stream, as this node last saw it."""
+    return broker.cluster.view.volumes.get(policy.volume) or VolumeRecord(policy.volume)
 
 
 async def turn(index: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from headrace.admission import Admission, Place
 from headrace.broker import fetch, group_apis, headrace_admin, metadata, offset_apis, produce, producer_ids
 from headrace.broker.admin_apis import HANDLERS as ADMIN_HANDLERS
 from headrace.broker.answer_budget import AnswerBudget
@@ -48,6 +49,7 @@ from headrace.broker.unclean import UncleanRecoveries
 from headrace.broker.volume_limits import VolumeLimits
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
+from headrace.descriptor_plan import plan_of_process
 from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.levels import FEATURE, NEWEST, OLDEST
@@ -74,7 +76,9 @@ CLOSE_S = 2.0
 """How long a node that ends waits for followers, to answer what it has appended."""
 
 LONG_BODY_BYTES = 32 * 1024
-LONG_ANSWERS = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.LIST_GROUPS})
+LONG_ANSWERS = frozenset(
+    {ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_PRODUCERS}
+)
 """APIs whose short requests may have long answers."""
 
 
@@ -132,7 +136,21 @@ class Broker:
         self.connections: dict[Connection, None] = {}
         """In the order in which they came, which is that in which they are closed."""
         self.answer_budget = AnswerBudget(self.connections, time=self.loop.time)
-        self.idle_connections = IdleConnections(self.connections, self.loop)
+        self.descriptors = plan_of_process()
+        self.admission = Admission(
+            kind="clients",
+            most=(most := node.settings.max_connections or self.descriptors.clients),
+            most_of_address=node.settings.max_connections_per_ip or max(most // 2, 1),
+            descriptors=self.descriptors.limit - self.descriptors.reserve,
+            time=self.loop.time,
+            drop_idle=lambda: self.idle_connections.drop_longest(),
+        )
+        self.idle_connections = IdleConnections(
+            self.connections,
+            self.loop,
+            idle_s=node.settings.connections_max_idle_ms / 1000,
+            scarce=lambda: self.admission.is_nearly_full,
+        )
         self.home_addresses: dict[str, str] = {}
         """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
         self.forwards: Forwards | None = None
@@ -228,6 +246,10 @@ class Broker:
     async def _headrace_admin(self, session: Connection, body: bytes, slot: Slot) -> None:
         slot.answer([await headrace_admin.handle(self, body, session)])
 
+    def accepted(self, place: Place, *, listener: str) -> Connection:
+        """The protocol of a connection that has a place."""
+        return Connection(self, listener=listener, place=place)
+
     def connected(self, session: Connection) -> None:
         """A client connected."""
         self.connections[session] = None
@@ -273,6 +295,10 @@ class Broker:
         self.coordination.records_changed()
         for container in self.containers.values():
             container.leaving = self._placing.leaves(container.id)
+
+    def look_around(self) -> None:
+        """See which nodes are dead, before clients are told of the cluster."""
+        self.layout.see(self.controller.dead())
 
     # --- what handlers use
 

@@ -7,6 +7,9 @@ call that needs it. What may be asked is decided in `cluster_rules`; the calls o
 """
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -20,9 +23,11 @@ from headrace.broker.node_status import bytes_on_disk
 from headrace.broker.volume_admin import volume_shown
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
-from headrace.peer.messages import Probe, ProbeAnswer
+from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer
+from headrace.peer.replica_pages import ToldReplicas
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records, records
+from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, NodeRecord
 
 if TYPE_CHECKING:
@@ -31,7 +36,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 PROBE_S: Final = 1.5
+STORE_SILENT_S: Final = 3.0
+SHOWN: Final = 20
+"""Containers that are named, of many."""
 EVENTS: Final = 20
+LACKING: Final = 1_000
+"""Containers without whole redundancy that a status names; it counts them all."""
 
 
 # --- the cluster
@@ -44,12 +54,15 @@ class Newest(Params, frozen=True):
 async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object]:
     """The cluster: its nodes, its controller, its volumes, and what its redundancy lacks."""
     view = broker.cluster.view
-    answers, held = await asyncio.gather(_probed(broker), broker.volume_limits.by_volume())
+    answers, held = await asyncio.gather(_probed(broker, replicas=True), broker.volume_limits.by_volume())
     replicas = {node: {each.container: each for each in answer.replicas} for node, answer in answers.items()}
     kept = [each for each in view.containers.values() if each.state != rules.DELETED]
-    lacking = rules.lacks(kept, nodes=view.nodes, replicas=replicas)
+    # With tens of thousands of containers it takes a while.
+    lacking = await asyncio.to_thread(rules.lacks, kept, nodes=dict(view.nodes), replicas=replicas)
     below = [each for each in lacking if each.in_sync < each.min_in_sync]
     nodes = list(view.nodes.values())
+    duties = await asyncio.to_thread(rules.duties, kept)
+    of_volume = await asyncio.to_thread(_by_volume, kept)
     return {
         "cluster": broker.node.cluster_id,
         "controller": _controller(broker),
@@ -60,14 +73,67 @@ async def cluster_status(broker: "Broker", params: NoParams) -> dict[str, object
             "catalog": any(each.kind == "catalog" for each in kept),
             "lacking": len(lacking),
             "below_minimum": len(below),
+            "stalled": sum(each.stalled for each in lacking if each not in below),
             "behind_bytes": sum(each.behind_bytes or 0 for each in lacking),
         },
-        "nodes": [_node_shown(broker, node, answers.get(node.node_id)) for node in broker.cluster.nodes()],
+        "nodes": [_node_shown(broker, node, answers.get(node.node_id), duties) for node in broker.cluster.nodes()],
         "volumes": [
-            volume_shown(each, nodes, kept, held=held.get(name, 0)) for name, each in sorted(view.volumes.items())
+            volume_shown(each, nodes, of_volume[name], held=held.get(name, 0))
+            for name, each in sorted(view.volumes.items())
         ],
-        "lacking": [msgspec.to_builtins(each) for each in lacking],
+        # The most urgent of them: the answer does not grow with the cluster.
+        "lacking": [msgspec.to_builtins(each) for each in sorted(lacking, key=_urgency)[:LACKING]],
+        "set_back": await _set_back(broker, kept, replicas),
+        "store": {"node": broker.node_id, "silent_ms": _store_silent_ms(broker)},
     }
+
+
+def _store_silent_ms(broker: "Broker") -> int:
+    """So long this node has not heard of the cluster store; 0: it answers."""
+    silent_s = broker.loop.time() - broker.cluster.view.reachable_at
+    return round(1000 * silent_s) if silent_s >= STORE_SILENT_S else 0
+
+
+def _urgency(lack: rules.Lack) -> tuple[bool, ContainerId]:
+    return (lack.in_sync >= lack.min_in_sync and not lack.stalled), lack.container
+
+
+def _by_volume(containers: Iterable[ContainerRecord]) -> defaultdict[str, list[ContainerRecord]]:
+    found: defaultdict[str, list[ContainerRecord]] = defaultdict(list)
+    for each in containers:
+        found[each.volume].append(each)
+    return found
+
+
+async def _set_back(
+    broker: "Broker", kept: Sequence[ContainerRecord], replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
+) -> dict[str, object] | None:
+    """What a cluster store that was set back to an old copy keeps from going on; None: it was not."""
+    suspected = rules.knowing_better(kept, replicas=replicas)
+    if not suspected:
+        return None
+    read = partial(_records_of, containers=list(suspected))
+    try:  # this node's view may be behind for a moment
+        newest = await broker.store(read)
+    except HeadraceError:
+        return None  # nobody can say, without the store
+    found = rules.knowing_better(newest, replicas=replicas)
+    if not found:
+        return None
+    return {
+        "containers": len(found),
+        "such_as": sorted(found)[:SHOWN],
+        "nodes": sorted({node for nodes in found.values() for node in nodes}),
+        "reason": "the cluster store is an old copy of itself: these nodes know newer records of these containers, and "
+        "nobody leads, follows or cuts by the old ones",
+        "do": "start all nodes, then `headrace recover-store`",
+    }
+
+
+def _records_of(store: ClusterStore, *, containers: Iterable[ContainerId]) -> list[ContainerRecord]:
+    """[blocking]"""
+    found = (container_records.get_container(store, each) for each in containers)
+    return [each for each in found if each is not None]
 
 
 async def cluster_events(broker: "Broker", params: Newest) -> list[dict[str, object]]:
@@ -108,8 +174,7 @@ class Removal(Params, frozen=True):
 
 async def node_list(broker: "Broker", params: NoParams) -> list[dict[str, object]]:
     """Every node: where it is, whether it answers, what it leads and holds."""
-    answers = await _probed(broker)
-    return [_node_shown(broker, node, answers.get(node.node_id)) for node in broker.cluster.nodes()]
+    return await _nodes_shown(broker)
 
 
 async def node_drain(broker: "Broker", params: Drain) -> dict[str, object]:
@@ -139,8 +204,10 @@ async def node_drain(broker: "Broker", params: Drain) -> dict[str, object]:
 
 async def node_remove(broker: "Broker", params: Removal) -> dict[str, object]:
     """Forget a node for good; `check_only`: say whether that may be, and leave it."""
-    node = _node(broker, params.node)
     view = broker.cluster.view
+    if params.force and NodeId(params.node) not in view.nodes:
+        return await _forget_lost(broker, params)
+    node = _node(broker, params.node)
     fault = rules.removal_fault(node.node_id, nodes=view.nodes, containers=view.containers.values(), force=params.force)
     if fault is not None:
         raise refused(fault)
@@ -154,6 +221,17 @@ async def node_remove(broker: "Broker", params: Removal) -> dict[str, object]:
     return {"node": node.node_id, "removed": not params.check_only, "replicas_given_up": len(held)}
 
 
+async def _forget_lost(broker: "Broker", params: Removal) -> dict[str, object]:
+    """A node that has no record, as the store lost it: it is not to come back."""
+    node_id = NodeId(params.node)
+    if not await broker.store(lambda store: records.had_node_id(store, node_id)):
+        _node(broker, params.node)  # raises: there never was one
+    if not params.check_only:
+        await broker.store(lambda store: records.remove_node(store, node_id, force=True))
+        log.warning("a node without a record was removed", node=node_id)
+    return {"node": node_id, "removed": not params.check_only, "replicas_given_up": 0}
+
+
 def _node(broker: "Broker", number: int) -> NodeRecord:
     node = broker.cluster.node(NodeId(number))
     if node is None:
@@ -162,23 +240,31 @@ def _node(broker: "Broker", number: int) -> NodeRecord:
     return node
 
 
-def _node_shown(broker: "Broker", node: NodeRecord, answer: ProbeAnswer | None) -> dict[str, object]:
-    held = rules.held_by(node.node_id, broker.cluster.view.containers.values())
+async def _nodes_shown(broker: "Broker") -> list[dict[str, object]]:
+    answers = await _probed(broker)
+    duties = await asyncio.to_thread(rules.duties, list(broker.cluster.view.containers.values()))
+    return [_node_shown(broker, node, answers.get(node.node_id), duties) for node in broker.cluster.nodes()]
+
+
+def _node_shown(
+    broker: "Broker", node: NodeRecord, answer: ProbeAnswer | None, duties: Mapping[NodeId, rules.Duties]
+) -> dict[str, object]:
+    has = duties.get(node.node_id, rules.Duties())
     roles = ["controller"] if _controller(broker) == node.node_id else []
-    roles += ["catalog" for each in held if each.kind == "catalog" and each.primary == node.node_id]
+    roles += ["catalog"] if has.leads_catalog else []
     load = answer.load if answer is not None else None
     off_s = broker.controller.clocks_off().get(node.node_id)
     return {
         "node": node.node_id,
         "address": f"{node.host}:{node.port}",
-        "state": _state(node, answer, bool(held)),
+        "state": _state(node, answer, has.replicas > 0),
         "roles": roles,
         "zone": node.zone,
         "host": node.failure_host,
         "labels": node.labels,
-        "leads": sum(each.primary == node.node_id for each in held),
-        "replicas": len(held),
-        "in_sync": sum(node.node_id in {member for member, _ in each.in_sync} for each in held),
+        "leads": has.leads,
+        "replicas": has.replicas,
+        "in_sync": has.in_sync,
         "in_per_second_bytes": None if load is None else round(load.bytes_in_per_s),
         "out_per_second_bytes": None if load is None else round(load.bytes_out_per_s),
         "requests_per_second": None if load is None else round(load.requests_per_s),
@@ -202,19 +288,36 @@ def _state(node: NodeRecord, answer: ProbeAnswer | None, holds: bool) -> str:
     return "up, full" if node.full else "up"
 
 
-async def _probed(broker: "Broker") -> dict[NodeId, ProbeAnswer]:
-    """How each node is that answers; all are asked at a time."""
+async def _probed(broker: "Broker", *, replicas: bool = False) -> dict[NodeId, ProbeAnswer]:
+    """How each node is that answers; all are asked at a time. `replicas`: with all of its replicas."""
     nodes = broker.cluster.nodes()
-    answers = await asyncio.gather(
-        *(broker.cluster.ask(node, Probe(), timeout_s=PROBE_S) for node in nodes), return_exceptions=True
-    )
+    ask = _ask_all if replicas else _ask_alive
+    answers = await asyncio.gather(*(ask(broker, node) for node in nodes), return_exceptions=True)
     found: dict[NodeId, ProbeAnswer] = {}
     for node, answer in zip(nodes, answers, strict=True):
         if not isinstance(answer, BaseException):
-            found[node.node_id] = answer[0]
+            found[node.node_id] = answer
         elif not isinstance(answer, HeadraceError | OSError):
             raise answer
     return found
+
+
+async def _ask_alive(broker: "Broker", node: NodeRecord) -> ProbeAnswer:
+    answer, _ = await broker.cluster.ask(node, Probe(NO_REPLICAS), timeout_s=PROBE_S)
+    return answer
+
+
+async def _ask_all(broker: "Broker", node: NodeRecord) -> ProbeAnswer:
+    """Page by page, each of which has its time. Raises HeadraceError where one does not come."""
+    told = ToldReplicas()
+    while True:
+        asked = Probe(told.since, told.begun)
+        answer, _ = await broker.cluster.ask(node, asked, timeout_s=PROBE_S)
+        told.take(answer, asked_since=asked.since)
+        if told.complete:
+            return msgspec.structs.replace(answer, replicas=list(told.replicas.values()))
+        if told.since == asked.since:
+            raise HeadraceError(f"node {node.node_id} does not say which replicas it has")
 
 
 # --- containers
@@ -256,7 +359,7 @@ async def container_recover(broker: "Broker", params: Recovery) -> dict[str, obj
     record = broker.cluster.record(container)
     if record is None:
         raise refused(f"there is no container {container}; `headrace containers` shows them")
-    answers = await _probed(broker)
+    answers = await _probed(broker, replicas=True)
     states: dict[NodeId, ReplicaState] = {
         node: state for node, answer in answers.items() for state in answer.replicas if state.container == container
     }
@@ -314,11 +417,10 @@ async def balance(broker: "Broker", params: Balance) -> dict[str, object]:
         policy = await broker.store(lambda store: records.set_balance(store, **given))
         broker.cluster.view.refresh()
         log.info("balance", **msgspec.structs.asdict(policy))
-    answers = await _probed(broker)
     return {
         **msgspec.structs.asdict(policy),
         "controller": _controller(broker),
-        "nodes": [_node_shown(broker, node, answers.get(node.node_id)) for node in broker.cluster.nodes()],
+        "nodes": await _nodes_shown(broker),
     }
 
 

@@ -1,4 +1,4 @@
-"""DescribeCluster, DescribeLogDirs and ListPartitionReassignments: what Kafka's tools show of the cluster.
+"""DescribeCluster and DescribeLogDirs: what Kafka's tools show of the cluster.
 
 They are what web consoles and `kafka-topics.sh` ask when they open. Sizes come from the containers' logs, in reader
 threads; a topic that nobody uses is not brought into memory for them.
@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.admin_steps import Handler, data_folder, topic_rows, turn
+from headrace.broker.authorized_operations import CLUSTER_OPERATIONS, told
 from headrace.broker.chains import chains_of
 from headrace.broker.listener import Connection
 from headrace.broker.old_reads import extents_of, replica_of
@@ -26,21 +27,18 @@ if TYPE_CHECKING:
 
 BROKERS: Final = 1
 """DescribeCluster's endpoint type for brokers; 2 asks for KRaft controllers (KIP-919)."""
-CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-"""Create, alter, describe, cluster action, describe and alter configs, idempotent write (AclOperation's numbers):
-everything that can be done to a cluster, as long as access is not restricted."""
-NOT_ASKED: Final = -(2**31)
 _PAGE: Final = 1000
 
 
 async def describe_cluster(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeCluster 0-1."""
+    """DescribeCluster 0-1: the nodes that live, by which kafka-topics knows what is unavailable."""
     if field(request, "endpoint_type", BROKERS) != BROKERS:
         return {
             "error_code": int(Code.MISMATCHED_ENDPOINT_TYPE),
             "error_message": "this is a broker's address; there are no controllers to connect to",
             "endpoint_type": BROKERS,
         }
+    broker.look_around()
     return {
         "error_code": 0,
         "error_message": None,
@@ -49,17 +47,10 @@ async def describe_cluster(broker: "Broker", request: Any, session: Connection) 
         "controller_id": broker.node.node_id,
         "brokers": [
             {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
-            for each in broker.layout.addresses(session.listener)
+            for each in broker.layout.living(session.listener)
         ],
-        "cluster_authorized_operations": (
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-        ),
+        "cluster_authorized_operations": told(CLUSTER_OPERATIONS, asked=request.include_cluster_authorized_operations),
     }
-
-
-async def list_partition_reassignments(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """ListPartitionReassignments 0: none, for partitions move by rolls, which copy no data."""
-    return {"error_code": 0, "error_message": None, "topics": ()}
 
 
 # --- DescribeLogDirs
@@ -155,5 +146,4 @@ async def _stored(broker: "Broker", rows: Iterable[PartitionletRow]) -> dict[Par
 HANDLERS: Final[Mapping[ApiKey, Handler]] = {
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
 }

@@ -64,6 +64,9 @@ class ControllerLink(Protocol):
     def clocks_off(self) -> Mapping[NodeId, float]:
         """By how many seconds clocks are ahead of the cluster's time, of those that are off."""
 
+    def dead(self) -> frozenset[NodeId]:
+        """The registered nodes that are dead as far as this one can tell."""
+
     async def create(self, *, first: NodeId, volume: VolumeRecord) -> ContainerRecord:
         """Make a container now."""
 

@@ -4,6 +4,7 @@ Refusals are one line that says what to do. Warnings come with a request that is
 together is a host; a node that does not say which fails alone.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -13,6 +14,7 @@ from msgspec import structs
 from headrace.errors import Code, KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.peer.reports import ReplicaState
+from headrace.store.container_records import has_trace
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 DELETED = "deleted"
@@ -130,6 +132,34 @@ def held_by(node_id: NodeId, containers: Iterable[ContainerRecord]) -> list[Cont
     return [each for each in containers if each.state != DELETED and node_id in each.replicas]
 
 
+@dataclass(slots=True)
+class Duties:
+    """How many containers a node has what to do with."""
+
+    replicas: int = 0
+    leads: int = 0
+    in_sync: int = 0
+    """Of its replicas."""
+    leads_catalog: bool = False
+
+
+def duties(containers: Iterable[ContainerRecord]) -> dict[NodeId, Duties]:
+    """Of every node, in one go through the containers."""
+    found: defaultdict[NodeId, Duties] = defaultdict(Duties)
+    for each in containers:
+        if each.state == DELETED:
+            continue
+        in_sync = {node for node, _ in each.in_sync}
+        for node in each.replicas:
+            has = found[node]
+            has.replicas += 1
+            has.in_sync += node in in_sync
+            if node == each.primary:
+                has.leads += 1
+                has.leads_catalog |= each.kind == "catalog"
+    return dict(found)
+
+
 # --- redundancy
 
 
@@ -147,6 +177,22 @@ class Lack:
     reason: str
     behind_bytes: int | None
     """What the replica that is furthest ahead of those not in sync has still to copy; None where none copies."""
+    stalled: bool = False
+    """Nothing is committed: too few are in sync, or one that is cannot be let go, as the cluster store is away."""
+
+
+def knowing_better(
+    containers: Iterable[ContainerRecord], *, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
+) -> dict[ContainerId, list[NodeId]]:
+    """Of containers whose records are older than what replicas know, the nodes that know better: the cluster store was
+    set back to an old copy (DESIGN section 13). `replicas`: what the nodes that answer have."""
+    found: dict[ContainerId, list[NodeId]] = {}
+    for record in containers:
+        for node, states in sorted(replicas.items()):
+            state = states.get(record.container_id)
+            if state is not None and not has_trace(record, change=state.change, recovered=state.recovered):
+                found.setdefault(record.container_id, []).append(node)
+    return found
 
 
 def lacks(
@@ -174,9 +220,15 @@ def lacks(
                 min_in_sync=each.min_in_sync,
                 reason=_why(each, nodes, replicas),
                 behind_bytes=_behind(each, replicas),
+                stalled=_is_stalled(each, replicas),
             )
         )
     return found
+
+
+def _is_stalled(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> bool:
+    primary = replicas.get(record.primary, {}).get(record.container_id)
+    return primary is not None and primary.role == "primary" and primary.stalled
 
 
 def _why(

@@ -26,12 +26,13 @@ from headrace.broker.admin_steps import (
     submitted,
     topic_rows,
     turn,
+    volume_of,
 )
 from headrace.broker.homes import elsewhere
 from headrace.broker.listener import Connection
 from headrace.broker.topic_configs import checked_all, described
 from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
-from headrace.catalog.names import TopicName, split
+from headrace.catalog.names import TopicName, render, split
 from headrace.catalog.rows import StreamRow, TopicOutcome, TopicRow
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, Epoch
@@ -79,10 +80,10 @@ async def create_topics(broker: "Broker", request: Any, session: Connection) -> 
             outcomes = await _make(broker, wanted, results, timeout_ms=timeout_ms)
     except HeadraceError as error:
         outcomes = [TopicOutcome(Code(error.code), str(error))] * len(wanted)
-    whole, copies = len(topics) <= MAX_TOPICS_WITH_CONFIGS, replicas(broker)
+    whole = len(topics) <= MAX_TOPICS_WITH_CONFIGS
     for index, (topic, outcome) in enumerate(zip(wanted, outcomes, strict=True)):
         if not results[topic.place]:
-            results[topic.place] = _created(topic, outcome, replicas=copies, whole=whole)
+            results[topic.place] = _created(broker, topic, outcome, whole=whole)
         await turn(index)
     return {
         "topics": [{"name": topic.name, **result} for topic, result in zip(topics, results, strict=True)],
@@ -108,7 +109,7 @@ async def _wanted_topics(broker: "Broker", topics: Sequence[Any], results: list[
             continue
         try:
             if times[name.full] > 1:
-                raise KafkaError(Code.INVALID_REQUEST, f"{name.full} is named more than once in this request")
+                raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
             one = _wanted_topic(topic, name=name, place=place, streams=streams, nodes=broker.node_count)
             if one.partitions > room:
                 raise KafkaError(
@@ -250,18 +251,19 @@ def _places(broker: "Broker", wanted: Sequence[_Wanted]) -> dict[str, _Places | 
     return found
 
 
-def _created(topic: _Wanted, outcome: TopicOutcome, *, replicas: int, whole: bool) -> dict[str, object]:
+def _created(broker: "Broker", topic: _Wanted, outcome: TopicOutcome, *, whole: bool) -> dict[str, object]:
     if outcome.code is Code.TOPIC_ALREADY_EXISTS:
-        return refusal(KafkaError(outcome.code, f"topic {topic.name.full} already exists"))
+        return refusal(KafkaError(outcome.code, f"topic {render(topic.name)} already exists"))
     if outcome.code is not Code.NONE:
         return refusal(KafkaError(outcome.code, outcome.message))
+    names = None if whole else sorted(topic.configs)
     return {
         "error_code": 0,
         "error_message": None,
         "topic_id": outcome.topic.topic_id if outcome.topic is not None else bytes(16),
         "num_partitions": topic.partitions,
-        "replication_factor": replicas,
-        "configs": described(topic.policy, topic.configs, names=None if whole else sorted(topic.configs)),
+        "replication_factor": replicas(broker, topic.policy.volume),
+        "configs": described(topic.policy, volume_of(broker, topic.policy), topic.configs, names=names),
     }
 
 
@@ -282,10 +284,10 @@ async def create_partitions(broker: "Broker", request: Any, session: Connection)
             if isinstance(row, KafkaError):
                 raise row
             if row.home is not None and row.home.cluster != broker.node.cluster_id:
-                raise elsewhere(broker, row.full_name, row.home)
+                raise elsewhere(broker, topic.name, row.home)
             _check_growth(topic, row, nodes=broker.node_count)
             if not request.validate_only:
-                await _grow(broker, row, count=topic.count, timeout_ms=timeout_ms)
+                await _grow(broker, row, name=topic.name, count=topic.count, timeout_ms=timeout_ms)
         except HeadraceError as error:
             return {"name": topic.name, **refusal(error)}
         return {"name": topic.name, "error_code": 0, "error_message": None}
@@ -298,7 +300,7 @@ def _check_growth(topic: Any, row: TopicRow, *, nodes: int) -> None:
     if topic.count <= row.partitions:
         raise KafkaError(
             Code.INVALID_PARTITIONS,
-            f"{row.full_name} has {row.partitions} partitions; {topic.count} would not be an increase",
+            f"{topic.name} has {row.partitions} partitions; {topic.count} would not be an increase",
         )
     if topic.count > MAX_PARTITIONS:
         raise KafkaError(Code.INVALID_PARTITIONS, f"{topic.count} partitions; at most {MAX_PARTITIONS} are allowed")
@@ -311,12 +313,12 @@ def _check_growth(topic: Any, row: TopicRow, *, nodes: int) -> None:
         _check_broker_lists([assignment.broker_ids for assignment in topic.assignments], nodes=nodes)
 
 
-async def _grow(broker: "Broker", row: TopicRow, *, count: int, timeout_ms: int) -> None:
-    """Add partitions up to `count`. Raises HeadraceError."""
+async def _grow(broker: "Broker", row: TopicRow, *, name: str, count: int, timeout_ms: int) -> None:
+    """Add partitions up to `count` to the topic that the client calls `name`. Raises HeadraceError."""
     stream = await broker.catalog.query(lambda reader: reader.stream(row.stream))
     if stream is None:
-        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {row.full_name}")
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
     command = growth(broker, row, count=count, volume=stream.policy.volume)
     outcome: TopicOutcome = await submitted(broker, command, timeout_ms=timeout_ms)
     if outcome.code is not Code.NONE:
-        raise KafkaError(outcome.code, outcome.message)
+        raise KafkaError(outcome.code, outcome.message.replace(row.full_name, name))

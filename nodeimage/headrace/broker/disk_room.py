@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import StorageFull
+from headrace.log.descriptors import lacks_descriptors, out_of_descriptors, put_off_without_descriptors
 from headrace.log.files import full_disk_as_storage_full
 from headrace.log.regroup import REGROUPED_SUFFIX
 
@@ -65,7 +66,11 @@ class DiskRoom:
     def has(self, length: int) -> bool:
         """[blocking] Whether a file gets `length` bytes; it gives them back at once."""
         try:
-            with full_disk_as_storage_full(self._folder), tempfile.TemporaryFile(dir=self._folder) as file:
+            with (
+                put_off_without_descriptors(self._folder),
+                full_disk_as_storage_full(self._folder),
+                tempfile.TemporaryFile(dir=self._folder) as file,
+            ):
                 os.posix_fallocate(file.fileno(), 0, length)
         except StorageFull:
             return False
@@ -88,7 +93,7 @@ class DiskRoom:
         """[blocking] Bytes that the containers occupy on the disk: without holes, and without files that are about to
         take a chunk's place."""
         total = 0
-        for folder, _, names in os.walk(self._folder / "containers"):
+        for folder, _, names in os.walk(self._folder / "containers", onerror=_unless_gone):
             for name in names:
                 if name.endswith(REGROUPED_SUFFIX):
                     continue
@@ -97,6 +102,14 @@ class DiskRoom:
                 except FileNotFoundError:
                     continue
         return total
+
+
+def _unless_gone(error: OSError) -> None:
+    """A folder that cannot be listed for another reason than that it has gone must not count as an empty one."""
+    if lacks_descriptors(error):
+        raise out_of_descriptors(error.filename, error) from error
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class ReservedRoom:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import uuid4
 
+from headrace.broker.authorized_operations import GROUP_OPERATIONS, told
 from headrace.broker.groups.coordinator import Coordinator
 from headrace.broker.groups.cursor_apis import HANDLERS as CURSOR_HANDLERS
 from headrace.broker.groups.cursor_apis import Handler, Host, check_group_id
@@ -15,15 +16,16 @@ from headrace.broker.groups.limits import GroupLimits
 from headrace.broker.groups.messages import Departure, GroupView, Join, JoinResult, Sync, SyncResult
 from headrace.broker.groups.messages import Protocol as Offered
 from headrace.broker.groups.service import GroupService
+from headrace.broker.transaction_apis import NO_TRANSACTIONS
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import NodeId
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.cold import field
 
 _GROUP, _TRANSACTION = 0, 1
-_OPERATIONS_NOT_ASKED_FOR = -(2**31)
 MOST_REBALANCE_MS: Final = 86_400_000
 """A client may name 24 days, and some do, as a poll may take any time; a group would wait as long for one member."""
+_CLASSIC: Final = "classic"
 
 
 def make_service(host: GroupHost, limits: GroupLimits | None = None) -> GroupService:
@@ -58,7 +60,9 @@ def _coordinator(host: Host, session: Session, key: str, key_type: int, node_id:
             }
         code, message = Code.COORDINATOR_NOT_AVAILABLE, "no node leads the catalog at the moment"
     elif key_type == _TRANSACTION:
-        code, message = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported yet"
+        # Final for all clients, and the one code with which all that show a message do so: Java drops it of
+        # TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka asks again for ever after other codes.
+        code, message = Code.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS
     else:
         code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
     return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
@@ -176,8 +180,10 @@ async def leave_group(host: Host, request: Any, _session: Session) -> Mapping[st
 
 
 async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """ListGroups 0-4, of these states or of all. Clients ask every node: one that does not coordinate has none."""
+    """ListGroups 0-5, of these states and types or of all. Clients ask every node: one that does not coordinate has
+    none."""
     states = {state.lower() for state in field(request, "states_filter", ())}
+    types = {each.lower() for each in field(request, "types_filter", ())}
     try:
         groups = [] if host.coordination.elsewhere else await (await host.coordination.service()).listing()
     except HeadraceError as error:
@@ -185,9 +191,9 @@ async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[st
     return {
         "error_code": int(Code.NONE),
         "groups": [
-            {"group_id": group_id, "protocol_type": protocol_type, "group_state": state.value}
+            {"group_id": group_id, "protocol_type": protocol_type, "group_state": state.value, "group_type": _CLASSIC}
             for group_id, protocol_type, state in groups
-            if not states or state.value.lower() in states
+            if (not states or state.value.lower() in states) and (not types or _CLASSIC in types)
         ],
     }
 
@@ -195,26 +201,27 @@ async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[st
 async def describe_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
     """DescribeGroups 0-5. A group that does not exist is Dead."""
     described: list[Mapping[str, object]] = []
+    operations = told(GROUP_OPERATIONS, asked=field(request, "include_authorized_operations", False))
     try:
         groups = await host.coordination.service()
     except HeadraceError as error:
         return {"groups": [{"error_code": int(error.code), "group_id": group_id} for group_id in request.groups]}
     for group_id in request.groups:
         try:
-            described.append(_described(await groups.describe(group_id)))
+            described.append(_described(await groups.describe(group_id), operations))
         except HeadraceError as error:
             described.append({"error_code": int(error.code), "group_id": group_id})
     return {"groups": described}
 
 
-def _described(view: GroupView) -> dict[str, object]:
+def _described(view: GroupView, operations: int) -> dict[str, object]:
     return {
         "error_code": int(Code.NONE),
         "group_id": view.group_id,
         "group_state": view.state.value,
         "protocol_type": view.protocol_type,
         "protocol_data": view.protocol_name,
-        "authorized_operations": _OPERATIONS_NOT_ASKED_FOR,
+        "authorized_operations": operations,
         "members": [
             {
                 "member_id": member.member_id,

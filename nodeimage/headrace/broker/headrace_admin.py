@@ -323,7 +323,7 @@ async def _topic(broker: "Broker", name: str, *, partition: int | None = None) -
     if partition is not None and not 0 <= partition < min(row.partitions, MAX_PARTITIONS):
         raise KafkaError(
             Code.UNKNOWN_TOPIC_OR_PARTITION,
-            f"{row.full_name} has no partition {partition}: there are {row.partitions}, from 0 on",
+            f"{name} has no partition {partition}: there are {row.partitions}, from 0 on",
         )
     return row
 

@@ -26,30 +26,31 @@ def is_settled(topic: Topic, partition: Partition) -> bool:
     return partition.home == home or (first and partition.home is None)
 
 
-def refusal(broker: "Broker", topic: Topic, partition: Partition) -> KafkaError | None:
-    """Why a producer may not write to a partition of a topic that has a home in the catalog; None: it may."""
+def refusal(broker: "Broker", topic: Topic, partition: Partition, *, name: str) -> KafkaError | None:
+    """Why a producer may not write to a partition of a topic that has a home in the catalog; None: it may. `name`: what
+    the producer calls the topic."""
     home = topic.home
     if home is None:
         return None
     if home.cluster != broker.node.cluster_id:
-        return elsewhere(broker, topic.row.full_name, home)
+        return elsewhere(broker, name, home)
     if not is_settled(topic, partition):
-        return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.row.full_name} has just moved here; try again")
+        return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{name} has just moved here; try again")
     if partition.next_offset < partition.home_start:
         return KafkaError(
             Code.LEADER_NOT_AVAILABLE,
-            f"{topic.row.full_name} moves here, and offsets {partition.next_offset} to {partition.home_start} of "
+            f"{name} moves here, and offsets {partition.next_offset} to {partition.home_start} of "
             f"partition {partition.index} are still to come; try again",
         )
     return None
 
 
-def elsewhere(broker: "Broker", full_name: str, home: Home) -> KafkaError:
+def elsewhere(broker: "Broker", name: str, home: Home) -> KafkaError:
     """What a client gets that wants to change a topic where it is a copy."""
     address = broker.home_addresses.get(home.cluster, "")
     return KafkaError(
         Code.POLICY_VIOLATION,
-        f"{full_name} is a copy here; its home is cluster {home.cluster}{address and f' ({address})'}: go there, "
+        f"{name} is a copy here; its home is cluster {home.cluster}{address and f' ({address})'}: go there, "
         "or move its home here",
     )
 

@@ -28,6 +28,11 @@ class NodeSettings:
     """How long a group's first rebalance waits for more members."""
     snapshot_rate: int = 32 * 1024 * 1024
     """Bytes a second of the catalog's snapshots that this node sends to all others together; 0: no limit."""
+    max_connections: int = 0
+    """Of clients; 0: as many as the process has descriptors for."""
+    max_connections_per_ip: int = 0
+    """0: half of `max_connections`."""
+    connections_max_idle_ms: int = 600_000
     fsync: bool = True
 
 
@@ -60,8 +65,9 @@ class Placed(NamedTuple):
     epoch: Epoch
     replicas: Sequence[NodeId]
     in_sync: Sequence[NodeId]
+    """Those that are dead left out: at its minimum the in-sync set of the records keeps them (invariant 6)."""
     away: Sequence[NodeId]
-    """Replicas on nodes that are not known."""
+    """Replicas on nodes that are dead, or not known."""
 
 
 class Layout:
@@ -73,6 +79,7 @@ class Layout:
         self._cluster = cluster
         self._node = node
         self._nodes: list[NodeId] | None = None
+        self._dead: frozenset[NodeId] = frozenset()
         self._placed: dict[ContainerId, Placed | None] = {}
 
     def changed(self) -> None:
@@ -80,6 +87,12 @@ class Layout:
         self.version += 1
         self._placed.clear()
         self._nodes = None
+
+    def see(self, dead: frozenset[NodeId]) -> None:
+        """These nodes are dead."""
+        if dead != self._dead:
+            self._dead = dead
+            self.changed()
 
     def address(self, node_id: NodeId, listener: str) -> Address | None:
         """The address of a node for clients that came through a listener; None for a node that is not known."""
@@ -98,6 +111,11 @@ class Layout:
             self._nodes = sorted(known | {self._node.node_id})
         return [address for node_id in self._nodes if (address := self.address(node_id, listener)) is not None]
 
+    def living(self, listener: str) -> list[Address]:
+        """Those of `addresses` that are not dead. Metadata tells of the dead ones too: they come back, or others lead
+        soon, and clients that ask them meanwhile try again."""
+        return [address for address in self.addresses(listener) if address.node_id not in self._dead]
+
     def placed(self, container_id: ContainerId) -> Placed | None:
         """A container; None: nobody is known to lead it."""
         if container_id not in self._placed:
@@ -108,7 +126,10 @@ class Layout:
         leader, record = self._cluster.leader(container_id), self._cluster.record(container_id)
         if leader is None or record is None:
             return None
-        away = [each for each in record.replicas if each != self._node.node_id and self._cluster.node(each) is None]
-        if leader[0] in away:
+        own = self._node.node_id
+        unknown = {each for each in record.replicas if each != own and self._cluster.node(each) is None}
+        if leader[0] in unknown:
             return None
-        return Placed(*leader, record.replicas, [node for node, _ in record.in_sync], away)
+        in_sync = [node for node, _ in record.in_sync if node not in self._dead]
+        away = [node for node in record.replicas if node in unknown or node in self._dead]
+        return Placed(*leader, record.replicas, in_sync, away)

@@ -23,6 +23,7 @@ from typing import Any, Protocol, cast
 
 import structlog
 
+from headrace.admission import Place
 from headrace.broker.refusals import Refusals
 from headrace.errors import HeadraceError, MalformedRequest
 from headrace.sockets import endpoints
@@ -116,11 +117,17 @@ _numbers = itertools.count(1)
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one client's socket, and its session with the broker."""
 
-    def __init__(self, handler: Handler, *, listener: str = "") -> None:
-        """`listener`: through which the client comes; nodes may have other addresses for its clients."""
+    def __init__(self, handler: Handler, *, listener: str = "", place: Place | None = None) -> None:
+        """`listener`: through which the client comes; nodes may have other addresses for its clients. `place`: among
+        the connections that the node may have."""
         self.number = next(_numbers)  # no other connection of this process has it
         self.listener = listener
         self._handler = handler
+        self._place = place
+        if place is not None:
+            place.drop = self.drop
+        self._is_new = place is not None
+        """It has sent no whole request yet."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._buffer = mmap.mmap(-1, _BUFFER)  # costs memory only as far as a client fills it
@@ -172,10 +179,14 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(local, tuple):
             self.local = (local[0], local[1])
         self._handler.connected(self)
+        if self.closed:  # it made way for another before it was made
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: what waits on its behalf is dropped; what was appended stays."""
         self.closed = True
+        if self._place is not None:
+            self._place.leave()
         if self._parked is not None and not self._finishing:
             self._parked.cancel()
             if self._parking is not None and inspect.getcoroutinestate(self._parking) == inspect.CORO_CREATED:
@@ -308,6 +319,8 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection at once: what is not answered by now never is."""
         if not self.closed:
             self.closed = True
+            if self._place is not None:
+                self._place.leave()
             if self._transport is not None:
                 self._transport.abort()
 
@@ -434,6 +447,9 @@ class Connection(asyncio.BufferedProtocol):
     def _start_request(self, request: memoryview) -> None:
         header = read_request_header(request)
         self.client_id = header.client_id
+        if self._is_new and self._place is not None:
+            self._is_new = False
+            self._place.proven()
         slot = Slot(self, header)
         self.slots.append(slot)
         if self.waiting_fetches and header.api_key != ApiKey.FETCH:

@@ -10,8 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.admin_steps import turn
+from headrace.broker.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, told
 from headrace.broker.listener import Connection, Slot
-from headrace.broker.topics import Topic
+from headrace.broker.topic import EntryKey, Topic
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, TopicRow
 from headrace.errors import Code, KafkaError
@@ -44,7 +45,13 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
 
 
 async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
-    topics = await _all(broker, version) if asked.topics is None else await _named(broker, session, asked, version)
+    broker.look_around()
+    operations = told(TOPIC_OPERATIONS, asked=asked.topic_operations)
+    topics = (
+        await _all(broker, version, operations)
+        if asked.topics is None
+        else await _named(broker, session, asked, version, operations)
+    )
     encode = partial(
         encode_response,
         version,
@@ -53,13 +60,14 @@ async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest,
         cluster_id=broker.node.cluster_id,
         controller_id=broker.node.node_id,
         topics=topics,
+        operations=told(CLUSTER_OPERATIONS, asked=asked.cluster_operations),
     )
     many = len(topics) > MANY
     slot.answer([await broker.loop.run_in_executor(broker.executor, encode) if many else encode()])
 
 
 async def _named(
-    broker: "Broker", session: Connection, asked: MetadataRequest, version: int
+    broker: "Broker", session: Connection, asked: MetadataRequest, version: int, operations: int
 ) -> list[TopicMeta | bytes]:
     assert asked.topics is not None
     names = [name for name, topic_id in asked.topics if name is not None]
@@ -78,18 +86,20 @@ async def _named(
         if isinstance(topic, Topic)
     ]
     kept = {topic.row.number: _kept(broker, topic) for topic, _ in shown}
-    leaders = await _leaders(broker, [topic for topic, name in shown if (version, name) not in kept[topic.row.number]])
+    leaders = await _leaders(
+        broker, [topic for topic, name in shown if (version, name, operations) not in kept[topic.row.number]]
+    )
     entries: list[TopicMeta | bytes] = []
     named = iter(shown)
     for name, topic_id, topic in found:
         if isinstance(topic, KafkaError):
             entries.append(TopicMeta(topic.code, name, topic_id or NO_TOPIC_ID, False, []))
         else:
-            entries.append(_entry(topic, next(named)[1], version, leaders, kept[topic.row.number]))
+            entries.append(_entry(topic, (version, next(named)[1], operations), leaders, kept[topic.row.number]))
     return entries
 
 
-def _kept(broker: "Broker", topic: Topic) -> dict[tuple[int, str], bytes]:
+def _kept(broker: "Broker", topic: Topic) -> dict[EntryKey, bytes]:
     """A topic's entries as they were made since the last change of leaders.
 
     A change puts another dict in its place, so what is looked up meanwhile, and may be older, is not kept.
@@ -99,20 +109,15 @@ def _kept(broker: "Broker", topic: Topic) -> dict[tuple[int, str], bytes]:
     return topic.encoded
 
 
-def _entry(
-    topic: Topic,
-    name: str,
-    version: int,
-    leaders: dict[int, list[PartitionMeta]],
-    kept: dict[tuple[int, str], bytes],
-) -> bytes:
+def _entry(topic: Topic, key: EntryKey, leaders: dict[int, list[PartitionMeta]], kept: dict[EntryKey, bytes]) -> bytes:
     """A topic's entry, kept for the next request unless a leader is missing."""
-    entry = kept.get((version, name))
+    entry = kept.get(key)
     if entry is None:
+        version, name, operations = key
         partitions = leaders[topic.row.number]
-        entry = encode_topic(version, TopicMeta(0, name, topic.topic_id, False, partitions))
+        entry = encode_topic(version, TopicMeta(0, name, topic.topic_id, False, partitions, operations))
         if all(partition.error == 0 for partition in partitions):
-            kept[version, name] = entry
+            kept[key] = entry
     return entry
 
 
@@ -139,7 +144,7 @@ async def _leaders(broker: "Broker", topics: list[Topic]) -> dict[int, list[Part
     return found
 
 
-async def _all(broker: "Broker", version: int) -> list[TopicMeta | bytes]:
+async def _all(broker: "Broker", version: int, operations: int) -> list[TopicMeta | bytes]:
     """All topics; with a million of them others have their turn meanwhile."""
     entries: list[TopicMeta | bytes] = []
     after = (0, "")
@@ -147,7 +152,7 @@ async def _all(broker: "Broker", version: int) -> list[TopicMeta | bytes]:
         page, open_rows = await broker.catalog.query(lambda reader, after=after: _page(reader, after))  # type: ignore[misc]
         for row in page:
             partitions = [_meta(broker, one) for one in open_rows.get(row.number, [])]
-            meta = TopicMeta(0, broker.topics.shown(row), row.topic_id, False, partitions)
+            meta = TopicMeta(0, broker.topics.shown(row), row.topic_id, False, partitions, operations)
             entries.append(encode_topic(version, meta))
             await turn(len(entries))
         if len(page) < _PAGE:

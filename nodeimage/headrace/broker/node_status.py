@@ -30,6 +30,7 @@ class _OnDisk(NamedTuple):
     resident: int
     total: int
     free: int
+    descriptors: int
 
 
 async def node_status(broker: "Broker") -> dict[str, object]:
@@ -51,6 +52,10 @@ async def node_status(broker: "Broker") -> dict[str, object]:
         "clients": {
             "connected": len(broker.connections),
             "connections_since_start": counters.connections,
+            "most_connections": broker.admission.most,
+            "refused_since_start": broker.admission.refused,
+            "made_way_since_start": broker.admission.made_way,
+            "silent_since_start": broker.admission.timed_out,
             "requests_since_start": counters.requests,
             "produce_requests_since_start": counters.produce_requests,
             "fetch_requests_since_start": counters.fetch_requests,
@@ -60,6 +65,7 @@ async def node_status(broker: "Broker") -> dict[str, object]:
         },
         "loop_lag_ms": dict(broker.loop_lag.shown()),
         "memory": {"resident_bytes": disk.resident},
+        "descriptors": {"open": disk.descriptors, "limit": broker.descriptors.limit},
         "disk": {
             "free_bytes": disk.free,
             "total_bytes": disk.total,
@@ -145,7 +151,7 @@ def _on_disk(folder: Path, paths: dict[ContainerId, list[Path]]) -> _OnDisk:
     """[blocking]"""
     usage = shutil.disk_usage(folder)
     sizes = {container: sum(map(_allocated, chunks)) for container, chunks in paths.items()}
-    return _OnDisk(sizes, _resident_bytes(), usage.total, usage.free)
+    return _OnDisk(sizes, _resident_bytes(), usage.total, usage.free, _descriptors())
 
 
 def _allocated(path: Path) -> int:
@@ -153,6 +159,14 @@ def _allocated(path: Path) -> int:
     try:
         return path.stat().st_blocks * _BLOCK
     except FileNotFoundError:
+        return 0
+
+
+def _descriptors() -> int:
+    """[blocking] That this process has open; 0 where the system does not tell, or has none for the question."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
         return 0
 
 

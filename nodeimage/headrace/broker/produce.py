@@ -26,6 +26,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.pending_produce import Produce
 from headrace.broker.refusals import FOR_THE_MOMENT, Refusals, told, why_not_committed
 from headrace.broker.topics import Topic
+from headrace.broker.transaction_apis import NO_TRANSACTIONS
 from headrace.container.container import Container
 from headrace.container.producers import SequenceGap
 from headrace.errors import Code, HeadraceError, InvalidBatch, InvalidRecords, KafkaError, StorageFull
@@ -340,7 +341,7 @@ def _append(
     container = partition.container
     if container.lost:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
-    foreign = None if topic.home is None else refusal(broker, topic, partition)
+    foreign = None if topic.home is None else refusal(broker, topic, partition, name=part.topic)
     if foreign is not None and header.producer_id >= 0:
         partition.producers.calls(producer_id=header.producer_id, epoch=header.producer_epoch, name=part.topic)
     if foreign is not None and not _is_stored(part, topic, partition):
@@ -357,7 +358,7 @@ def _append(
             f"a batch of {header.length} bytes; {part.topic} takes {limit} at most (max.message.bytes)",
         )
     if header.attributes & TRANSACTIONAL_BIT:
-        raise KafkaError(Code.INVALID_RECORD, "transactions are not supported yet")
+        raise KafkaError(Code.INVALID_RECORD, NO_TRANSACTIONS)
     if foreign is not None:
         # Its answer may have been lost in the moment of a move. Once settled, what is here stays here.
         if not is_settled(topic, partition):

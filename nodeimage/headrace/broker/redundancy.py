@@ -41,10 +41,12 @@ class Redundancy:
         self._turned_at: float | None = None
         self._view = view
         self._turns: deque[Turn] = deque(maxlen=KEPT)
+        self._lacking: set[ContainerId] = set()
         self._lacked: set[ContainerId] = set()
         """Since redundancy was lost."""
         view.on_change(self._changed)
-        self._lacked.update(_lacking(view.containers.values()))
+        self._look_at(view.containers.values())
+        self._lacked |= self._lacking
         self.whole = not self._lacked
 
     def __iter__(self) -> Iterator[Turn]:
@@ -52,20 +54,26 @@ class Redundancy:
 
     def _changed(self, changed: Changed) -> None:
         if changed.containers:
-            self.see(self._view.containers.values(), now=_now(), at=time.monotonic())
+            view = self._view.containers
+            self._lacking -= changed.containers - view.keys()
+            present = [record for each in changed.containers if (record := view.get(each)) is not None]
+            self.see(present, now=_now(), at=time.monotonic())
 
     def see(self, containers: Iterable[ContainerRecord], *, now: Millis, at: float) -> None:
-        """The records, as they are at `now`, which is at `at` seconds of a monotonic clock."""
-        kept = [each for each in containers if each.state != "deleted"]
-        lacking = _lacking(kept)
-        self._lacked.update(lacking)
+        """Records that changed, as they are at `now`, which is at `at` seconds of a monotonic clock.
+
+        Not all that there are: those may be tens of thousands, and changes come by the thousand.
+        """
+        self._look_at(containers)
+        lacking = self._lacking
+        self._lacked |= lacking
         if self.whole == (not lacking):
             return
         lasted = None if self._turned_at is None else at - self._turned_at
         self.whole, self.since, self._turned_at = not lacking, now, at
         if lacking:
             have = "containers have" if len(lacking) > 1 else "container has"
-            reason = f"{len(lacking)} {have} fewer replicas in sync than asked for (such as container {lacking[0]})"
+            reason = f"{len(lacking)} {have} fewer replicas in sync than asked for (such as container {min(lacking)})"
         else:
             after = "" if lasted is None else f", after {lasted:.1f} s"
             reason = f"all containers have all of their replicas in sync again; {len(self._lacked)} had not{after}"
@@ -73,11 +81,12 @@ class Redundancy:
         self._turns.append(Turn(now, "whole" if self.whole else "lost", reason))
         log.info("redundancy", whole=self.whole, reason=reason)
 
-
-def _lacking(containers: Iterable[ContainerRecord]) -> list[ContainerId]:
-    return sorted(
-        each.container_id for each in containers if each.state != "deleted" and len(each.in_sync) < each.wanted
-    )
+    def _look_at(self, containers: Iterable[ContainerRecord]) -> None:
+        for each in containers:
+            if each.state != "deleted" and len(each.in_sync) < each.wanted:
+                self._lacking.add(each.container_id)
+            else:
+                self._lacking.discard(each.container_id)
 
 
 def _now() -> Millis:

@@ -8,6 +8,9 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.ids import Home
 
+EntryKey = tuple[int, str, int]
+"""Of an entry in Metadata answers: version, shown name, authorized operations."""
+
 
 class Topic:
     """A topic in use: its row, what holds for it, and the partitions that are in memory."""
@@ -24,8 +27,8 @@ class Topic:
         """Partitions that are on their way into memory."""
         self.names: list[str] = []
         self.deleted = False
-        self.encoded: dict[tuple[int, str], bytes] | None = None
-        """Its entry in Metadata answers, by version and shown name; emptied when leaders or their epochs change."""
+        self.encoded: dict[EntryKey, bytes] | None = None
+        """Its entry in Metadata answers; emptied when leaders or their epochs change."""
         self.encoded_at = -1
         """The version of the broker's layout that the entry is of."""
 

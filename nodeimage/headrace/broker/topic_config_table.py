@@ -4,7 +4,7 @@ Those that Headrace goes by come first. The others (`segment.ms`, `flush.message
 has no counterpart of: they are checked, kept and shown, and their documentation says that they do nothing here, since
 Kafka Streams, Connect and many scripts set them and would fail without.
 
-Pure, and knows of a stream's policy only what a topic inherits from it. Names, types and ranges are Kafka 3.9's
+Pure, and knows of a stream's policy and volume only what a topic has of them. Names, types and ranges are Kafka 3.9's
 (org.apache.kafka.storage.internals.log.LogConfig).
 """
 
@@ -25,9 +25,12 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
+    PASSWORD = 9
 
 
 class PolicyOfStream(Protocol):
@@ -45,6 +48,13 @@ class PolicyOfStream(Protocol):
     def compression(self) -> str: ...
 
 
+class VolumeOfStream(Protocol):
+    """What the volume of a stream must tell (the cluster store's VolumeRecord does)."""
+
+    @property
+    def min_in_sync(self) -> int: ...
+
+
 Check = Callable[[str], str]
 """Takes a value, returns it in canonical spelling; raises ValueError with the values that are allowed."""
 
@@ -53,8 +63,10 @@ Check = Callable[[str], str]
 class ConfigDefinition:
     """One topic config.
 
-    `default` is the value without any override; `policy` reads the stream's value, for the configs that a stream
-    decides; `broker_name` is the name of Kafka's broker-wide default, shown as a synonym.
+    `default` is Kafka's; `policy` reads the stream's value, for the configs that a stream decides and a topic may
+    override; `volume` that of the stream's volume, for those that it decides whatever a topic says. `broker_name` is
+    the name of the broker-wide config, shown as a synonym; `broker_default` are name and value of Kafka's default,
+    where it stands under another name.
     """
 
     name: str
@@ -64,6 +76,8 @@ class ConfigDefinition:
     check: Check
     broker_name: str | None = None
     policy: Callable[[PolicyOfStream], str] | None = None
+    volume: Callable[[VolumeOfStream], str] | None = None
+    broker_default: tuple[str, str] | None = None
 
 
 def _integer(low: int, high: int, *, but: Sequence[int] = ()) -> Check:
@@ -156,12 +170,13 @@ _DECIDED: Final = (
     ConfigDefinition(
         "retention.ms",
         ConfigType.LONG,
-        "-1",
+        "604800000",
         "Milliseconds after which a record expires; -1: never; 0: at once (in a stream's policy 0 is for ever)."
         " Without it the stream's time to live holds.",
         _integer(-1, LONG_MAX),
         "log.retention.ms",
         lambda policy: retention_of_ttl(policy.ttl_ms),
+        broker_default=("log.retention.hours", "168"),
     ),
     ConfigDefinition(
         "retention.bytes",
@@ -211,6 +226,15 @@ _DECIDED: Final = (
         "compression.type",
         lambda policy: policy.compression,
     ),
+    ConfigDefinition(
+        "min.insync.replicas",
+        ConfigType.INT,
+        "1",
+        "How many replicas have a record on disk, at least, before it is acknowledged, for acks=1 too; with fewer in"
+        " sync nothing is taken. The stream's volume decides: what is set on a topic is kept, and has no effect.",
+        _integer(1, INT_MAX),
+        volume=lambda volume: str(volume.min_in_sync),
+    ),
 )
 
 
@@ -222,7 +246,6 @@ _CHUNKS: Final = "all partitions of a container share its chunks, so a partition
 _SYNCED: Final = "every record is synced to disk before it is acknowledged, unless its volume says otherwise."
 _LATER: Final = "compaction is not performed yet."
 _TIERS: Final = "there is no remote storage yet."
-_VOLUME: Final = "the stream's volume decides how many replicas hold a record before it is acknowledged."
 _ANY_TIME: Final = "timestamps are taken as producers send them."
 _NOTHING_MOVES: Final = "no replica is moved by reassignment."
 _AS_IS: Final = "batches are stored as the producer compressed them."
@@ -237,7 +260,6 @@ _KEPT: Final = (
     _inert("file.delete.delay.ms", ConfigType.LONG, 60_000, _integer(0, LONG_MAX), _CHUNKS),
     _inert("flush.messages", ConfigType.LONG, LONG_MAX, _integer(0, LONG_MAX), _SYNCED),
     _inert("flush.ms", ConfigType.LONG, LONG_MAX, _integer(0, LONG_MAX), _SYNCED),
-    _inert("min.insync.replicas", ConfigType.INT, 1, _integer(1, INT_MAX), _VOLUME),
     _inert(
         "unclean.leader.election.enable",
         ConfigType.BOOLEAN,

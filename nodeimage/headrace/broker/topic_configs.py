@@ -11,12 +11,14 @@ Pure: no I/O, no clock; knows nothing of the catalog or of the wire's bytes. The
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from headrace.broker.topic_config_table import (
     DEFINITIONS,
     ConfigDefinition,
     ConfigType,
     PolicyOfStream,
+    VolumeOfStream,
     list_entries,
     retention_of_limit,
     retention_of_ttl,
@@ -30,7 +32,7 @@ class ConfigSource(IntEnum):
     TOPIC = 1
     """Set on the topic itself."""
     STATIC_BROKER = 4
-    """For topics: the stream's policy. For nodes: the node's settings."""
+    """For topics: the stream's policy, or its volume. For nodes: the node's settings."""
     DEFAULT = 5
 
 
@@ -102,8 +104,9 @@ def changed_by(
 ) -> ConfigChange:
     """The change that IncrementalAlterConfigs asks for: (name, operation, value) each, against today's overrides.
 
-    APPEND and SUBTRACT go by the value that holds now, be it the topic's or inherited, as Kafka does. DELETE takes a
-    config that is unknown here too, so that an override of a former version can be cleared away.
+    APPEND and SUBTRACT go by the value that holds now, be it the topic's or inherited, as Kafka does. To DELETE what is
+    not set is no change, whatever its name: kafka-reassign-partitions clears its throttles without asking whether there
+    are any.
     Raises KafkaError: INVALID_CONFIG, or INVALID_REQUEST for a config given twice or an unknown operation.
     """
     to_set: dict[str, str] = {}
@@ -115,9 +118,8 @@ def changed_by(
         seen.add(name)
         match operation:
             case AlterOp.DELETE:
-                if name not in overrides:
-                    definition_of(name)
-                remove.append(name)
+                if name in overrides:
+                    remove.append(name)
             case AlterOp.SET:
                 to_set[name] = checked(name, value)
             case AlterOp.APPEND | AlterOp.SUBTRACT:
@@ -175,6 +177,7 @@ def effective(policy: PolicyOfStream, overrides: Mapping[str, str]) -> Effective
 
 def described(
     policy: PolicyOfStream,
+    volume: VolumeOfStream,
     overrides: Mapping[str, str],
     *,
     names: Sequence[str] | None = None,
@@ -186,43 +189,51 @@ def described(
     `names`: only these (unknown ones are left out, as Kafka does); None: all.
     """
     wanted = DEFINITIONS if names is None else sorted(set(names) & DEFINITIONS.keys())
-    return [
-        _described_one(DEFINITIONS[name], policy, overrides.get(name), synonyms=synonyms, documentation=documentation)
-        for name in wanted
-    ]
+    shown: list[dict[str, object]] = []
+    for definition in map(DEFINITIONS.__getitem__, wanted):
+        given = _given(definition, policy, volume, overrides)
+        holds = given[0]
+        if definition.volume is not None and holds.value != definition.volume(volume):
+            holds = given[1]  # what is set on the topic has no effect
+        shown.append(
+            {
+                "name": definition.name,
+                "value": holds.value,
+                "read_only": False,
+                "config_source": int(holds.source),
+                "is_sensitive": False,
+                "synonyms": [{**each._asdict(), "source": int(each.source)} for each in given] if synonyms else (),
+                "config_type": int(definition.type),
+                "documentation": definition.documentation if documentation else None,
+            }
+        )
+    return shown
 
 
-def _described_one(
-    definition: ConfigDefinition, policy: PolicyOfStream, override: str | None, *, synonyms: bool, documentation: bool
-) -> dict[str, object]:
-    of_stream = inherited(definition, policy)
+class _Given(NamedTuple):
+    """A value, where it comes from, and the name under which it stands there."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+def _given(
+    definition: ConfigDefinition, policy: PolicyOfStream, volume: VolumeOfStream, overrides: Mapping[str, str]
+) -> list[_Given]:
+    """What is said of a config, in order of precedence: by the topic, by its stream or volume, by Kafka's default.
+
+    A stream or volume that says what Kafka's default says is not told apart from it, so that tools which list what is
+    not the default (`kafka-topics --describe`) list what a reader should know. Time to live always is the stream's:
+    Kafka's default never holds.
+    """
+    rows: list[_Given] = []
+    override = overrides.get(definition.name)
     if override is not None:
-        value, source = override, ConfigSource.TOPIC
-    else:
-        value, source = of_stream, _inherited_source(definition, of_stream)
-    return {
-        "name": definition.name,
-        "value": value,
-        "read_only": False,
-        "config_source": int(source),
-        "is_sensitive": False,
-        "synonyms": _synonyms(definition, of_stream, override) if synonyms else (),
-        "config_type": int(definition.type),
-        "documentation": definition.documentation if documentation else None,
-    }
-
-
-def _inherited_source(definition: ConfigDefinition, of_stream: str) -> ConfigSource:
-    return ConfigSource.DEFAULT if of_stream == definition.default else ConfigSource.STATIC_BROKER
-
-
-def _synonyms(definition: ConfigDefinition, of_stream: str, override: str | None) -> list[dict[str, object]]:
-    """The values in order of precedence: the topic's, the stream's, the default."""
-    rows: list[tuple[str, str, ConfigSource]] = []
-    if override is not None:
-        rows.append((definition.name, override, ConfigSource.TOPIC))
+        rows.append(_Given(definition.name, override, ConfigSource.TOPIC))
+    of_stream = inherited(definition, policy) if definition.volume is None else definition.volume(volume)
     broker_name = definition.broker_name or definition.name
-    if of_stream != definition.default:
-        rows.append((broker_name, of_stream, ConfigSource.STATIC_BROKER))
-    rows.append((broker_name, definition.default, ConfigSource.DEFAULT))
-    return [{"name": name, "value": value, "source": int(source)} for name, value, source in rows]
+    if of_stream != definition.default or definition.broker_default is not None:
+        rows.append(_Given(broker_name, of_stream, ConfigSource.STATIC_BROKER))
+    rows.append(_Given(*(definition.broker_default or (broker_name, definition.default)), ConfigSource.DEFAULT))
+    return rows

@@ -105,7 +105,7 @@ class Topics:
         for index, name in parsed.items():
             topic = topics.get(name.full)
             if topic is None:
-                found[index] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name.full}")
+                found[index] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {names[index]}")
             else:
                 found[index] = topic
                 if isinstance(topic, Topic) and self._by_id.get(topic.topic_id) is topic:  # it may have gone since

@@ -178,7 +178,8 @@ def _shares_of(
 ) -> list[Share]:
     """[blocking]"""
     # Records without a timestamp are as old as their chunk, as in Kafka.
-    written = int(os.fstat(chunk.body.file.fd).st_mtime * 1000)
+    file = chunk.body.opened()
+    written = int(os.fstat(file.fd).st_mtime * 1000)
     return [
         Share(
             PartitionletId(each.partitionlet),

@@ -29,9 +29,9 @@ from headrace.catalog.live_copy import Room
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.row_sums import Mark, Tables
 from headrace.catalog.rows import Decided
-from headrace.catalog.sqlite_errors import is_damage, is_full
+from headrace.catalog.sqlite_errors import cannot_open, is_damage, is_full
 from headrace.catalog.tables import apply_all
-from headrace.errors import CorruptLog, HeadraceError, StorageFull, TrimmedLog
+from headrace.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull, TrimmedLog
 from headrace.ids import Position
 from headrace.levels import Level
 
@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _FULL_DISK_RETRY_S = 1.0
+_OPEN_RETRIES: Final = 10
+"""Of a file that SQLite cannot open though others can be opened: SQLite does not say why."""
 _READ_RETRY_S = 0.2
 _READ_RETRIES: Final = 10
 """Of the log: it is closed for a moment while it is cut or begins anew."""
@@ -382,14 +384,15 @@ class Applier:
                 self._unread_since = self._loop.time()
             self._read_failures += 1
             is_corrupt = isinstance(error, CorruptLog)
+            waits = is_corrupt or isinstance(error, OutOfDescriptors)
             if isinstance(error, TrimmedLog):
                 is_over = self._loop.time() - self._unread_since > _TRIMMED_S
             else:
-                is_over = self._read_failures > _READ_RETRIES and not is_corrupt
+                is_over = self._read_failures > _READ_RETRIES and not waits
             if is_over:
                 raise
             log.warning("catalog_log_unread", after=after, until=until, error=repr(error))
-            retry_s = min(_READ_RETRY_S * self._read_failures, _DAMAGED_RETRY_S) if is_corrupt else _READ_RETRY_S
+            retry_s = min(_READ_RETRY_S * self._read_failures, _DAMAGED_RETRY_S) if waits else _READ_RETRY_S
             self._loop.call_later(retry_s, self._wake.set)
             return None
 
@@ -397,6 +400,8 @@ class Applier:
         try:
             return await self._loop.run_in_executor(self._thread, work)
         except sqlite3.Error as error:
+            if cannot_open(error):
+                raise OutOfDescriptors(f"{self._folder}: a file cannot be opened just now: {error}") from error
             if is_full(error):
                 raise StorageFull(f"{self._folder} has no room for the catalog; free some") from error
             raise
@@ -407,18 +412,22 @@ class Applier:
         shortened(self.connection, end)
 
     def _apply(self, batch: list[Written]) -> list[AppliedCommand] | None:
-        """[catalog thread] Apply in one transaction, and wait while the disk is full. None if it closed meanwhile."""
+        """[catalog thread] Apply in one transaction, and wait while the disk is full, or SQLite can open no file. None
+        if it closed meanwhile."""
         commands = [self._outcomes.command(payload) or decode(payload) for _, payload in batch]
         work = [(position, command) for (position, _), command in zip(batch, commands, strict=True)]
         waited = False
+        unopened = 0
         while True:
             try:
                 decided = apply_all(self.connection, work)
             except sqlite3.Error as error:
                 if not is_full(error):
-                    raise
+                    unopened += 1  # by now there may be descriptors again
+                    if not cannot_open(error) or unopened > _OPEN_RETRIES:
+                        raise
                 if not waited:
-                    log.error("catalog_disk_full", folder=str(self._folder), commands=len(work))
+                    log.error("catalog_disk_full", folder=str(self._folder), commands=len(work), reason=str(error))
                     waited = self.full = True
                 if self._closing.wait(_FULL_DISK_RETRY_S):
                     return None

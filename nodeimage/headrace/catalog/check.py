@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.catalog.row_sums import COLUMNS, KEYS, is_summed, row_sum
 from headrace.catalog.sqlite_errors import is_damage
+from headrace.log.descriptors import put_off_without_descriptors
 
 MOST: Final = 10
 """Of what is told of one file."""
@@ -103,11 +104,14 @@ def _damage_of(connection: sqlite3.Connection, table: str, told: tuple[int, int]
 
 
 def damage(path: Path, *, stop: threading.Event | None = None) -> list[str]:
-    """[blocking] The same, in a process of its own where the file is large. Raises as `damage_in`."""
+    """[blocking] The same, in a process of its own where the file is large. Raises as `damage_in`,
+    and OutOfDescriptors."""
     if is_small(path):
         return damage_in(path, stop=stop)
     command = [sys.executable, "-m", "headrace.catalog.check", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with put_off_without_descriptors(path):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
         try:
             found, said = _outputs(process, stop)
         except BaseException:

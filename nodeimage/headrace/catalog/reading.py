@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 
 from headrace.catalog.outcomes import CatalogFailed
 from headrace.catalog.reader import Reader
-from headrace.catalog.sqlite_errors import is_damage
+from headrace.catalog.sqlite_errors import cannot_open, is_damage
+from headrace.errors import OutOfDescriptors
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ class ReaderThreads:
             return fn(reader)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+                if cannot_open(error):
+                    raise OutOfDescriptors(f"{self._path()} cannot be opened just now: {error}") from error
                 raise
             self._loop.call_soon_threadsafe(self._damaged, str(error))
             raise CatalogFailed(f"what was asked for is damaged in the catalog here: {error}") from error

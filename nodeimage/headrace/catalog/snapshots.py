@@ -33,6 +33,7 @@ from headrace.catalog.sqlite_errors import TablesDamaged, is_damage
 from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, bring_up, open_tables
 from headrace.errors import HeadraceError, NewerFormat
 from headrace.ids import Position
+from headrace.log.descriptors import listing
 from headrace.log.files import OpenFile, is_lost
 
 log = structlog.get_logger(__name__)
@@ -59,8 +60,9 @@ def open_newest(folder: Path, *, sums: bool = True) -> Tables:
     them. `sums`: see `open_tables`. Raises FolderRefused for a newer format, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for torn in folder.glob("*.tmp*"):  # SQLite's journals too
-        torn.unlink(missing_ok=True)
+    for torn in listing(folder):
+        if ".tmp" in torn.name:  # SQLite's journals too
+            torn.unlink(missing_ok=True)
     suspect = (folder / _SUSPECT).exists()
     if not suspect and live_file(folder).exists():
         connection = None
@@ -287,7 +289,7 @@ def summed(file: OpenFile) -> tuple[int, int]:
 
 def snapshots(folder: Path) -> list[Path]:
     """The snapshots in order of position."""
-    return sorted(path for path in folder.glob("snapshot-*.sqlite") if _NAME.fullmatch(path.name))
+    return sorted(path for path in listing(folder) if _NAME.fullmatch(path.name)) if folder.exists() else []
 
 
 def positions(folder: Path) -> list[Position]:

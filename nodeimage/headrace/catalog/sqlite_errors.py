@@ -3,6 +3,8 @@
 import sqlite3
 from typing import Final
 
+from headrace.log import descriptors
+
 _DAMAGE: Final = (
     "SQLITE_CORRUPT",
     "SQLITE_NOTADB",
@@ -11,6 +13,7 @@ _DAMAGE: Final = (
     "SQLITE_IOERR_SHORT_READ",
 )
 """Names of errors for what a file holds. CORRUPTFS is a sector that the disk cannot read (EIO)."""
+_UNOPENED: Final = ("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")
 _DAMAGE_TEXTS: Final = (
     "user-defined function raised exception",  # a row's sum does not fit (row_sums.py)
     "Could not decode to UTF-8",
@@ -41,9 +44,16 @@ def is_damage(error: sqlite3.Error) -> bool:
     )
 
 
+def cannot_open(error: sqlite3.Error) -> bool:
+    """Whether SQLite could not open a file, for whatever reason."""
+    return getattr(error, "sqlite_errorname", "").startswith(_UNOPENED)
+
+
 def is_full(error: sqlite3.Error) -> bool:
-    """Whether an error means that there is no room on the disk."""
+    """[blocking] Whether an error means that there is no room on the disk, or no file descriptor."""
     name = getattr(error, "sqlite_errorname", "")
+    if cannot_open(error):
+        return descriptors.are_lacking()
     return name.startswith("SQLITE_FULL") or (
         # SQLite reports a full disk as a failed write where it extends the WAL or the shared-memory index.
         name in ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")

@@ -7,7 +7,7 @@ import typer
 
 from headrace.cli.cluster_status import EVENT_COLUMNS, UP, newest_events
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.units import show_size
 from headrace.cli.words import rows_of
 from headrace.errors import HeadraceError
@@ -65,10 +65,11 @@ def moves(seen: Any, most: int) -> list[dict[str, Any]]:
 
 def _explain(answer: Mapping[str, Any]) -> None:
     floors = {"traffic": show_size(answer["traffic_floor"]), "disk": show_size(answer["disk_floor"])}
-    print(f"\n{RULES.format(**answer, **floors)}\n")
+    for line in ("", *RULES.format(**answer, **floors).splitlines(), ""):
+        print_line(line)
     moved = answer["moves"]
     if not moved:
-        print("Nothing was moved since the nodes that run were started.")
+        print_line("Nothing was moved since the nodes that run were started.")
         return
     columns, rows, numbers = rows_of(moved, EVENT_COLUMNS)
     print_table(columns, rows, title="moves", right=numbers)

@@ -16,13 +16,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.errors import HeadraceError
 
 BATCH: Final = 10_000
 SILENCE_S: Final = 30.0
 """A consumer that gets nothing for so long has lost records."""
+FULL_WAIT_S: Final = 0.1
 WARM_UP: Final = 20
 """Paced records whose latency is not counted: connections are opened by them."""
 
@@ -52,10 +53,14 @@ class Latency:
 def bench(
     records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many to send and read")] = 500_000,
     size: Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Bytes of each record's value")] = 100,
-    topics: Annotated[int, typer.Option("--topics", min=1, help="Spread over so many topics")] = 1,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Of each topic")] = 1,
-    rate: Annotated[int, typer.Option("--rate", min=1, help="Records a second of the paced stage")] = 500,
-    seconds: Annotated[float, typer.Option("--seconds", min=0, help="Length of the paced stage; 0: none")] = 5.0,
+    topics: Annotated[int, typer.Option("--topics", min=1, max=100_000, help="Spread over so many topics")] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=100_000, help="Of each topic")] = 1,
+    rate: Annotated[
+        int, typer.Option("--rate", min=1, max=1_000_000, help="Records a second of the paced stage")
+    ] = 500,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, max=86_400, help="Length of the paced stage; 0: none")
+    ] = 5.0,
     compression: Annotated[str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd")] = "none",
     stream: Annotated[
         str, typer.Option("--stream", help="Where to make its topics; empty: bare names, for any Kafka")
@@ -90,7 +95,7 @@ def bench(
         right=("records", "seconds", "records/s", "MB/s"),
     )
     if latency:
-        print()
+        print_line()
         columns = ("stage", "records", "p50 ms", "p99 ms", "max ms")
         print_table(columns, (_latency_row(each) for each in latency), right=columns[1:])
 
@@ -203,7 +208,13 @@ def _paced(address: str, name: str, interrupts: Interrupts, *, rate: int, second
                 failures.append(error)
             acknowledged.append((time.monotonic_ns() - sent) / 1e9)
 
-        producer.produce(name, sent.to_bytes(8, "big") + padding, on_delivery=delivered)
+        value = sent.to_bytes(8, "big") + padding
+        while True:
+            try:
+                producer.produce(name, value, on_delivery=delivered)
+                return
+            except BufferError:  # more than the cluster takes: what waits here counts as its latency
+                producer.poll(FULL_WAIT_S)
 
     try:
         began = time.monotonic()

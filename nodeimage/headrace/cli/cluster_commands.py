@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.options import DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_json
+from headrace.cli.output import OutputFormat, flush, note, print_json, print_line
 from headrace.cli.signals import handled
 from headrace.errors import HeadraceError
+from headrace.local.hints import data_option
 
 if TYPE_CHECKING:
     from headrace.local.cluster import Started
@@ -36,7 +37,7 @@ class _StopSignal:
 @contextmanager
 def _stop_signal() -> Iterator[_StopSignal]:
     stop = _StopSignal()
-    with handled(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    with handled(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         yield stop
 
 
@@ -84,13 +85,24 @@ def up(
         except NodeDied as error:
             _show_log(error.log)
             raise
-        note(f"ready after {time.monotonic() - began:.1f} s")
-        _print_address(started.folder, started.cluster, output)
-        if detach:
-            note(f"stop it with `headrace down{_data_option(data)}`")
-            return
-        note("Ctrl-C stops it; in another terminal try `headrace status`")
-        _stay(started, stop)
+        with _stopped_on_failure(started):
+            note(f"ready after {time.monotonic() - began:.1f} s")
+            _print_address(started.folder, started.cluster, output)
+            if detach:
+                note(f"stop it with `headrace down{data_option(data)}`")
+                return
+            note(f"Ctrl-C stops it; in another terminal try `headrace status{data_option(data)}`")
+            _stay(started, stop, data)
+
+
+@contextmanager
+def _stopped_on_failure(started: "Started") -> Iterator[None]:
+    """Stops the nodes where `up` fails, whatever of: nobody would know that they run."""
+    try:
+        yield
+    except BaseException:
+        started.stop()
+        raise
 
 
 def down(
@@ -110,10 +122,10 @@ def down(
         print_json({"data": str(folder), "stopped": [node.name for node in cluster.nodes], "killed": list(killed)})
     else:
         names = ", ".join(node.name for node in cluster.nodes)
-        note(f"stopped {names}; start again with `headrace up{_data_option(data)}`")
+        note(f"stopped {names}; start again with `headrace up{data_option(data)}`")
 
 
-def _stay(started: "Started", stop: _StopSignal) -> None:
+def _stay(started: "Started", stop: _StopSignal, data: Path | None) -> None:
     """The foreground: shows the logs until the last node ends or a signal comes.
 
     A node that dies is reported, and the others go on. Nodes that others add or start in the folder are shown too, and
@@ -126,22 +138,20 @@ def _stay(started: "Started", stop: _StopSignal) -> None:
         while not stop.asked and started.check():
             _show_new_lines(started, tails)
             for death in started.deaths():
-                note(f"{death}; {_again(death.name)}")
+                note(
+                    f"{death}; the others go on; `headrace node start {death.name}{data_option(data)}` starts it again"
+                )
             time.sleep(POLL_S)
     except NodeDied as error:
         _show_new_lines(started, tails)
         started.stop()
-        raise HeadraceError(f"{error}; start again with `headrace up`") from error
+        raise HeadraceError(f"{error}; start again with `headrace up{data_option(data)}`") from error
     if stop.asked:
         note("stopping")
         for name in started.stop():
             note(f"{name} did not stop in time and was killed; what it acknowledged is safe")
     _show_new_lines(started, tails)
     note("stopped")
-
-
-def _again(name: str) -> str:
-    return f"the others go on; `headrace node start {name}` starts it again"
 
 
 def _show_new_lines(started: "Started", tails: "dict[str, LogTail]") -> None:
@@ -170,8 +180,5 @@ def _print_address(folder: Path, cluster: "ClusterFile", output: OutputFormat) -
         nodes = [{"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid} for node in cluster.nodes]
         print_json({"bootstrap": cluster.bootstrap, "data": str(folder), "nodes": nodes})
     else:
-        print(cluster.bootstrap, flush=True)
-
-
-def _data_option(data: Path | None) -> str:
-    return f" --data {data}" if data else ""
+        print_line(cluster.bootstrap)
+        flush()

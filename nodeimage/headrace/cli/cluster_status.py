@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.units import show_duration, show_size
 from headrace.cli.words import described, in_words, rows_of
 from headrace.errors import HeadraceError
+from headrace.local.hints import data_option
 
 if TYPE_CHECKING:
     from headrace.cli.connect import Cluster
@@ -57,7 +58,9 @@ def status(
     _print(shown)
     for each in shown["nodes"]:
         if here and each["state"].endswith("down"):
-            note(f"node {each['node']} is down: `headrace node start {each['node']}` starts it again")
+            note(
+                f"node {each['node']} is down: `headrace node start {each['node']}{data_option(data)}` starts it again"
+            )
 
 
 def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[str, Any]:
@@ -84,6 +87,8 @@ def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[
         **{name: own[name] for name in ("streams", "topics", "partitions")},
         "links": [{name: each[name] for name in LINK_FIELDS} for each in cluster.admin("link.list")],
         **{name: answer[name] for name in ("redundancy", "volumes", "nodes", "lacking")},
+        "set_back": answer.get("set_back"),  # older nodes do not tell
+        "store": answer.get("store"),
         "events": newest_events((each for each in seen if each is not None), events),
     }
 
@@ -111,6 +116,8 @@ def redundancy_in_words(redundancy: Mapping[str, Any]) -> str:
     said = f"not whole: {lacking} of {count} containers {'lacks' if lacking == 1 else 'lack'} replicas{since}"
     if redundancy["behind_bytes"]:
         said += f"; {show_size(redundancy['behind_bytes'])} still to copy"
+    if stalled := redundancy.get("stalled"):
+        said += f"; {stalled} {'takes' if stalled == 1 else 'take'} no writes, as who left cannot be let go"
     below = redundancy["below_minimum"]
     if below:
         fewer = "1 is below its minimum and takes" if below == 1 else f"{below} are below their minimum and take"
@@ -144,6 +151,27 @@ def controller_in_words(controller: int | None, nodes: Iterable[Mapping[str, Any
     return f"node {controller}" if answers else f"node {controller}, which does not answer"
 
 
+def set_back_in_words(told: Mapping[str, Any] | None) -> str:
+    """That the cluster store was set back to an old copy, in one line; "": it was not, as far as is known."""
+    if not told:
+        return ""
+    nodes, count = told["nodes"], told["containers"]
+    knows = f"node {nodes[0]} knows" if len(nodes) == 1 else f"nodes {', '.join(map(str, nodes))} know"
+    frozen = f"container {told['such_as'][0]}" if count == 1 else f"{count} containers, such as {told['such_as'][0]}"
+    return f"an old copy of itself: {knows} newer records of {frozen}, which stand still; {told['do']}"
+
+
+def store_in_words(told: Mapping[str, Any] | None) -> str:
+    """That the cluster store does not answer, in one line; "": it does, as far as is known."""
+    if not told or not told["silent_ms"]:
+        return ""
+    since = show_duration(max(1_000, round(told["silent_ms"], -3)))
+    return (
+        f"node {told['node']} has not heard of it for {since}: what is led is written and read as before; nothing "
+        "fails over, and a container that a replica in sync leaves takes no writes until it is back"
+    )
+
+
 def clocks_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
     """Whose clock is off, and by how much; "": nobody's that is known."""
     return "; ".join(
@@ -172,6 +200,8 @@ def _print(shown: dict[str, Any]) -> None:
     if shown["links"]:
         heading["links"] = links_in_words(shown["links"])
     heading["redundancy"] = redundancy_in_words(shown["redundancy"])
+    if store := set_back_in_words(shown["set_back"]) or store_in_words(shown["store"]):
+        heading["cluster store"] = store
     if clocks := clocks_in_words(shown["nodes"]):
         heading["clocks"] = clocks
     print_fields(described(heading))
@@ -185,7 +215,7 @@ def _print_things(title: str, things: Sequence[Mapping[str, Any]], columns: Sequ
     if things:
         told = [name for name in columns if any(each.get(name) not in (None, "", []) for each in things)]
         labels, rows, numbers = rows_of(things, told)
-        print()
+        print_line()
         print_table(labels, rows, title=title, right=numbers)
 
 

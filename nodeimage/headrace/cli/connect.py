@@ -6,6 +6,8 @@ them at a time, and consumer groups of their coordinator. Errors leave as `Headr
 to do next.
 """
 
+import re
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,9 +60,18 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or text.endswith("]"):
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not host or not re.fullmatch(r"0*[0-9]{1,5}", port) or not 0 < int(port) < 65_536 or not _is_host(host):
         raise HeadraceError(f"{address!r} is not an address: write HOST:PORT")
     return host, int(port)
+
+
+def _is_host(host: str) -> bool:
+    """Whether the resolver takes the name."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return host.isprintable() and " " not in host
 
 
 class Cluster:
@@ -72,7 +83,8 @@ class Cluster:
 
     def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """The result of one of Headrace's own admin calls. Raises KafkaError with the node's message."""
-        answer = admin_call(self._connection, method, dict(params or {}))
+        with _lost():
+            answer = admin_call(self._connection, method, dict(params or {}))
         if answer["error"]:
             raise KafkaError(_code(answer["error"]), answer.get("message") or f"{method} failed")
         return answer["result"]
@@ -81,7 +93,12 @@ class Cluster:
         """The response entity of one of Kafka's cold APIs."""
         from headrace.wire import cold
 
-        body = self._connection.call(api_key, version, cold.encode_request(api_key, version, fields))
+        try:
+            request = cold.encode_request(api_key, version, fields)
+        except (ValueError, OverflowError, struct.error) as error:
+            raise HeadraceError(f"this cannot be asked of a cluster: {error}") from error
+        with _lost():
+            body = self._connection.call(api_key, version, request)
         return cold.decode_response(api_key, version, body)
 
 
@@ -99,13 +116,19 @@ def connected(bootstrap: str | None, folder: Path | None, *, timeout_s: float = 
         except OSError as error:
             failure = error
             continue
-        try:
-            with connection:
-                yield Cluster(connection, address)
-        except OSError as error:
-            raise NoAnswer(f"{error}: see `headrace status`") from error
+        with connection:
+            yield Cluster(connection, address)
         return
     raise NoAnswer(f"{failure}: is the cluster up?")
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    """Tells of a connection that is lost. Around its calls alone: what a command writes may fail too."""
+    try:
+        yield
+    except OSError as error:
+        raise NoAnswer(f"{error}: see `headrace status`") from error
 
 
 def _knock(host: str, port: int) -> None:

@@ -1,6 +1,7 @@
 """`headrace consume`: records to stdout, through the stock client.
 
-With a group, cursors are committed only up to what was printed: every few seconds and at the end.
+With a group, cursors are committed only up to what was printed: every few seconds and at the end. Values are written
+byte for byte; to a terminal, what would steer it is escaped.
 """
 
 import base64
@@ -11,9 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.connect import CLIENT_ID, TIMEOUT_S
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
-from headrace.cli.output import OutputFormat, note
+from headrace.cli.output import OutputFormat, is_terminal, json_text, note, write
+from headrace.cli.record_headers import HeaderReader, Headers, HeadersUnreadable
 from headrace.cli.signals import Interrupts, Uninterrupted
+from headrace.cli.text import printable_bytes
 
 BATCH = 500
 POLL_S = 0.2
@@ -42,6 +46,10 @@ def consume(
     With --from-beginning or --group it ends at the newest record, unless --follow. With neither it waits for new
     records. Ctrl-C ends it. A group that has no cursors yet starts at the oldest record.
     """
+    if group is not None and not group.strip():
+        raise typer.BadParameter("--group is empty")
+    if group is not None and group[0].isspace():
+        raise typer.BadParameter("--group begins with a blank, which librdkafka leaves out: it would be another group")
     from confluent_kafka import Consumer
 
     from headrace.cli.connect import find_bootstrap
@@ -82,6 +90,8 @@ class _Reading:
         self._in_group = in_group
         self._as_json = as_json
         self._with_key = with_key
+        self._to_terminal = is_terminal(sys.stdout)
+        self._headers = HeaderReader(consumer, topic, client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
         self._unread: set[int] | None = None  # assigned partitions whose end was not met; None before assignment
         self._uncommitted = False
         self._committed_at = time.monotonic()
@@ -113,8 +123,7 @@ class _Reading:
                 _tell_of_silence(self._unread)
             lines = [self._line(message) for message in messages if self._is_record(message)]
             with self._interrupts:  # what is printed is behind the cursors
-                sys.stdout.buffer.writelines(lines)
-                sys.stdout.buffer.flush()
+                write(lines)
                 if self._in_group:
                     self._advance_cursors(messages)
             left = None if left is None else left - len(lines)
@@ -124,6 +133,7 @@ class _Reading:
         try:
             self._commit()
         finally:
+            self._headers.close()
             self._consumer.close()
 
     def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
@@ -147,11 +157,25 @@ class _Reading:
 
     def _line(self, message: Any) -> bytes:
         if self._as_json:
-            import msgspec
-
-            return msgspec.json.encode(json_fields(message)) + b"\n"
+            return json_text(json_fields(message, self._headers_of(message))).encode() + b"\n"
         value = message.value() or b""
-        return (message.key() or b"") + b"\t" + value + b"\n" if self._with_key else value + b"\n"
+        line = (message.key() or b"") + b"\t" + value if self._with_key else value
+        if self._to_terminal:
+            line = printable_bytes(line, keep="\t\n").encode()
+        return line + b"\n"
+
+    def _headers_of(self, message: Any) -> Headers:
+        """Byte for byte, or as librdkafka has them where they cannot be read again. Raises HeadersUnreadable."""
+        try:
+            given = message.headers()
+        except (SystemError, UnicodeDecodeError):  # a name is no UTF-8
+            return self._headers.headers(message.partition(), message.offset())
+        if not given:
+            return []
+        try:
+            return self._headers.headers(message.partition(), message.offset())
+        except HeadersUnreadable:
+            return [(name.encode(), value) for name, value in given]
 
     def _advance_cursors(self, messages: list[Any]) -> None:
         for message in messages:
@@ -174,7 +198,7 @@ def _tell_of_silence(partitions: set[int]) -> None:
     note(f"{which} nothing; `headrace status` tells what is not whole; waiting, Ctrl-C ends it")
 
 
-def json_fields(message: Any) -> dict[str, Any]:
+def json_fields(message: Any, headers: Headers) -> dict[str, Any]:
     """A record as it is printed: bytes as text where they are UTF-8, else under `<name>_base64`."""
     kind, timestamp = message.timestamp()
     shown: dict[str, Any] = {
@@ -184,9 +208,8 @@ def json_fields(message: Any) -> dict[str, Any]:
         "timestamp": timestamp if kind else None,
     }
     shown |= _text("key", message.key()) | _text("value", message.value())
-    headers = message.headers()
     if headers:
-        shown["headers"] = [{"name": name} | _text("value", value) for name, value in headers]
+        shown["headers"] = [_text("name", name) | _text("value", value) for name, value in headers]
     return shown
 
 

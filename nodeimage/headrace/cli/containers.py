@@ -6,9 +6,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.output import OutputFormat, is_terminal, note, print_fields, print_json, print_line, print_table
 from headrace.cli.words import described, rows_of
 from headrace.errors import HeadraceError
+from headrace.local.hints import data_option
 
 COLUMNS: Final = (
     *("container", "kind", "state", "volume", "primary", "epoch", "in_sync", "replicas", "wanted", "recovered"),
@@ -88,7 +89,7 @@ def _ask(planned: dict[str, Any]) -> None:
     note(f"It holds the newest part of {count} partition{'' if count == 1 else 's'}.")
     note(f"Node {planned['node']} would lead it, with what it has up to position {planned['end']}.")
     note(f"What may be lost: {planned['loss']}.")
-    if not sys.stdin.isatty():
+    if not is_terminal(sys.stdin):
         raise HeadraceError("nothing was done: say --yes to give up what may be lost")
     typer.confirm("Give that up?", abort=True, err=True)
 
@@ -114,7 +115,7 @@ def recover_store(
     if not yes:
         note(f"{folder}/cluster.sqlite is set aside, and a new one is made from the nodes' folders.")
         note("Every node of the cluster must be in this folder: what only others hold would be missing.")
-        if not sys.stdin.isatty():
+        if not is_terminal(sys.stdin):
             raise HeadraceError("nothing was done: say --yes to do it")
         typer.confirm("Do it?", abort=True, err=True)
     done = recover(folder)
@@ -143,10 +144,10 @@ def recover_store(
         print_json(result)
         return
     print_fields(described({name: result[name] for name in ("cluster", "nodes", "volumes", "old_store")}))
-    print()
+    print_line()
     columns, rows, numbers = rows_of(result["containers"])  # type: ignore[arg-type]
     print_table(columns, rows, title="containers", right=numbers)
-    note(f"start the cluster with `headrace up{f' --data {data}' if data else ''}`, and look at `headrace volume list`")
+    note(f"start the cluster with `headrace up{data_option(data)}`, and look at `headrace volume list`")
 
 
 def _recover_of_pod(yes: bool, output: OutputFormat) -> None:

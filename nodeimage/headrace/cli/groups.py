@@ -6,7 +6,7 @@ import typer
 
 from headrace.cli.connect import check, connected_to_coordinator
 from headrace.cli.options import Bootstrap, DataFolder, Output, is_given
-from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.words import described, rows_of
 from headrace.wire.api_keys import ApiKey
 
@@ -58,7 +58,7 @@ def show(
     print_fields(described({name: value for name, value in shown.items() if name not in lists}))
     for name, things in lists.items():
         if things:
-            print()
+            print_line()
             columns, rows, numbers = rows_of(things)
             print_table(columns, rows, title=name, right=numbers)
 

@@ -81,8 +81,11 @@ def partitions_of(client: Any, topic: str) -> list[int]:
     """The topic's partitions, waiting for one that is made on first use. Raises KafkaClientError."""
     deadline = time.monotonic() + CREATION_TIMEOUT_S
     while True:
-        with client_errors(topic):
-            found = client.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
+        try:
+            with client_errors(topic):
+                found = client.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
+        except RuntimeError as error:  # of a name that no topic can have
+            raise KafkaClientError(f"{topic}: {KafkaError(KafkaError.TOPIC_EXCEPTION).str()}") from error
         if found.error is None and found.partitions:
             return sorted(found.partitions)
         transient = found.error is None or found.error.code() == KafkaError.LEADER_NOT_AVAILABLE

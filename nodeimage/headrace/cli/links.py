@@ -7,11 +7,12 @@ import typer
 
 from headrace.cli.admin import call
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.units import parse_size
 from headrace.cli.words import described, rows_of
 from headrace.errors import HeadraceError
 from headrace.links.properties import parse_properties
+from headrace.local.hints import quoted
 
 app = typer.Typer(help="Links: streams copied from other clusters, at the same offsets.", no_args_is_help=True)
 
@@ -85,7 +86,7 @@ def create(
         fields["if_not_exists"] = True
     shown = call(bootstrap, data, "link.create", fields)
     _show(shown, output)
-    note(f"made link {shown['name']}; `headrace link show {shown['name']}` tells how far it is")
+    note(f"made link {shown['name']}; `headrace link show {quoted(shown['name'])}` tells how far it is")
 
 
 @app.command(name="list")
@@ -293,9 +294,16 @@ def link_fields(
         "bootstrap": None if reach is None else [each.strip() for each in reach.split(",") if each.strip()],
         "forward_writes": forward_writes,
         "throttle": None if throttle is None else max(0, parse_size(throttle.removesuffix("/s"))),
-        "credentials": None if credentials is None else parse_properties(credentials.read_text()),
+        "credentials": None if credentials is None else _properties(credentials),
     }
     return {name: value for name, value in said.items() if value is not None}
+
+
+def _properties(path: Path) -> Any:
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise HeadraceError(f"{path} is not UTF-8: {error}") from error
 
 
 def _show(link: dict[str, Any], output: OutputFormat) -> None:
@@ -307,7 +315,7 @@ def _show(link: dict[str, Any], output: OutputFormat) -> None:
     for title in ("refused", "blocked", "diverged"):
         if link.get(title):
             columns, rows, numbers = rows_of(link[title])
-            print()
+            print_line()
             print_table(columns, rows, title=title, right=numbers)
 
 

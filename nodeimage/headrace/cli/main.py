@@ -1,7 +1,9 @@
 """The command `headrace`: puts the families of commands together, and turns every error into one line.
 
 Exit codes: 0 done; 1 failed, also, and silently, when whoever read our output has gone; 2 wrong usage; 130 interrupted
-before all was done. `HEADRACE_DEBUG=1` shows the traceback behind an error.
+before all was done. Whatever bytes and numbers arguments are, and whichever of stdin, stdout and stderr is closed, full
+or a pipe that nobody reads: a command does its work, or ends with one line that says why it does not.
+`HEADRACE_DEBUG=1` shows the traceback behind an error.
 Modules of commands are light; what is heavy (librdkafka, kio, rich) is imported by the command that needs it.
 """
 
@@ -30,6 +32,8 @@ from headrace.cli import (
     topics,
     volumes,
 )
+from headrace.cli.arguments import check_commands, in_utf8_mode
+from headrace.cli.output import ReaderGone, flush, let_go, note, own_standard_streams, print_line
 from headrace.errors import HeadraceError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -49,7 +53,7 @@ def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        print(version("headrace"))
+        print_line(version("headrace"))
         raise typer.Exit
 
 
@@ -84,37 +88,49 @@ app.command()(containers.recover_unclean)
 app.command()(containers.recover_store)
 app.command()(replay.replay)
 app.command()(bench.bench)
+check_commands(app)
 
 
 def run() -> None:
     """The console script. Never shows a traceback unless HEADRACE_DEBUG is set."""
-    sys.exit(exit_code(sys.argv[1:]))
+    in_utf8_mode()
+    own_standard_streams()
+    code = exit_code(sys.argv[1:])
+    let_go()
+    sys.exit(code)
 
 
 def exit_code(arguments: Sequence[str]) -> int:
     """Runs one command. An error becomes one line on stderr and a code."""
     try:
-        return int(app(list(arguments), prog_name="headrace", standalone_mode=False) or 0)
+        code = int(app(list(arguments), prog_name="headrace", standalone_mode=False) or 0)
+        flush()
+        return code
     except USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
-            print(_message(error), file=sys.stderr)
+            for line in _message(error).splitlines():
+                note(line)
             return 2
         return _fail(f"{_message(error)}{_help_hint(error)}", code=2)
     except (typer.Abort, KeyboardInterrupt):
         return 130
+    except (ReaderGone, BrokenPipeError):
+        return 1
     except HeadraceError as error:
         _debug()
         return _fail(str(error), code=1)
     except OSError as error:
         _debug()
-        return _fail(str(error), code=1)
+        return _fail(": ".join(str(each) for each in (error.filename, error.strerror or error) if each), code=1)
     except Exception as error:
         _debug()
+        if isinstance(error, RuntimeError) and "home directory" in str(error):  # as pathlib says it
+            return _fail("there is no home directory: set HOME", code=1)
         return _fail(f"unexpected {type(error).__name__}: {error} (HEADRACE_DEBUG=1 shows where)", code=1)
 
 
 def _fail(message: str, *, code: int) -> int:
-    print(f"headrace: {' '.join(message.split())}", file=sys.stderr)
+    note(f"headrace: {' '.join(each.strip() for each in message.splitlines())}")
     return code
 
 

@@ -12,10 +12,12 @@ import typer
 
 from headrace.cli.cluster_status import NODE_COLUMNS, told_node
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
+from headrace.cli.signals import Interrupts
 from headrace.cli.topic_names import parse_settings
 from headrace.cli.words import rows_of
 from headrace.errors import HeadraceError
+from headrace.local.hints import data_option
 
 if TYPE_CHECKING:
     from headrace.cli.connect import Cluster
@@ -106,7 +108,7 @@ def stop(
     if output is OutputFormat.JSON:
         print_json({"stopped": [name], "killed": [name] if killed else []})
     else:
-        note(f"stopped {name}; start it again with `headrace node start {name}{_data_option(data)}`")
+        note(f"stopped {name}; start it again with `headrace node start {name}{data_option(data)}`")
 
 
 @app.command()
@@ -138,7 +140,7 @@ def drain(
     elif answer["replicas"]:
         note(f"node {node} is being drained: {_left(answer)}; `headrace node list` shows how far it is")
     else:
-        note(f"node {node} is empty; `headrace node remove {node}{_data_option(data)}` forgets it")
+        note(f"node {node} is empty; `headrace node remove {node}{data_option(data)}` forgets it")
     if wait and not cancel and answer["replicas"]:
         raise typer.Exit(1)
 
@@ -224,7 +226,8 @@ def _reported(work: "Any", folder: Path) -> "NodeProcess":
     from headrace.local.starting import NodeDied
 
     try:
-        node: NodeProcess = work(folder)
+        with Interrupts().caught():
+            node: NodeProcess = work(folder)
     except NodeDied as error:
         for line in error.log:
             note(f"  {line}")
@@ -236,8 +239,4 @@ def _print_process(node: "NodeProcess", output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json({"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid})
     else:
-        print(f"127.0.0.1:{node.port}", flush=True)
-
-
-def _data_option(data: Path | None) -> str:
-    return f" --data {data}" if data else ""
+        print_line(f"127.0.0.1:{node.port}")

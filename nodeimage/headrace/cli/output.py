@@ -1,14 +1,24 @@
 """What commands print: results on stdout as a table or as JSON, everything else on stderr.
 
-stdout carries nothing but the result, so that it can be piped; rich is imported only where a table is drawn.
+stdout carries nothing but the result, so that it can be piped; rich is imported only where a table is drawn. Nothing
+that a name or a message holds steers the terminal: it is shown escaped. A result that cannot be written ends the
+command; a line for the reader does not, since whatever is under way matters more than who watches.
 """
 
+import contextlib
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import IO, Any
 
 import msgspec
+
+from headrace.cli.text import exact, for_json, printable
+from headrace.errors import HeadraceError
+
+WIDE = 1_000
+"""Characters of a table's row where no terminal is, at least: whole lines for grep."""
 
 
 class OutputFormat(StrEnum):
@@ -18,39 +28,131 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
+class OutputFailed(HeadraceError):
+    """The result cannot be written: of the cluster that says nothing."""
+
+
+class ReaderGone(OutputFailed):
+    """Whoever read the result has gone, which is no news to anybody."""
+
+
 def note(message: str) -> None:
-    """One line for the reader, on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """One line for the reader, on stderr. Never fails: a terminal that is gone, or a full disk, ends no work."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:  # print would take stdout instead
+            print(printable(message), file=sys.stderr, flush=True)
+
+
+def print_line(line: str = "") -> None:
+    """One line of the result."""
+    with _told_of_failure():
+        sys.stdout.write(printable(line) + "\n")
+
+
+def write(content: Iterable[bytes]) -> None:
+    """Part of the result, byte by byte as it is. Flushed."""
+    with _told_of_failure():
+        sys.stdout.buffer.writelines(content)
+        sys.stdout.buffer.flush()
+
+
+def flush() -> None:
+    """All of the result is written when this returns."""
+    with _told_of_failure():
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
 
 def print_json(result: Any) -> None:
-    """One JSON document, one line."""
-    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
-    sys.stdout.flush()
+    """One JSON document, one line. Text that is no UTF-8 has its bytes beside it, as `<name>_base64`."""
+    with _told_of_failure():
+        sys.stdout.write(json_text(result) + "\n")
+        sys.stdout.flush()
+
+
+def json_text(result: Any) -> str:
+    """One JSON document."""
+    try:
+        text = msgspec.json.encode(result).decode()
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(exact(result)).decode()
+    return for_json(text)
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, right: Iterable[str] = ()
 ) -> None:
-    """A table; columns named in `right` are aligned to the right. None is shown as `-`."""
+    """A table; columns named in `right` are aligned to the right. None is shown as `-`.
+
+    A terminal folds what is wider than it; elsewhere each row is one line, whatever the environment says of colours.
+    """
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     aligned = set(right)
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in aligned else "left", overflow="fold")
+        table.add_column(printable(column), justify="right" if column in aligned else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+        table.add_row(*("-" if cell is None else printable(str(cell)) for cell in row))
     console = Console(markup=False, highlight=False)
-    if not console.is_terminal:  # whole lines for grep, whatever the width of a terminal that is not there
-        console = Console(markup=False, highlight=False, width=1_000)
-    console.print(table)
+    if not is_terminal(sys.stdout):
+        endless = console.options.update(width=1 << 30, max_width=1 << 30)
+        needed = Measurement.get(console, endless, table).maximum
+        console = Console(markup=False, highlight=False, width=max(WIDE, needed))
+    with _told_of_failure():
+        console.print(table)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """One thing, a line for each of its properties."""
-    rows = [(name, str(value)) for name, value in fields]
+    rows = [(printable(name), str(value)) for name, value in fields]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        print(f"{name:<{width}}  {value}")
+        print_line(f"{name:<{width}}  {value}")
+
+
+def is_terminal(stream: IO[Any] | None) -> bool:
+    """Whether somebody may look on. A stream that is closed is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return stream is not None and stream.isatty()
+    return False
+
+
+@contextlib.contextmanager
+def _told_of_failure() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone("whoever read the output has gone") from error
+    except OSError as error:
+        raise OutputFailed(f"the output cannot be written: {error.strerror or error}") from error
+
+
+def own_standard_streams() -> None:
+    """Make stdin, stdout and stderr what a command may rely on: there, and UTF-8.
+
+    One that was closed, as daemons do, becomes /dev/null. Otherwise the next file or socket that is opened takes its
+    number, and has written into it what was meant for a reader.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def let_go() -> None:
+    """Give up what could not be written, so that the interpreter does not try again at its end, and complain."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)

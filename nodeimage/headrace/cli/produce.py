@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.arguments import ANY_BYTES, LARGEST_INT32
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
-from headrace.cli.output import OutputFormat, note, print_json
+from headrace.cli.output import OutputFormat, is_terminal, note, print_json
 from headrace.cli.signals import Interrupts, Uninterrupted
+from headrace.cli.text import to_bytes
 from headrace.errors import HeadraceError
 
 INTERRUPTED_FLUSH_S = 10.0
@@ -19,17 +21,26 @@ INTERRUPTED_FLUSH_S = 10.0
 def produce(
     topic: TopicName,
     value: Annotated[
-        list[str] | None, typer.Option("--value", "-v", help="Send this, not stdin's lines", show_default=False)
+        list[str] | None,
+        typer.Option("--value", "-v", help="Send this, not stdin's lines", show_default=False),
+        ANY_BYTES,
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record", show_default=False)] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", help="Key of every record", show_default=False), ANY_BYTES
+    ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="Each line is KEY, this, VALUE", show_default=False)
+        str | None,
+        typer.Option("--key-separator", "-K", help="Each line is KEY, this, VALUE", show_default=False),
+        ANY_BYTES,
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record", show_default=False),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record; may repeat", show_default=False),
+        ANY_BYTES,
     ] = None,
-    partition: Annotated[int, typer.Option("--partition", "-p", min=-1, help="-1: by key, else in turn")] = -1,
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", min=-1, max=LARGEST_INT32, help="-1: by key, else in turn")
+    ] = -1,
     compression: Annotated[str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd")] = "none",
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -48,9 +59,9 @@ def produce(
     from headrace.cli.connect import find_bootstrap
     from headrace.cli.kafka_client import RefusedByPolicy, client_errors, partitions_of, producer_config
     from headrace.cli.sending import Sender
-    from headrace.cli.topic_names import parse_settings
+    from headrace.cli.topic_names import parse_headers
 
-    headers = [(name, text.encode()) for name, text in parse_settings(header or []).items()]
+    headers = parse_headers(header or [])
     settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": compression}
     interrupts = Interrupts()
     with client_errors(topic):
@@ -103,13 +114,13 @@ def _records(
     values: Sequence[str] | None, *, key: str | None, key_separator: str | None
 ) -> Iterator[tuple[bytes | None, bytes]]:
     """(key, value) of each record to send."""
-    lines = (value.encode() for value in values) if values else _lines_of_stdin()
-    fixed = None if key is None else key.encode()
+    lines = (to_bytes(value) for value in values) if values else _lines_of_stdin()
+    fixed = None if key is None else to_bytes(key)
     if key_separator is None:
         for line in lines:
             yield fixed, line
         return
-    separator = key_separator.encode()
+    separator = to_bytes(key_separator)
     for number, line in enumerate(lines, start=1):
         record_key, found, record = line.partition(separator)
         if not found:
@@ -118,7 +129,10 @@ def _records(
 
 
 def _lines_of_stdin() -> Iterator[bytes]:
-    if sys.stdin.isatty():
+    if is_terminal(sys.stdin):
         note("each line is a record; Ctrl-D ends")
-    for line in sys.stdin.buffer:
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        for line in sys.stdin.buffer:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise HeadraceError(f"stdin cannot be read: {error.strerror or error}") from error

@@ -6,21 +6,22 @@ are made as devices appear, a block of readings at a time.
 """
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
+from headrace.cli.cells import moment_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
-from headrace.cli.output import OutputFormat, note, print_json
+from headrace.cli.output import OutputFormat, is_terminal, note, print_json
 from headrace.cli.pacing import Pace
-from headrace.cli.readings import Asked, BadReadings, Reading, ReadingsFile
+from headrace.cli.readings import STDIN, Asked, BadReadings, Reading, ReadingsFile
 from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.cli.topic_names import in_stream
 from headrace.cli.units import parse_speed, show_duration
@@ -51,7 +52,7 @@ class Timestamps(StrEnum):
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with a header, or Parquet", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet; - for stdin", show_default=False)],
     stream: Annotated[str, typer.Option("--stream", "-s", metavar="PATH", help="Where to send it, such as /factory")],
     speed: Annotated[str, typer.Option("--speed", help="How much faster than life: 1x, 100x, or max")] = "100x",
     topic_by: Annotated[TopicBy, typer.Option("--topic-by", help="What gets a topic of its own")] = TopicBy.DEVICE,
@@ -67,9 +68,16 @@ def replay(
     time_format: Annotated[
         str | None, typer.Option(show_default=False, metavar="FORMAT", help="As strptime takes it: %d/%m/%Y %H:%M")
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows whose time cannot be read")] = False,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False, metavar="NAME", help="Of CSV, such as cp1252 [default: by its mark, or UTF-8]"
+        ),
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read")] = False,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many readings", show_default=False)
+        int | None,
+        typer.Option("--limit", "-n", min=1, max=sys.maxsize, help="Stop after so many readings", show_default=False),
     ] = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -87,10 +95,11 @@ def replay(
         sensor=sensor_column,
         values=tuple(value_column or ()),
         time_format=time_format,
+        encoding=encoding,
         skip_bad=skip_bad,
     )
     readings = ReadingsFile(file, asked)
-    note(f"{file.name}: {_describe(readings)}")
+    note(f"{readings.name if file == STDIN else file.name}: {_describe(readings)}")
 
     from confluent_kafka import Producer
 
@@ -107,7 +116,7 @@ def replay(
         replaying = Replaying(
             sender=sender,
             pace=pace,
-            topic_of=_topic_namer(stream, topic_by, file),
+            topic_of=_topic_namer(stream, topic_by, readings.stem),
             create=lambda topics: create_missing(cluster, topics),
             now=timestamps is Timestamps.NOW,
         )
@@ -180,9 +189,13 @@ class Replaying:
     def _send(self, topic: str, reading: Reading) -> None:
         moment = int(time.time() * 1000) if self.now else reading.time
         value = {"time": iso_time(moment), "sensor": reading.sensor, "value": reading.value}
-        self.sender.send(topic, msgspec.json.encode(value), key=reading.sensor.encode(), timestamp=moment)
+        self.sender.send(topic, _values.encode(value), key=reading.sensor.encode(), timestamp=moment)
         self.first = moment if self.first is None else min(self.first, moment)
         self.last = moment if self.last is None else max(self.last, moment)
+
+
+_values: Final = msgspec.json.Encoder(decimal_format="number")
+"""A decimal number stands there with all of its digits."""
 
 
 def _next_block(readings: Iterator[Reading]) -> tuple[list[Reading], BadReadings | None]:
@@ -197,11 +210,13 @@ def _next_block(readings: Iterator[Reading]) -> tuple[list[Reading], BadReadings
 
 def iso_time(millis: int) -> str:
     """`2014-02-05T08:30:00.000Z`."""
-    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    return moment_of(millis).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def _topic_namer(stream: str, by: TopicBy, file: Path) -> Callable[[Reading], str]:
+def _topic_namer(stream: str, by: TopicBy, stem: str) -> Callable[[Reading], str]:
+    """Gives a reading's topic; raises HeadraceError where two names would share one."""
     names: dict[str, str] = {}
+    owners: dict[str, str] = {}
 
     def name(reading: Reading) -> str:
         match by:
@@ -210,9 +225,11 @@ def _topic_namer(stream: str, by: TopicBy, file: Path) -> Callable[[Reading], st
             case TopicBy.SENSOR:
                 key = reading.sensor
             case TopicBy.FILE:
-                key = file.stem
+                key = stem
         if key not in names:
-            names[key] = in_stream(stream, key)
+            topic = names[key] = in_stream(stream, key)
+            if (owner := owners.setdefault(topic, key)) != key:
+                raise HeadraceError(f"{owner!r} and {key!r} would share the topic {topic}: rename one of them")
         return names[key]
 
     return name
@@ -220,9 +237,10 @@ def _topic_namer(stream: str, by: TopicBy, file: Path) -> Callable[[Reading], st
 
 def _describe(readings: ReadingsFile) -> str:
     columns = readings.columns
-    device = f"device {columns.device!r}" if columns.device else f"device is the file's name, {readings.path.stem!r}"
+    device = f"device {columns.device!r}" if columns.device else f"device is the file's name, {readings.stem!r}"
+    header = "" if readings.has_header else "no header, columns by number: "
     sensor = f", sensor {columns.sensor!r}" if columns.sensor else ""
-    return f"time {columns.time!r}, {device}{sensor}, value {', '.join(map(repr, columns.values))}"
+    return f"{header}time {columns.time!r}, {device}{sensor}, value {', '.join(map(repr, columns.values))}"
 
 
 def _warn_of_expiry(stream: dict[str, Any], readings: ReadingsFile, timestamps: Timestamps) -> None:
@@ -246,7 +264,7 @@ class _progress:
         from rich.text import Text
 
         console = Console(stderr=True)
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._live = Live(console=console, auto_refresh=False, transient=True) if is_terminal(sys.stderr) else None
         if self._live is not None:
             self._live.start()
 
@@ -272,7 +290,7 @@ def _print_summary(replaying: Replaying, readings: ReadingsFile, output: OutputF
     if output is OutputFormat.JSON:
         print_json(
             {
-                "file": str(readings.path),
+                "file": readings.name,
                 "readings": acknowledged,
                 "skipped": readings.skipped,
                 "topics": sorted(replaying.topics),

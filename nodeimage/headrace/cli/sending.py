@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
+from headrace.cli.connect import CLIENT_ID, TIMEOUT_S
 from headrace.cli.kafka_client import describe
+from headrace.cli.time_zero import Record, TimeZeroProducer
 from headrace.errors import HeadraceError
 
 POLL_EVERY: Final = 256
@@ -20,14 +22,15 @@ SETTLING_S: Final = 10.0
 
 
 class Sender:
-    """Wraps a confluent_kafka Producer. `acknowledged` counts records that the cluster has stored.
+    """Wraps a confluent_kafka Producer.
 
     The producer's queue is bounded; when it is full, `send` waits. After a record that could not be delivered, the
     next `send` or `finish` raises its error.
     """
 
     def __init__(self, producer: Any) -> None:
-        self.acknowledged = 0
+        self._delivered_count = 0
+        self._time_zero: TimeZeroProducer | None = None
         self.sent = 0
         self.failed: int | None = None
         """Which record could not be sent or delivered, the first of them; counted from 1."""
@@ -42,14 +45,18 @@ class Sender:
         key: bytes | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
         partition: int = -1,
-        timestamp: int = 0,
+        timestamp: int | None = None,
     ) -> None:
-        """Queues a record; `timestamp` in ms, 0 = now. Raises the first failure of any record so far."""
+        """Queues a record; `timestamp` in ms, None = now. Raises the first failure of any record so far."""
+        if timestamp == 0:  # which librdkafka takes for now
+            self._hold(Record(topic, partition, key, value, headers))
+            return
+        self._store_held()
         more: dict[str, Any] = {"headers": list(headers)} if headers else {}
         told = partial(self._delivered, self.sent + 1)
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, on_delivery=told, timestamp=timestamp, **more)
+                self._producer.produce(topic, value, key, partition, on_delivery=told, timestamp=timestamp or 0, **more)
                 break
             except KafkaException as error:
                 self._fail(self.sent + 1, describe(error.args[0], topic))
@@ -61,14 +68,45 @@ class Sender:
         if self.sent % POLL_EVERY == 0:
             self.poll()
 
+    @property
+    def acknowledged(self) -> int:
+        """How many records the cluster has stored."""
+        return self._delivered_count + (self._time_zero.stored if self._time_zero is not None else 0)
+
+    def _hold(self, record: Record) -> None:
+        if self._time_zero is None:
+            self._time_zero = TimeZeroProducer(self._producer, client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
+        self._time_zero.hold(record)
+        self.sent += 1
+        if self._time_zero.is_full:
+            self._store_held()
+
+    def _store_held(self) -> None:
+        """Stores the records of the time 0, behind all that were sent before. Raises the first failure."""
+        if self._time_zero is None or self._time_zero.is_idle:
+            return
+        while self._producer.flush(FLUSH_STEP_S):
+            self._raise_failure()
+        self._raise_failure()
+        try:
+            self._time_zero.flush()
+        except HeadraceError as error:
+            self._fail(self.sent, error)
+            raise
+        finally:
+            self._time_zero.close()
+
     def poll(self, timeout_s: float = 0.0) -> None:
         """Takes acknowledgements in. Raises the first failure of any record so far."""
+        self._store_held()
         self._producer.poll(timeout_s)
         self._raise_failure()
 
     def finish(self, *, timeout_s: float = CLOSING_S) -> None:
         """Waits until every record is acknowledged. Raises the first failure, or HeadraceError for what is left."""
         deadline = time.monotonic() + timeout_s
+        if self._failure is None:
+            self._store_held()
         while self._producer.flush(FLUSH_STEP_S):
             self._raise_failure()
             if time.monotonic() > deadline:
@@ -98,7 +136,7 @@ class Sender:
 
     def _delivered(self, number: int, error: Any, message: Any) -> None:
         if error is None:
-            self.acknowledged += 1
+            self._delivered_count += 1
         else:
             self._fail(number, describe(error, message.topic()))
 

@@ -9,8 +9,12 @@ from typing import Any
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers, *numbers: int) -> Iterator[None]:
-    """Within, `handler` gets these signals; then those who had them before. On the main thread only."""
-    before = {number: signal.signal(number, handler) for number in numbers}
+    """Within, `handler` gets these signals; then those who had them before. On the main thread only.
+
+    A SIGHUP that is ignored stays so: `nohup` is there for it.
+    """
+    left = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    before = {number: signal.signal(number, handler) for number in numbers if number not in left}
     try:
         yield
     finally:
@@ -19,7 +23,7 @@ def handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 class Interrupts:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, so that a command ends what it is at.
+    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that a command ends what it is at.
 
     Within `with interrupts:` the first one waits until that is done. The next does not: what is done may wait for a
     reader of a pipe, or for a cluster that does not answer.
@@ -32,7 +36,7 @@ class Interrupts:
     @contextmanager
     def caught(self) -> Iterator[None]:
         """While this lasts."""
-        with handled(self._come, signal.SIGINT, signal.SIGTERM):
+        with handled(self._come, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             yield
 
     def __enter__(self) -> None:

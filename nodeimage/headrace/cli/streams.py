@@ -9,6 +9,7 @@ from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.units import parse_duration, parse_size, show_duration, show_size
 from headrace.cli.words import described
+from headrace.local.hints import quoted
 
 app = typer.Typer(help="Streams: sets of topics with one policy.", no_args_is_help=True)
 
@@ -51,7 +52,7 @@ def create(
     """Make a stream. What is not said is kept for ever, in one partition a topic, made on first use."""
     policy = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
     _show(call(bootstrap, data, "stream.create", {"path": path, "policy": policy}), output)
-    note(f"made {path}; try `headrace produce {path}:my-topic`")
+    note(f"made {path}; try `headrace produce {quoted(f'{path}:my-topic')}`")
 
 
 @app.command(name="list")

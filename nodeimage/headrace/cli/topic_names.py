@@ -1,8 +1,17 @@
 """Names as the command line takes them: STREAM:TOPIC[/PARTITION]. Pure; the cluster checks what they are made of."""
 
+import hashlib
 import re
+from typing import Final
 
+from headrace.cli.text import is_utf8, printable, to_bytes
 from headrace.errors import HeadraceError
+
+MAX_LENGTH: Final = 249
+"""Of a topic's full name."""
+MARK_DIGITS: Final = 12
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def split_partition(name: str) -> tuple[str, int | None]:
@@ -11,7 +20,7 @@ def split_partition(name: str) -> tuple[str, int | None]:
     if not colon and name.startswith("/"):
         raise HeadraceError(f"{name!r} names a stream: write STREAM:TOPIC")
     bare, slash, partition = topic.partition("/")
-    if slash and not partition.isdigit():
+    if slash and not re.fullmatch(r"0*[0-9]{1,10}", partition):
         raise HeadraceError(f"{partition!r} in {name!r} is not a partition number")
     if not bare:
         raise HeadraceError(f"{name!r} names no topic: write STREAM:TOPIC")
@@ -19,9 +28,18 @@ def split_partition(name: str) -> tuple[str, int | None]:
 
 
 def in_stream(stream: str, device: str) -> str:
-    """The topic of `stream` for a device, whatever its name holds: what a topic must not hold becomes `-`."""
-    topic = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]", "-", device)).strip(".") or "-"
-    return f"{stream}:{topic}"
+    """The topic of `stream` for a device, whatever its name holds.
+
+    One that no topic can have becomes what is left of it, and a mark of the whole, so that devices of different names
+    have different topics, always the same ones: `a b` is `a-b-c8687a08aa5d` (not `a-b`, which is another's).
+    """
+    longest = MAX_LENGTH - len(stream) - 1
+    if _TOPIC.fullmatch(device) and ".." not in device and device != "." and len(device) <= longest:
+        return f"{stream}:{device}"
+    mark = hashlib.sha256(device.encode("utf-8", "surrogatepass")).hexdigest()[:MARK_DIGITS]
+    left = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "-", device)).strip(".-")
+    left = left[: max(0, longest - len(mark) - 1)].rstrip(".-")
+    return f"{stream}:{left}-{mark}" if left else f"{stream}:{mark}"
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
@@ -33,3 +51,17 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
             raise HeadraceError(f"{pair!r} is not NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
+
+
+def parse_headers(pairs: list[str]) -> list[tuple[str, bytes]]:
+    """`NAME=VALUE` options as a record's headers, in their order: a name may come again, spaces stay, and a value may
+    be any bytes. Raises HeadraceError for one without `=`, or whose name is no UTF-8."""
+    headers = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise HeadraceError(f"{pair!r} is not NAME=VALUE")
+        if not is_utf8(name):
+            raise HeadraceError(f"--header: the name '{printable(name)}' is not UTF-8")
+        headers.append((name, to_bytes(value)))
+    return headers

@@ -5,9 +5,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from headrace.cli.arguments import LARGEST_INT32
 from headrace.cli.connect import Cluster, check, connected
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
-from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
+from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.topic_names import parse_settings
 from headrace.cli.words import described, rows_of
 from headrace.errors import Code
@@ -26,7 +27,10 @@ TopicNames = Annotated[list[str], typer.Argument(metavar="STREAM:TOPIC...", show
 def create(
     topics: TopicNames,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="[default: the stream's]", show_default=False)
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, max=LARGEST_INT32, help="[default: the stream's]", show_default=False
+        ),
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="As Kafka's", show_default=False)
@@ -64,7 +68,7 @@ def list_topics(
             if output is OutputFormat.JSON:
                 print_json(topic)
             else:
-                print(f"{stream}:{topic['name']}")
+                print_line(f"{stream}:{topic['name']}")
 
 
 @app.command()
@@ -79,7 +83,7 @@ def show(
         return
     columns, rows, numbers = rows_of(shown.pop("partitions"))
     print_fields(described(shown))
-    print()
+    print_line()
     print_table(columns, rows, right=numbers)
 
 

@@ -1,6 +1,8 @@
 """Durations and sizes as people write and read them: `7d`, `90 min`, `1.5GiB`. Pure functions."""
 
+import math
 import re
+from fractions import Fraction
 from typing import Final
 
 from headrace.errors import HeadraceError
@@ -32,8 +34,9 @@ SIZES: Final = {
 }
 FOREVER: Final = frozenset({"0", "forever", "none", "unlimited"})
 LARGEST: Final = 2**63 - 1
+MOST_DIGITS: Final = 100
 
-_NUMBER_AND_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 
 
 class BadQuantity(HeadraceError):
@@ -58,8 +61,8 @@ def parse_speed(text: str) -> float | None:
     """How many times faster than life (`100x`, `0.5x`, `1`), or None for `max`. Raises BadQuantity."""
     if text.strip().lower() == "max":
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)x?", text.strip().lower())
-    if not found or float(found[1]) <= 0:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)x?", text.strip().lower())
+    if not found or not 0 < float(found[1]) < math.inf:
         raise BadQuantity(f"{text!r} is not a speed: write 1x, 100x or max")
     return float(found[1])
 
@@ -92,7 +95,9 @@ def _parse(text: str, units: dict[str, int], *, what: str, example: str) -> int:
     found = _NUMBER_AND_UNIT.fullmatch(text.strip().lower())
     if not found or found[2] not in units:
         raise BadQuantity(f"{text!r} is not a {what}: write for example {example}")
-    amount = round(float(found[1]) * units[found[2]])
+    amount = round(Fraction(found[1]) * units[found[2]]) if len(found[1]) <= MOST_DIGITS else LARGEST + 1
     if amount > LARGEST:
         raise BadQuantity(f"{text!r} is too large a {what}")
+    if not amount and found[1].strip("0."):  # 0 means for ever
+        raise BadQuantity(f"{text!r} is too small a {what}")
     return amount

@@ -10,6 +10,7 @@ from headrace.cli.output import OutputFormat, note, print_fields, print_json, pr
 from headrace.cli.topic_names import parse_settings
 from headrace.cli.units import parse_size
 from headrace.cli.words import described, rows_of
+from headrace.local.hints import quoted
 
 app = typer.Typer(help="Volumes: how many replicas, and on which nodes.", no_args_is_help=True)
 
@@ -59,7 +60,7 @@ def create(
     """Make a volume. What is not said: as many replicas as the default volume, the larger half of them in sync."""
     fields = volume_fields(replicas, min_in_sync, spread, zones, label, size_limit, durability)
     _show(call(bootstrap, data, "volume.create", {"name": name, **fields}), output)
-    note(f"made volume {name}; try `headrace stream create /my-stream --volume {name}`")
+    note(f"made volume {name}; try `headrace stream create /my-stream --volume {quoted(name)}`")
 
 
 @app.command(name="list")

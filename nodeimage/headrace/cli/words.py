@@ -1,11 +1,12 @@
 """How figures of the cluster are shown to people: by their name, whose end says the unit. Pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from headrace.cli.units import show_duration, show_size
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms", "oldest_ms")
 """Milliseconds since 1970; every other name that ends in `_ms` is a duration."""
 INSTANTS = ("at_ms", "last_error_at_ms")
@@ -20,10 +21,9 @@ def in_words(name: str, value: Any) -> object:
         case bool():
             return "yes" if value else "no"
         case int() if name in MOMENTS:
-            return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+            return show_moment(value)
         case int() if name in INSTANTS:
-            moment = datetime.fromtimestamp(value // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            return f"{moment}.{value % 1000:03d}Z"
+            return show_moment(value, millis=True)
         case int() if name.split("_")[-1] == "bytes":
             return show_size(value)
         case int() if name.endswith("_ms"):
@@ -37,6 +37,16 @@ def in_words(name: str, value: Any) -> object:
             return apart.join(str(in_words("", each)) for each in value) or "none"
         case _:
             return value
+
+
+def show_moment(ms: int, *, millis: bool = False) -> str:
+    """`2014-02-05 08:30:00Z` of milliseconds since 1970; what no calendar has (times in other units, mostly) as it is,
+    `1700000000000000 ms`."""
+    try:
+        moment = EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return f"{ms} ms"
+    return f"{moment.replace(tzinfo=None).isoformat(' ', 'milliseconds' if millis else 'seconds')}Z"
 
 
 def label(name: str) -> str:

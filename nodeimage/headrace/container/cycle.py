@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import structlog
 
 from headrace.container.writer import Writer
-from headrace.errors import Code, KafkaError, StorageFull
+from headrace.errors import Code, KafkaError, OutOfDescriptors, StorageFull
 from headrace.ids import ContainerId
 from headrace.log.container_log import ContainerLog, WriteJob
 
@@ -24,6 +24,8 @@ log = structlog.get_logger()
 
 RETRY_FULL_S = 1.0
 """How long appends are refused after a full disk before the disk is asked again."""
+RETRY_JOB_S: Final = 0.2
+"""Until a job is written again that no file could be opened for."""
 HANGS_S: Final = 5.0
 """A job that has not got on for so long: the disk hangs, and may never say so by an error."""
 
@@ -71,6 +73,8 @@ class SyncCycle:
         self._writing = False
         self._waited_s = 0.0
         """Since the job under way last got on."""
+        self._put_off = False
+        """The job under way waits for descriptors."""
         self._written = container_log.written
         self._due = False
         self._closed = False
@@ -108,6 +112,15 @@ class SyncCycle:
             self._writer.submit(job)
 
     def _job_done(self, job: WriteJob, error: Exception | None) -> None:
+        if isinstance(error, OutOfDescriptors):  # nothing is half written; what waits is neither counted nor answered
+            if not self._put_off:
+                log.warning("writing the log waits for file descriptors", container=self.id, reason=str(error))
+            self._put_off = True
+            self._loop.call_later(RETRY_JOB_S, self._writer.submit, job)
+            return
+        if self._put_off and error is None:
+            log.info("writing the log goes on", container=self.id)
+        self._put_off = False
         if error is not None:
             # Invariant 13: after a failed write or sync nobody knows what the disk holds. Only a fresh start does.
             self._fatal(f"container {self.id}: writing the log failed: {error!r}")
@@ -176,7 +189,7 @@ class SyncCycle:
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._making_spare = future
             if self._loop.time() < self._full_until and not from_reserve:
-                future.set_exception(StorageFull(f"container {self.id}: no room on the disk"))
+                future.set_exception(StorageFull(f"container {self.id}: no room for another chunk just now"))
                 return future
             made = self._loop.run_in_executor(self._executor, self._make_spare, from_reserve)
             made.add_done_callback(lambda ended: self._spare_made(ended, future))
@@ -186,6 +199,8 @@ class SyncCycle:
         self._room.check(self.log.spare_bytes, from_reserve=from_reserve)
         try:
             self.log.make_spare()
+        except OutOfDescriptors:
+            raise
         except StorageFull:
             self._room.lacked()
             raise
@@ -200,7 +215,8 @@ class SyncCycle:
             error = KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"container {self.id}: this replica is closed")
         if isinstance(error, StorageFull):
             if self._full_until < self._loop.time() - 10 * RETRY_FULL_S:
-                log.warning("disk full", container=self.id, error=str(error))
+                what = "out of file descriptors" if isinstance(error, OutOfDescriptors) else "disk full"
+                log.warning(what, container=self.id, error=str(error))
             self._full_until = self._loop.time() + RETRY_FULL_S
         if not future.done():
             future.set_exception(error)

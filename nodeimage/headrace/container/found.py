@@ -5,6 +5,8 @@ last frame, end) has everything that was ever acknowledged, whatever the records
 set had it, and whoever is ahead of that member in this order has all that it has (as in an election). It leads, at an
 epoch above all that any replica has seen; those that hold exactly the same are in sync with it, the others catch up.
 The record descends from all that the replicas know (store.lineage), so none of them takes the store for an old copy.
+Those that went on by an old copy of the store, while others went on by the newest, may have written in epochs that were
+others' too, and histories do not tell these apart: what they know is given up in the record, and they begin anew.
 
 Only while nobody leads the container: what is found must not grow meanwhile.
 """
@@ -100,26 +102,41 @@ def _that_count(found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
     still, as it knows better. All, where the lines that parted have both gone on.
     """
     replicas = {(each.node, each.format): each for each in found}
-
-    def parted(one: ContainerRecord, other: ContainerRecord) -> bool:
-        return not descends_from(one, other) and not descends_from(other, one)
-
     counting = [
         each
         for each in found
         if not any(
-            (member := replicas.get(pair)) is not None and parted(each.record, member.record)
+            (member := replicas.get(pair)) is not None and _parted(each.record, member.record)
             for pair in each.record.in_sync
         )
     ]
-    return counting or found
+    # Where there are none, nobody has committed anything since: what was committed is on all members of each set. Most
+    # copies are kept then.
+    return counting or max((_of_line(each, found) for each in found), key=len)
+
+
+def _of_line(one: FoundReplica, found: Sequence[FoundReplica]) -> Sequence[FoundReplica]:
+    return [each for each in found if not _parted(one.record, each.record)]
+
+
+def _parted(one: ContainerRecord, other: ContainerRecord) -> bool:
+    """Whether both were changed since they were the same."""
+    return not descends_from(one, other) and not descends_from(other, one)
+
+
+def unheard(found: Sequence[FoundReplica]) -> set[NodeId]:
+    """The nodes that were in sync by the newest record that is known, and of which no replica was found. Pure."""
+    newest = max(_that_count(found), key=lambda each: each.record.epoch).record
+    return {node for node, _ in newest.in_sync} - {each.node for each in found}
 
 
 def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
     """The record of a container, from all replicas of it that were found. Pure."""
-    newest = max(_that_count(found), key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
     best = ahead(found)
-    same = [each for each in _that_count(found) if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
+    lost = [each for each in found if _parted(each.record, best.record)]
+    kept = [each for each in found if each not in lost]
+    newest = max(kept, key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
+    same = [each for each in kept if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
     present = {each.node for each in found}
     replicas = [node for node in newest.replicas if node in present]
     replicas += sorted(each.node for each in same if each.node not in replicas)
@@ -131,7 +148,7 @@ def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
         epoch=Epoch(highest + 1),
         in_sync=tuple((each.node, each.format) for each in same),
         replicas=tuple(replicas),
-        changes=merged(each.record.changes for each in found),
+        changes=merged((each.record.changes for each in kept), (each.record.changes for each in lost)),
     )
 
 

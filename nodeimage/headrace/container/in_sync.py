@@ -30,10 +30,11 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 RETRY_S: Final = 0.3
+ASKED_AGAIN_S: Final = 0.1
 DIFFERS_S: Final = 1.5
+"""A view is not that late, as a rule, and a member that is gone has been let go by then."""
 UNDECIDED_S: Final = 2.0
 """A put that takes longer is told of: what is written waits for it, where a member is away."""
-"""A view is not that late, as a rule, and a member that is gone has been let go by then."""
 
 
 class _View(Protocol):
@@ -55,6 +56,9 @@ class KeptRecords(Protocol):
     """The records in the folders of the replicas here."""
 
     def known_record(self, container: ContainerId, /) -> ContainerRecord | None: ...
+
+    def unasked(self, container: Container, wanted: Collection[Member], /) -> Collection[NodeId]:
+        """Nodes that would leave with that set, live, and may know better than the record by which it is made."""
 
     async def remember(self, record: ContainerRecord, /) -> None:
         """Keep a record that is in the store. Raises HeadraceError, OSError."""
@@ -116,6 +120,9 @@ class InSync:
             if loop.time() - begun >= UNDECIDED_S:
                 container.undecided = f"its in-sync set cannot be put into the cluster store: {reason}"
 
+        traced = self._env.view.may(Level.FENCED)
+        while traced and not container.lost and self._kept.unasked(container, wanted):  # noqa: ASYNC110  # a probe's turn
+            await asyncio.sleep(ASKED_AGAIN_S)
         while not container.lost:
             try:
                 put = partial(

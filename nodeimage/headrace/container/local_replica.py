@@ -27,7 +27,7 @@ from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.replica import Member
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replica_opening import Opened, open_empty, open_folder
-from headrace.errors import CorruptLog, HeadraceError, NewerFormat, SyncFailed
+from headrace.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors, SyncFailed
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store.records import ContainerRecord
@@ -35,6 +35,8 @@ from headrace.store.records import ContainerRecord
 log = structlog.get_logger()
 
 CATALOG: Final = "catalog"
+RETRY_S: Final = 1.0
+"""Until files are made again that could not be for want of descriptors."""
 
 _records = msgspec.json.Decoder(ContainerRecord)
 
@@ -341,6 +343,8 @@ class LocalReplica:
         await self._write_now(lambda state: structs.replace(state, unsynced=True, held=held))
         try:
             await self._loop.run_in_executor(self._executor, replica_folder.sync_files, self.folder)
+        except OutOfDescriptors:  # before a sync: it is as unsafe as before, and made safe the next time
+            raise
         except OSError as error:
             self._fatal(f"container {self.id}: what was not synced could not be: {error}")  # invariant 13
             raise
@@ -423,7 +427,13 @@ class LocalReplica:
             return open_empty(self.folder, self._options)
 
         try:
-            state, container_log, _ = await self._loop.run_in_executor(self._executor, renewed)
+            while True:
+                try:
+                    state, container_log, _ = await self._loop.run_in_executor(self._executor, renewed)
+                    break
+                except OutOfDescriptors as error:
+                    log.warning("a damaged replica is not made anew yet", container=self.id, reason=str(error))
+                    await asyncio.sleep(RETRY_S)
         except (HeadraceError, OSError) as error:
             # What is in memory says that there is what the disk has no more. The next start finds an empty replica.
             self._fatal(f"container {self.id}: a damaged replica could not be made anew: {error}", held=Position(0))

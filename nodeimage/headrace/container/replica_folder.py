@@ -18,15 +18,25 @@ import itertools
 import os
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import structlog
 
 from headrace.container.history import History
-from headrace.errors import CorruptLog, HeadraceError, StorageFull
+from headrace.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull
 from headrace.ids import ContainerId, Epoch, Position
-from headrace.log.files import is_lost, lost_as_corrupt_log, rewrite_file, sync_folder, write_back
+from headrace.log.descriptors import listing, put_off_without_descriptors
+from headrace.log.files import (
+    OpenFile,
+    is_lost,
+    lost_as_corrupt_log,
+    rewrite_file,
+    sync_folder,
+    synced_folder,
+    write_back,
+)
 from headrace.log.synced_mark import keep_mark
 from headrace.machine import boot_id
 from headrace.sealed_json import seal, unseal
@@ -67,12 +77,12 @@ def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
     found = read(folder)
     if found is None:
         folder.mkdir(parents=True, exist_ok=True)
-        old = unmarked and any(folder.glob("*.chunk"))
+        old = unmarked and any(path.suffix == ".chunk" for path in listing(folder))
         found = ReplicaFile(format=unmarked if old else str(uuid.uuid4()))
         try:
             write(folder, found)
         except StorageFull:
-            if not any(folder.iterdir()):
+            with suppress(OSError):  # there is something in it
                 folder.rmdir()
             raise
         sync_folder(folder.parent)
@@ -85,7 +95,8 @@ def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
     A process that dies loses nothing of the page cache; a machine does. So after another start of the machine the
     replica counts as another format, and joins anew (invariant 5).
     """
-    boot = boot_id()
+    with put_off_without_descriptors(folder):
+        boot = boot_id()
     if state.boot == boot:
         return state
     state = msgspec.structs.replace(state, boot=boot, format=str(uuid.uuid4()) if state.boot else state.format)
@@ -121,6 +132,9 @@ def left_clean(folder: Path, state: ReplicaFile, *, held: Position) -> None:
     current = read(folder) or state
     try:
         sync_files(folder)
+    except OutOfDescriptors as error:  # no sync failed: nothing is lost, unless the machine dies before the next start
+        log.warning("a replica is left without a sync", folder=str(folder), reason=str(error))
+        return
     except OSError:
         note_unsynced(folder, held=held)
         raise
@@ -144,14 +158,15 @@ def note_unsynced(folder: Path, *, held: Position) -> None:
 def sync_files(folder: Path) -> None:
     """Sync all that was written to the replica before. Its log may be open, and grow and shrink meanwhile.
 
-    Raises OSError; then `note_unsynced`, and the process must end (invariant 13).
+    Raises OSError; then `note_unsynced`, and the process must end (invariant 13). `OutOfDescriptors`: it is to be done
+    again, all of it.
     """
-    for path in (path for path in folder.iterdir() if path.is_file()):
+    for path in (path for path in listing(folder) if path.is_file()):
         try:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            file = OpenFile.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            pass  # a file that took another's place, or another name, is synced by who made it so
+            continue  # a file that took another's place, or another name, is synced by who made it so
+        os.fsync(file.fd)
     sync_folder(folder)
 
 
@@ -163,7 +178,7 @@ def written_back(folder: Path, state: ReplicaFile) -> ReplicaFile:
     made, and where the log ends before it, it has lost what it had acknowledged (LostTail).
     """
     with lost_as_corrupt_log():
-        for path in (path for path in folder.iterdir() if path.is_file() and path.name != _NAME):
+        for path in (path for path in listing(folder) if path.is_file() and path.name != _NAME):
             write_back(path)
         if state.held:
             keep_mark(folder, state.held)
@@ -176,7 +191,8 @@ def read(folder: Path) -> ReplicaFile | None:
     """What the folder says; None: there is no replica here. Raises CorruptLog."""
     path = folder / _NAME
     try:
-        raw = path.read_bytes()
+        with put_off_without_descriptors(path):
+            raw = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -209,10 +225,10 @@ def _remove(folder: Path) -> None:
         if not aside.exists():  # else the disk cannot remove some of what is in it
             break
     try:
-        folder.rename(aside)
+        with synced_folder(folder.parent):
+            folder.rename(aside)
     except FileNotFoundError:
         return
-    sync_folder(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -221,8 +237,8 @@ def set_aside(folder: Path) -> None:
     if has_aside(folder):
         _remove(folder)
         return
-    folder.rename(_aside_of(folder))
-    sync_folder(folder.parent)
+    with synced_folder(folder.parent):
+        folder.rename(_aside_of(folder))
 
 
 def has_aside(folder: Path) -> bool:
@@ -237,7 +253,7 @@ def drop_aside(folder: Path) -> None:
     if aside.exists():  # what the disk cannot remove must not stand in the way of the next one
         try:
             _remove(aside)
-        except OSError as error:
+        except (OSError, HeadraceError) as error:
             log.warning("what is left of a damaged replica could not be removed", folder=str(aside), error=str(error))
 
 
@@ -247,10 +263,14 @@ def _aside_of(folder: Path) -> Path:
 
 def listed(folder: Path) -> set[ContainerId]:
     """The containers that have a replica in `folder`."""
-    return {ContainerId(int(each.name)) for each in folder.glob("*") if each.name.isdecimal()}
+    if not folder.exists():
+        return set()
+    return {ContainerId(int(each.name)) for each in listing(folder) if each.name.isdecimal()}
 
 
 def sweep(folder: Path) -> None:
     """At a start: end the removals among the replicas in `folder` that a crash cut short."""
-    for aside in folder.glob(f"*{_REMOVED}"):
-        shutil.rmtree(aside, ignore_errors=True)
+    if folder.exists():
+        for aside in listing(folder):
+            if aside.name.endswith(_REMOVED):
+                shutil.rmtree(aside, ignore_errors=True)

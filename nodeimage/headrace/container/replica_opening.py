@@ -16,7 +16,7 @@ import structlog
 
 from headrace.container import replica_folder
 from headrace.container.replica_folder import ReplicaFile
-from headrace.errors import CorruptLog, LostTail, StorageFull
+from headrace.errors import CorruptLog, LostTail, OutOfDescriptors, StorageFull
 from headrace.ids import ContainerId
 from headrace.log.container_log import ContainerLog, LogOptions
 
@@ -58,6 +58,8 @@ def open_folder(
     replica_folder.set_aside(folder)
     try:
         return open_empty(folder, options)
+    except OutOfDescriptors:  # what is kept beside takes none
+        raise
     except StorageFull:
         replica_folder.drop_aside(folder)
         return open_empty(folder, options)

@@ -7,7 +7,8 @@ heartbeats.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -22,14 +23,26 @@ from headrace.container.environment import Environment
 from headrace.container.found import FoundReplica, found_replica
 from headrace.container.in_sync import InSync
 from headrace.container.local_replica import CATALOG, LocalReplica, decode_record
+from headrace.container.replica import Member
 from headrace.container.snapshot_transfer import Receive, Snapshot
-from headrace.errors import Code, CorruptLog, HeadraceError, KafkaError, NewerFormat, StorageFull, StoreSetBack
+from headrace.errors import (
+    Code,
+    CorruptLog,
+    HeadraceError,
+    KafkaError,
+    NewerFormat,
+    OutOfDescriptors,
+    StorageFull,
+    StoreSetBack,
+)
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
+from headrace.peer.replica_pages import Change, ReplicaTeller
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
-from headrace.store.container_records import descends_from
+from headrace.store.container_records import descends_from, has_trace
+from headrace.store.lineage import is_given_up
 from headrace.store.records import ContainerRecord
 
 if TYPE_CHECKING:
@@ -49,6 +62,10 @@ SUPERSEDED_S: Final = 1.0
 """Until a node that was told of a higher epoch claims one of its own, if it has not seen the other's record by then."""
 SET_BACK_RETRY_S: Final = 5.0
 """Until the store is asked again whether it is still an old copy; a record that changes is looked at at once."""
+
+LOOKED_AT: Final = 64
+"""Replicas whose states are looked at in a tick, or a tenth of all, if that is more: what is told of one is no older
+than a second. Where there are no more, all are looked at whenever somebody asks."""
 
 
 class _Kept:
@@ -87,6 +104,9 @@ class Replicas:
         self._closed = False
         self._disk_writes = asyncio.Event()
         self._disk_writes.set()
+        self._teller = ReplicaTeller()
+        self._to_look_at: list[ContainerId] = []
+        """The rest of a round of looking at all states."""
         self.led: dict[ContainerId, Container] = {}
         """The containers that this node leads."""
         self.on_led: list[Callable[[Container], None]] = []
@@ -98,6 +118,15 @@ class Replicas:
         """Told of a node whose connection with a replica here has ended, or that does not answer one."""
         self.gone: Callable[[], Collection[NodeId]] = tuple
         """Nodes on which no process runs any more, as far as is known here."""
+        self.told_of: Callable[[ContainerId], Iterable[ReplicaState]] = lambda _container: ()
+        """What other nodes told last of their replicas of a container."""
+        self.heard: Callable[[], Collection[NodeId]] = tuple
+        """Nodes that answer others."""
+        self._told_at: dict[NodeId, float] = {}
+        """When each node last said what it knows."""
+        self._led_at: dict[ContainerId, float] = {}
+        self._better: dict[ContainerId, ReplicaState] = {}
+        """Of containers here, what another node knows that the records seen here have no trace of."""
         self.on_unreadable: list[Callable[[ContainerId], None]] = []
         """Told of a replica here that may be damaged: `damaged` is for those that are."""
         self.receive: Receive | None = None
@@ -145,6 +174,8 @@ class Replicas:
                     continue
                 kept = self._kept[container_id] = _Kept()
             self._heed(container_id)
+            for told in self.told_of(container_id):
+                self._compare(container_id, told)
             kept.changed.set()
             if kept.task is None or kept.task.done():
                 kept.task = self._loop.create_task(self._keep(container_id, kept), name=f"replica-{container_id}")
@@ -176,6 +207,7 @@ class Replicas:
         if self.led.get(container.id) is container:
             del self.led[container.id]
         container.lose()
+        self._note(container.id)
         log.info("leads no more", container=container.id, epoch=container.epoch)
         for callback in self.on_left:
             callback(container)
@@ -225,7 +257,7 @@ class Replicas:
                 if kept.problem != str(error):
                     log.warning("a replica is not as it should be", container=container_id, reason=str(error))
                 kept.problem = str(error)
-                if isinstance(error, CorruptLog | StorageFull):
+                if isinstance(error, CorruptLog | StorageFull) and not isinstance(error, OutOfDescriptors):
                     for callback in self.on_unusable:
                         callback(container_id, error)
                 await asyncio.sleep(STORE_RETRY_S)
@@ -235,6 +267,8 @@ class Replicas:
                 kept.problem = repr(error)
                 await asyncio.sleep(STORE_RETRY_S)
                 kept.changed.set()
+            finally:
+                self._note(container_id)
 
     async def _check_kept(self, record: ContainerRecord, kept: _Kept) -> None:
         """Raises StoreSetBack where a replica that is about to go knows better than its record: it stays, and is told
@@ -245,6 +279,7 @@ class Replicas:
             if state is None or not state.record or descends_from(record, decode_record(state.record)):
                 return
             kept.replica = await self._open(record)
+            self._note(record.container_id)
         await self._newest(record, kept, kept.replica)
 
     async def _newest(self, record: ContainerRecord, kept: _Kept, replica: LocalReplica) -> ContainerRecord:
@@ -253,21 +288,28 @@ class Replicas:
         Raises StoreSetBack, with the replica standing still, where the store has been set back to before what is known
         here (DESIGN section 13): who leads by it may lack what was acknowledged.
         """
-        known = replica.known_record
-        if known is not None and not descends_from(record, known):
+        known, better = replica.known_record, self._better.get(record.container_id)
+        if not _is_newest(record, known, better):
             found = await self._env.store(lambda store: container_records.get_container(store, record.container_id))
             self._env.view.refresh()
             if found is None:
                 raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "its record has gone from the cluster store")
             record = found
-            if not descends_from(record, known):
+            if not _is_newest(record, known, better):
                 kept.set_back = True
                 container = self.led.get(record.container_id)
                 if container is not None:
                     self._leave(container)
                 await replica.stop()
-                container_records.check_descent(record, known)
+                if known is not None:
+                    container_records.check_descent(record, known)
+                raise StoreSetBack(
+                    f"the cluster store has no trace of a change of container {record.container_id} that others know: "
+                    "it is an old copy. Nothing is led; build it anew with `headrace recover-store`"
+                )
         kept.set_back = False
+        if better is not None and self._better.get(record.container_id) is better:
+            del self._better[record.container_id]
         return record
 
     def _may_go(self, container_id: ContainerId, record: ContainerRecord | None) -> bool:
@@ -285,20 +327,33 @@ class Replicas:
                 folder = self._env.folder / str(container_id)
                 await self._loop.run_in_executor(self._env.executor, replica_folder.remove, folder)
         self._kept.pop(container_id, None)
+        self._note(container_id)
+        self._better.pop(container_id, None)
 
     async def _carry_out(self, record: ContainerRecord, kept: _Kept) -> None:
         replica = kept.replica
         if replica is None:
             replica = kept.replica = await self._open(record)
+            self._note(record.container_id)
         record = await self._newest(record, kept, replica)
         if kept.is_damaged:
             await self._renew(record.container_id, kept.damage, replica)
+        await self._check_parted(record, replica)
         await replica.set_durability(fsync=self._env.options(record.kind, record.volume).fsync)
         await _remember(record, replica)
+        self._note(record.container_id)
         if record.primary == self._env.node_id:
             await self._lead(record, replica)
         else:
             await self._follow(record, replica)
+
+    async def _check_parted(self, record: ContainerRecord, replica: LocalReplica) -> None:
+        """Begin anew where the replica went on by an old copy of the store, and the record by what others knew: its
+        history does not tell what it wrote in an epoch from what they wrote in the same (container.found)."""
+        known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.format))
+        if known is not None and is_given_up(record.changes, known.changes) and own not in record.in_sync:
+            log.error("a replica that went on by an old copy of the cluster store begins anew", container=replica.id)
+            await replica.renew()
 
     async def _renew(self, container_id: ContainerId, damage: Damage, replica: LocalReplica) -> None:
         """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is."""
@@ -330,6 +385,7 @@ class Replicas:
         container.on_unreadable = lambda: self._unreadable(record.container_id)
         container.on_newer = self._env.too_new
         self.led[container.id] = container
+        self._led_at[container.id] = self._loop.time()
         log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)
         for callback in self.on_led:
             callback(container)
@@ -378,6 +434,7 @@ class Replicas:
                     log.warning("this process stood still", seconds=round(late, 1))
                     for container in self.led.values():
                         container.primary.stood_still(late)
+                self._look_at_states()
                 self._look_at_disk()
                 silent_s = last - self._env.view.reachable_at
                 cut_off = f"the cluster store has not answered for {silent_s:.0f} s" if silent_s >= CUT_OFF_S else ""
@@ -391,6 +448,22 @@ class Replicas:
             except Exception:
                 log.exception("looking after the followers went wrong")
 
+    def _look_at_states(self) -> None:
+        if not self._to_look_at:
+            self._to_look_at = list(self._kept)
+        for _ in range(min(len(self._to_look_at), max(LOOKED_AT, len(self._kept) // 10))):
+            self._note(self._to_look_at.pop())
+
+    def _note(self, container_id: ContainerId) -> None:
+        """Have told of a replica here what it is like now."""
+        kept = self._kept.get(container_id)
+        if kept is None or kept.replica is None:
+            self._teller.note(container_id, None)
+        else:
+            self._teller.note(
+                container_id, _state(kept.replica, damaged=kept.is_damaged or kept.replica.tables_damaged())
+            )
+
     def _look_at_disk(self) -> None:
         stuck = []
         for replica in self.all():
@@ -399,7 +472,9 @@ class Replicas:
                 stuck.append(replica.id)
         if stuck and self._disk_writes.is_set():
             self._disk_writes.clear()
-            log.error("the disk hangs, no role is changed here", containers=stuck)
+            for container_id in stuck:
+                self._note(container_id)
+            log.error("the disk hangs, no role is changed here", containers=len(stuck), such_as=stuck[:5])
         elif not stuck and not self._disk_writes.is_set():
             self._disk_writes.set()
             log.info("the disk writes again")
@@ -473,6 +548,10 @@ class Replicas:
         """The containers whose replicas here stand still, as the store has no trace of what they know."""
         return sorted(container_id for container_id, kept in self._kept.items() if kept.set_back)
 
+    def highest_id(self) -> ContainerId:
+        """The highest id of a container that has a replica here; 0: there is none."""
+        return max(replica_folder.listed(self._env.folder), default=ContainerId(0))
+
     async def unrecorded(
         self, recorded: Collection[ContainerId], *, seen: bool = False
     ) -> tuple[list[ContainerId], list[FoundReplica], list[str]]:
@@ -496,6 +575,30 @@ class Replicas:
                 found.append(replica)
         return unseen, found, warnings
 
+    def told(self, node: NodeId, changes: Iterable[Change], whole: bool) -> None:
+        """Another node says what it knows; `whole`: all of it by now. Who leads by an old copy of the store learns of
+        it, and stands still."""
+        if whole:
+            self._told_at[node] = self._loop.time()
+        for container, state in changes:
+            if state is not None:
+                self._compare(container, state)
+
+    def _compare(self, container: ContainerId, told: ReplicaState) -> None:
+        kept = self._kept.get(container)
+        record = self._env.view.containers.get(container)
+        if kept is None or record is None or has_trace(record, change=told.change, recovered=told.recovered):
+            return
+        self._better[container] = told
+        kept.changed.set()
+
+    def unasked(self, container: Container, wanted: Collection[Member]) -> set[NodeId]:
+        """Nodes that are to leave the in-sync set, live, and have not said what they know since the container is led
+        here: the store may have been set back, and they may know better."""
+        led_at = self._led_at.get(container.id, float("-inf"))
+        leaving = {member.node for member in container.primary.in_sync} - {member.node for member in wanted}
+        return {node for node in leaving.intersection(self.heard()) if self._told_at.get(node, led_at) <= led_at}
+
     def damaged(self, container_id: ContainerId) -> None:
         """What this node's replica of a container holds is damaged below its synced mark (invariant 14).
 
@@ -504,6 +607,7 @@ class Replicas:
         kept = self._kept.get(container_id)
         if kept is not None and kept.replica is not None:
             kept.damage.found(kept.replica.format)
+            self._note(container_id)
             kept.changed.set()
 
     def is_damaged(self, container_id: ContainerId) -> bool:
@@ -534,13 +638,16 @@ class Replicas:
         replica = self.replica(container_id)
         return None if replica is None else (replica.log, replica.committed)
 
+    def teller(self) -> ReplicaTeller:
+        """What controllers are told of the replicas here; of many, it may be a second old, but for their roles."""
+        if len(self._kept) <= LOOKED_AT:
+            for container_id in self._kept.keys() | self._teller.containers():
+                self._note(container_id)
+        return self._teller
+
     def states(self) -> list[ReplicaState]:
-        """What the controller asks for."""
-        return [
-            _state(kept.replica, damaged=kept.is_damaged or kept.replica.tables_damaged())
-            for kept in self._kept.values()
-            if kept.replica is not None
-        ]
+        """The same of all replicas."""
+        return self.teller().all()
 
     # --- see in_sync.KeptRecords
 
@@ -555,6 +662,13 @@ class Replicas:
         known = None if replica is None else replica.known_record
         if replica is not None and (known is None or not descends_from(known, record)):
             await _remember(record, replica)
+            self._note(record.container_id)
+
+
+def _is_newest(record: ContainerRecord, known: ContainerRecord | None, better: ReplicaState | None) -> bool:
+    if known is not None and not descends_from(record, known):
+        return False
+    return better is None or has_trace(record, change=better.change, recovered=better.recovered)
 
 
 async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
@@ -589,7 +703,7 @@ def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
         last_epoch=replica.last_epoch,
         end=replica.log.end,
         committed=replica.committed,
-        stalled=container is not None and container.primary.stalled,
+        stalled=container is not None and bool(container.stalled or container.outcast),
         in_sync=[member.node for member in container.primary.in_sync] if container is not None else [],
         format=replica.format,
         damaged=damaged,

@@ -20,14 +20,15 @@ get from all has one of its own of as many nodes a minute, so that it need not w
 containers, which only serve reads, are spread evenly by number, within a budget of their own.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.control.heirs import hand_over, heirs
-from headrace.control.observed import CLOSED, DATA, OPEN, Observed
+from headrace.control.kinds import OPEN
+from headrace.control.observed import Observed
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord, ContainerRecord
@@ -87,7 +88,7 @@ class BalanceState:
 
     at: float = float("-inf")
     ends: Mapping[ContainerId, tuple[int, int]] = field(default_factory=dict)
-    """(epoch, end) of each container that is led."""
+    """(epoch, end) of each open container that is led."""
     hot: Mapping[NodeId, int] = field(default_factory=dict)
     """Rounds in a row."""
     cold: Mapping[NodeId, int] = field(default_factory=dict)
@@ -134,14 +135,13 @@ class _Round:
         self._now = now
         self._full = {key for key, node in observed.nodes.items() if node.full}
         self._loads = {node: load for node, load in observed.loads().items() if observed.takes_roles(node, now)}
-        self._containers = [
-            each
-            for each in observed.containers.values()
-            if each.kind == DATA
-            and each.primary in self._loads
-            and not observed.know_better(each.container_id)
-            and not observed.unheard_since_fall(each)
+        self._opened = [
+            record for each in observed.inventory.open_data() if self._may_change(record := observed.containers[each])
         ]
+        self._led: defaultdict[NodeId, list[ContainerRecord]] = defaultdict(list)
+        """Open containers by primary."""
+        for record in self._opened:
+            self._led[record.primary].append(record)
         self._ends = self._read_ends()
         self._rates = self._read_rates()
         self._moves = [at for at in state.moves if now - at < 60]
@@ -166,8 +166,8 @@ class _Round:
         for node, measure in to_cool:
             if self._may_move(node):
                 self._roll_away(node, measure)
-        closed = [each for each in self._containers if each.state == CLOSED]
-        led = Counter(each.primary for each in closed)
+        closed = {node: self._observed.inventory.closed_led(node) for node in self._loads}
+        led = Counter({node: len(containers) for node, containers in closed.items()})
         for _ in range(CLOSED_PER_ROUND):
             self._spread_closed(closed, led)
         return self._changes, replace(
@@ -182,6 +182,14 @@ class _Round:
             closed_moves=tuple(self._closed_moves),
             resting=self._resting,
             warming=self._warming,
+        )
+
+    def _may_change(self, record: ContainerRecord) -> bool:
+        """Whether who leads a container may be decided here, and is to be."""
+        return (
+            record.primary in self._loads
+            and not self._observed.know_better(record.container_id)
+            and not self._observed.unheard_since_fall(record)
         )
 
     # --- loads
@@ -221,7 +229,7 @@ class _Round:
 
     def _read_ends(self) -> dict[ContainerId, tuple[int, int]]:
         ends: dict[ContainerId, tuple[int, int]] = {}
-        for record in self._containers:
+        for record in self._opened:
             replica = self._observed.replica(record.primary, record.container_id)
             if replica is not None and replica.role == "primary":
                 ends[record.container_id] = (replica.epoch, replica.end)
@@ -255,7 +263,7 @@ class _Round:
     def _hand_over_open(self, node: NodeId, measure: Measure, *, to: Set[NodeId]) -> None:
         """Hand over the open container whose move helps most. A node keeps one of each volume, for new partitions."""
         values, _, why = self._values(node, measure)
-        led = [each for each in self._containers if each.primary == node and each.state == OPEN]
+        led = self._led[node]
         of_volume = Counter(each.volume for each in led)
         written = sum(self._rates.get(each.container_id, 0.0) for each in led)
         best: tuple[float, ContainerRecord, NodeId] | None = None
@@ -278,7 +286,7 @@ class _Round:
         """Whether nothing has come of what was to roll to a cold node: it is idle as before."""
         if not warmth.given or self._now - warmth.at < IN_VAIN_S:
             return False
-        return not any(self._rates.get(each.container_id) for each in self._containers if each.primary == cold)
+        return not any(self._rates.get(each.container_id) for each in self._led[cold])
 
     def _rests(self, giver: NodeId) -> bool:
         """Whether it rests from more than what it gave to cold nodes."""
@@ -293,7 +301,8 @@ class _Round:
             if value <= mean or busiest is None:
                 continue
             record, carried = busiest
-            target = next((each for each in self._open_of(record.volume) if each.primary == cold), None)
+            able = self._led[cold] if cold not in self._full else []
+            target = next((each for each in able if each.volume == record.volume), None)
             if target is not None:
                 share = min(1.0, (mean - values[cold]) / over) * (value - mean)
                 yield _Giver(node, record, target, carried, why), max(share, LEAST_SHARE * carried)
@@ -364,7 +373,7 @@ class _Round:
 
     def _busiest(self, node: NodeId, value: float) -> tuple[ContainerRecord, float] | None:
         """The open container of a node that is written to most, and its part of what the node carries."""
-        led = [each for each in self._containers if each.primary == node and each.state == OPEN]
+        led = self._led[node]
         rates = {each.container_id: self._rates.get(each.container_id, 0.0) for each in led}
         if not any(rates.values()):
             return None
@@ -373,8 +382,7 @@ class _Round:
 
     def _open_of(self, volume: str) -> list[ContainerRecord]:
         """Those to which partitions may roll: they would leave a full disk again."""
-        opened = [each for each in self._containers if each.state == OPEN and each.volume == volume]
-        return [each for each in opened if each.primary not in self._full]
+        return [each for each in self._opened if each.volume == volume and each.primary not in self._full]
 
     def _roll(self, giver: _Giver, wanted: float, most: float) -> bool:
         """Have so much of what is written to a container go on in another one, and no more; whether it is worth it."""
@@ -390,19 +398,25 @@ class _Round:
         self._resting[giver.node] = self._now + SETTLE_S
         return True
 
-    def _spread_closed(self, closed: list[ContainerRecord], led: Counter[NodeId]) -> None:
+    def _spread_closed(self, closed: Mapping[NodeId, Sequence[ContainerId]], led: Counter[NodeId]) -> None:
         """Hand over one primary of a closed container, from the node that has most of them to one that has fewer."""
         if len(self._closed_moves) >= CLOSED_PER_MINUTE or not led:
             return
         fewest = min(led[node] for node in self._loads)
         best: tuple[int, ContainerRecord, NodeId] | None = None
-        for record in closed:
-            if led[record.primary] - fewest < 2 or (best is not None and led[record.primary] - fewest <= best[0]):
-                continue
-            for heir in self._heirs(record):
-                gap = led[record.primary] - led[heir]
-                if gap >= 2 and (best is None or gap > best[0]):
-                    best = (gap, record, heir)
+        for node in sorted(closed, key=lambda each: (-led[each], each)):
+            for container in closed[node]:
+                most = 1 if best is None else best[0]
+                if led[node] - fewest <= most:
+                    break
+                record = self._observed.containers[container]
+                # Before the heirs are looked at, which takes much longer.
+                if not any(led[node] - led[each] > most for each, _ in record.in_sync if each in self._loads):
+                    continue
+                for heir in self._heirs(record) if self._may_change(record) else ():
+                    gap = led[node] - led[heir]
+                    if gap >= 2 and (best is None or gap > best[0]):
+                        best = (gap, record, heir)
         if best is not None:
             gap, record, heir = best
             reason = f"node {record.primary} leads {gap} closed containers more than node {heir}, which leads this now"

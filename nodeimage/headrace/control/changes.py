@@ -45,6 +45,8 @@ class Wait:
 
     container: ContainerId
     reason: str
+    set_back: bool = False
+    """As the cluster store was set back: it concerns many, and is told once."""
 
 
 Change = PutContainer | CreateContainer | Roll | Wait

@@ -2,38 +2,48 @@
 
     prober     who answers (control.prober), on every node
     office     the lease (control.office), on every node
-    planning   while in office: plan and balance, pure, from the view of the store and what the prober saw; each change
-               applied by compare and set, in a thread, the most urgent first
+    inventory  the records of the view and what the prober was told of replicas, indexed (control.inventory), on every
+               node: who comes into office knows at once
+    planning   while in office: plan and balance, pure, from the inventory and what the prober saw; each change applied
+               by compare and set, in a thread, the most urgent first (control.put_queue)
 
-Planning runs when records or sights change, at once, and once a second besides. A put whose outcome is not known is put
-again until the record has another version, and nothing else is planned for that container meanwhile.
+Planning runs when records or sights change, at once, and once a second besides. It looks at what is not at rest, and
+gives others their turn every few milliseconds: the inventory changes between two plans only, so a plan is of one moment
+however long it takes, and what it finds first is put while it goes on.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
 from headrace.control.clocks import Clocks
+from headrace.control.conditions import finding, forgettable
 from headrace.control.creation import Begun, Creation, Peers, create
 from headrace.control.events import Events, Status
+from headrace.control.inventory import Inventory
+from headrace.control.kinds import DATA
 from headrace.control.levels import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
-from headrace.control.observed import DATA, Condition, Life, Observed, Settings, Sight, cut_off
+from headrace.control.observed import Condition, Life, Observed, Settings, Sight, cut_off
 from headrace.control.office import Office
 from headrace.control.placement import choose_members
-from headrace.control.plan import conditions, forgettable, plan
+from headrace.control.plan import planning
 from headrace.control.prober import Prober
+from headrace.control.put_queue import PutQueue
 from headrace.errors import HeadraceError
 from headrace.ids import ContainerId, NodeId
 from headrace.levels import Level
 from headrace.peer.messages import ProbeAnswer, RollAway
+from headrace.peer.replica_pages import Change as ReplicaChange
+from headrace.peer.replica_pages import ToldReplicas
+from headrace.peer.reports import ReplicaState
 from headrace.store import container_records, features
-from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
+from headrace.store.protocol import StoreCall
 from headrace.store.records import NOBODY, ContainerRecord, VolumeRecord
 from headrace.store.view import Changed, ClusterView
 
@@ -42,7 +52,16 @@ log = structlog.get_logger()
 TICK_S: Final = 1.0
 DOUBT_TICK_S: Final = 0.1
 """While a node is in doubt, or something is under way."""
-PUTS_AT_ONCE: Final = 16
+STEPS_AT_ONCE: Final = 4
+"""Of a plan, of about a millisecond, before others get their turn."""
+TAKEN_AT_ONCE: Final = 128
+"""Changes of records and replicas that are taken in within a step."""
+OWN_S: Final = 0.5
+"""Out of office, the replicas here are looked at so often."""
+PUTS_S: Final = 1.0
+"""So long a plan is awaited to be put before the next one is made."""
+WAITS_TOLD: Final = 20
+"""Of so many containers that begin to wait at once an event tells each; of more, one tells of the others."""
 ROLL_S: Final = 10.0
 MOST_ROLLED: Final = 64
 """By one order."""
@@ -57,16 +76,12 @@ YIELD_AGAIN_S: Final = 10.0
 """Who is cut off leaves the office again after so long, if nobody else has taken it; then after twice as long."""
 YIELDS_MOST: Final = 5
 """So it is five minutes at most."""
+DEAD_LOOK_S: Final = 0.5
 HELD_RENEWALS: Final = 6
 """Of the lease, by somebody else, who has not left it at once then."""
 
 
-class _Unsure(NamedTuple):
-    """A put whose outcome is not known."""
-
-    change: PutContainer
-    former: NodeId | None
-    """Who led before."""
+T = TypeVar("T")
 
 
 class Controller:
@@ -87,6 +102,8 @@ class Controller:
         lease_call: StoreCall | None = None,
     ) -> None:
         """`lease_call`: for the lease, where it would wait behind others with `store_call`."""
+        self.on_answer: list[Callable[[NodeId, Sequence[ReplicaChange], bool], None]] = []
+        """Told of each answer to a probe: who answers, what changed of its replicas, and whether it has told of all."""
         self._own = own
         self._run = run
         self._view = view
@@ -103,7 +120,8 @@ class Controller:
         self._asked_about: dict[NodeId, float] = {}
         """When others were asked last whether they hear a node that refuses."""
         self._waits: dict[ContainerId, str] = {}
-        self._unsure: dict[ContainerId, _Unsure] = {}
+        self._set_back = False
+        """It was told that the cluster store was set back."""
         self._creating: set[Creation] = set()
         self._begun: Begun = {}
         """Containers that could not be made yet: the next attempt goes on with the folders that there are."""
@@ -114,9 +132,17 @@ class Controller:
         """How often the lease was left to others, who hear more, since all was well or one of them had it."""
         self._yields_at = float("-inf")
         """When to do so again. If none takes it, there is none at the moment, and this node goes on."""
+        self._dead: frozenset[NodeId] = frozenset()
+        self._dead_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._changes_seen: set[asyncio.Event] = set()
+        self._inventory = Inventory()
+        self._records_changed: set[ContainerId] = set(view.containers)
+        """Since the inventory has taken them in."""
+        self._replicas_changed: dict[tuple[NodeId, ContainerId], ReplicaState | None] = {}
+        self._own_told = ToldReplicas()
+        self._own_looked_at = float("-inf")
         self.events = Events()
         """What was done and why, oldest first."""
 
@@ -124,7 +150,17 @@ class Controller:
         """Probe, and take office when it is free, until `close`."""
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
-        self._prober = Prober(own=self._own, view=self._view, peers=self._peers, changed=self._wake.set)
+        self._prober = Prober(
+            own=self._own, view=self._view, peers=self._peers, changed=self._wake.set, told=self._answered
+        )
+        self._puts = PutQueue(
+            view=self._view,
+            store_call=self._store_call,
+            events=self.events,
+            may_put=lambda: self.in_office,
+            changed=self._wake.set,
+            spawn=self._spawn,
+        )
         self._office = Office(
             own=self._own,
             run=self._run,
@@ -173,6 +209,15 @@ class Controller:
         """The nodes whose host says that no process of theirs is there."""
         return {node for node, sight in self._prober.sights().items() if sight.refused_twice}
 
+    def dead(self) -> frozenset[NodeId]:
+        """The registered nodes that are dead as far as this one can tell: as of now, or of `DEAD_LOOK_S` ago."""
+        now = self._loop.time()
+        if now - self._dead_at >= DEAD_LOOK_S:
+            observed = self._observe(now)
+            self._dead = frozenset(node for node in observed.nodes if observed.life(node, now) is Life.DEAD)
+            self._dead_at = now
+        return self._dead
+
     async def look_and_tell(self, nodes: Iterable[NodeId]) -> None:
         """See of nodes that refuse another whether they answer this one; `heard` tells it then."""
         await self._prober.look_and_tell(nodes)
@@ -192,11 +237,12 @@ class Controller:
         observed = self._observe(now)
         members = choose_members(
             [node for key, node in sorted(observed.nodes.items()) if key == first or observed.takes_roles(key, now)],
-            observed.containers.values(),
+            (),
             first=first,
             count=volume.replicas,
             volume=volume,
             loads=observed.loads(),
+            held=observed.inventory.held,
         )
         key = (DATA, first, volume.name)
         self._creating.add(key)
@@ -227,6 +273,7 @@ class Controller:
     def _view_changed(self, changed: Changed) -> None:
         if self._closed:
             return
+        self._records_changed |= changed.containers
         if changed.nodes:
             self._prober.nodes_changed()
         if changed.lease or changed.nodes:
@@ -240,12 +287,30 @@ class Controller:
         for each in self._changes_seen:
             each.set()
 
+    def _told(self, node: NodeId, changes: Iterable[ReplicaChange]) -> None:
+        for container, replica in changes:
+            self._replicas_changed[node, container] = replica
+
+    def _answered(self, node: NodeId, changes: Sequence[ReplicaChange], whole: bool) -> None:
+        self._told(node, changes)
+        for callback in self.on_answer:
+            callback(node, changes, whole)
+
+    def told_of(self, container: ContainerId) -> list[ReplicaState]:
+        """The replicas of a container on other nodes, as these told of them last."""
+        record = self._view.containers.get(container)
+        nodes = {*self._inventory.nodes(container), *(() if record is None else record.replicas)} - {self._own}
+        found = (
+            self._replicas_changed.get((node, container), self._inventory.replica(node, container)) for node in nodes
+        )
+        return [each for each in found if each is not None]
+
     def _office_changed(self, held: bool) -> None:
         self._since.clear()
         self._lives.clear()
         self._clocks_off.clear()
         self._waits.clear()
-        self._unsure.clear()
+        self._puts.forget()
         self._balance = BalanceState()
         text = f"node {self._own} is the controller now" if held else f"node {self._own} is the controller no longer"
         self.events.add("office", f"{text} (term {self._office.term})", node=self._own)
@@ -261,23 +326,28 @@ class Controller:
             except TimeoutError:
                 pass
             self._wake.clear()
-            if self.in_office:
-                began = self._loop.time()
-                try:
+            began = self._loop.time()
+            try:
+                if self.in_office:
                     await self._plan_once()
-                except Exception:
-                    log.exception("a plan went wrong")
-                    await asyncio.sleep(FAILED_PAUSE_S)
+                else:
+                    await self._take_in()
+            except Exception:
+                log.exception("a plan went wrong")
+                await asyncio.sleep(FAILED_PAUSE_S)
+            if self.in_office:
                 # With thousands of containers a plan takes a while, and there is other work on this loop.
                 await asyncio.sleep(min(self._loop.time() - began, FAILED_PAUSE_S))
 
     def _pause(self) -> float:
         if not self.in_office:
             return TICK_S
-        busy = self._prober.is_in_doubt() or self._creating or self._unsure
+        busy = self._prober.is_in_doubt() or self._creating or self._puts.is_unsure
         return DOUBT_TICK_S if busy else TICK_S
 
     async def _plan_once(self) -> None:
+        term = self._office.term
+        await self._take_in()
         now = self._loop.time()
         observed = self._observe(now)
         self._ask_witnesses(observed, now)
@@ -292,13 +362,27 @@ class Controller:
             self.events.add("office", f"node {self._own} {why}: leaves the office to others", node=self._own)
             await self._office.give_back()
             return
-        self._since = {each: self._since.get(each, now) for each in conditions(observed, now)}
-        observed = self._observe(now)
-        changes = plan(observed, now)
+        async for _ in self._in_turns(observed.settle(now)):
+            pass
+        since = {
+            each: self._since.get(each, now) async for found in self._in_turns(finding(observed, now)) for each in found
+        }
+        if not self._is_still(term):
+            return
+        self._since = since
+        observed = replace(observed, since=since)
+        changes: list[Change] = []
+        self._puts.begin()
+        async for some in self._in_turns(planning(observed, now)):
+            if not self._is_still(term):
+                return
+            changes += some
+            self._apply(some)
         self._tell_waits(changes)
-        if not any(not isinstance(each, Wait) for each in changes):
+        if all(isinstance(each, Wait) for each in changes):
             changes, self._balance = balance(observed, self._balance, now, self._view.balance)
-        await self._apply(changes)
+            self._apply(changes)
+        await self._puts.rest(PUTS_S)
         if not self._levelling and (
             step := level_step(observed, self._view.features, now=now, time=self.clocks.agreed())
         ):
@@ -307,6 +391,40 @@ class Controller:
         if not self._forgetting and (old := forgettable(observed, now)):
             self._forgetting = True
             self._spawn(self._forget(old[:FORGOTTEN_AT_ONCE]), "forget containers")
+
+    def _is_still(self, term: int) -> bool:
+        """Whether this node is in the office that it held in a term, all the time."""
+        return self.in_office and self._office.term == term
+
+    async def _in_turns(self, steps: Iterable[T]) -> AsyncIterator[T]:
+        """Take steps, with a turn for others after a few milliseconds. They are counted and not timed, as runs of the
+        simulator are to be the same again."""
+        for count, step in enumerate(steps, 1):
+            yield step
+            if count % STEPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _take_in(self) -> None:
+        """Have the inventory be as the view and the prober are now."""
+        now = self._loop.time()
+        if self.in_office or now - self._own_looked_at >= OWN_S:
+            self._own_looked_at = now
+            self._told(self._own, self._own_told.take_all(self._own_probe().replicas))
+        async for _ in self._in_turns(self._taking()):
+            pass
+
+    def _taking(self) -> Iterator[None]:
+        records, replicas = self._records_changed, self._replicas_changed
+        while records or replicas:
+            for _ in range(min(len(records), TAKEN_AT_ONCE)):
+                container = records.pop()
+                self._inventory.put(
+                    container, self._view.containers.get(container), self._view.versions.get(container, 0)
+                )
+            for _ in range(min(len(replicas), TAKEN_AT_ONCE)):
+                (node, container), replica = replicas.popitem()
+                self._inventory.tell(node, container, replica)
+            yield
 
     async def _forget(self, containers: Sequence[ContainerId]) -> None:
         try:
@@ -353,14 +471,15 @@ class Controller:
         return bool(cut_off(self._observe(now), now))
 
     def _observe(self, now: float) -> Observed:
+        """What is known. Of containers and replicas that is the inventory, as of the last plan."""
         probes = self._prober.sights()
         probes[self._own] = Sight(self._own_probe(), now)
         cluster = self._view.cluster
         return Observed(
             own=self._own,
             nodes=dict(self._view.nodes),
-            containers=dict(self._view.containers),
-            versions=dict(self._view.versions),
+            containers=self._inventory.containers,
+            versions=self._inventory.versions,
             volumes=dict(self._view.volumes),
             probes=probes,
             first_nodes=1 if cluster is None else cluster.first_nodes,
@@ -371,6 +490,7 @@ class Controller:
             creating=frozenset(self._creating),
             settings=self._settings,
             fell_at=self._view.fell_at,
+            kept=self._inventory,
         )
 
     def _ask_witnesses(self, observed: Observed, now: float) -> None:
@@ -409,22 +529,39 @@ class Controller:
         self._clocks_off |= off.keys()
 
     def _tell_waits(self, changes: Iterable[Change]) -> None:
-        waits = {each.container: each.reason for each in changes if isinstance(each, Wait)}
-        for container, reason in waits.items():
-            if self._waits.get(container) != reason:
-                self.events.add("wait", reason, container=container)
+        waiting = [each for each in changes if isinstance(each, Wait)]
+        waits = {each.container: each.reason for each in waiting}
+        set_back = {each.container: each.reason for each in waiting if each.set_back}
+        new = [
+            container
+            for container, reason in waits.items()
+            if self._waits.get(container) != reason and container not in set_back
+        ]
+        for container in new[:WAITS_TOLD]:
+            self.events.add("wait", waits[container], container=container)
+        if len(new) > WAITS_TOLD:
+            self.events.add("wait", f"{len(new) - WAITS_TOLD} more containers wait, such as container {new[-1]}")
         self._waits = waits
+        self._tell_set_back(set_back)
+
+    def _tell_set_back(self, waits: Mapping[ContainerId, str]) -> None:
+        """One event for all containers: there may be ten thousands."""
+        if bool(waits) == self._set_back:
+            return
+        self._set_back = bool(waits)
+        if waits:
+            container, reason = next(iter(waits.items()))
+            self.events.add("frozen", f"{len(waits)} containers are frozen, such as {container}: {reason}")
+        else:
+            self.events.add("thawed", "no container is frozen any more: the cluster store has their newest records")
 
     # --- applying
 
-    async def _apply(self, changes: Iterable[Change]) -> None:
-        puts = [each.change for each in self._unsure.values()]
+    def _apply(self, changes: Iterable[Change]) -> None:
         for change in changes:
             match change:
-                case PutContainer(record=record):
-                    if record.container_id not in self._unsure:
-                        traced = self._view.may(Level.FENCED)
-                        puts.append(replace(change, record=container_records.stamped(record, traced=traced)))
+                case PutContainer():
+                    self._puts.put(change)
                 case CreateContainer(kind=kind, members=members, volume=volume):
                     key = (kind, members[0], volume)
                     if key not in self._creating:
@@ -432,46 +569,6 @@ class Controller:
                         self._spawn(self._create(change, key), "create container")
                 case Roll():
                     self._spawn(self._roll(change), "roll away")
-        for start in range(0, len(puts), PUTS_AT_ONCE):
-            if not self.in_office:
-                return
-            await asyncio.gather(*(self._put(change) for change in puts[start : start + PUTS_AT_ONCE]))
-
-    async def _put(self, change: PutContainer) -> None:
-        container = change.record.container_id
-        known = self._view.containers.get(container)
-        if self._view.versions.get(container) != change.version:
-            unsure = self._unsure.pop(container, None)
-            if unsure is not None and known == change.record:
-                self._tell_put(change, unsure.former)
-            self._wake.set()
-            return
-        former = None if known is None else known.primary
-        try:
-            version = await self._store_call(
-                lambda store: container_records.put_container(store, change.record, change.version)
-            )
-        except StoreUnavailable as error:
-            # It may have landed, or may yet. Whatever version comes next tells.
-            self._unsure[container] = _Unsure(change, former)
-            log.warning("a container's record could not be put", container=container, reason=str(error))
-            return
-        except VersionConflict:
-            # One of before has landed, or somebody else was faster: the view will tell.
-            self._view.refresh()
-            return
-        except Exception:  # as little is known of what came of it
-            self._unsure[container] = _Unsure(change, former)
-            log.exception("putting a container's record went wrong", container=container)
-            return
-        self._unsure.pop(container, None)
-        self._tell_put(change, former)
-        self._view.put_seen(change.record, version)
-
-    def _tell_put(self, change: PutContainer, former: NodeId | None) -> None:
-        record = change.record
-        kind = "primary" if former is not None and former != record.primary else "replicas"
-        self.events.add(kind, change.reason, container=record.container_id, node=record.primary)
 
     async def _create(self, change: CreateContainer, key: Creation) -> None:
         try:
@@ -504,6 +601,7 @@ class Controller:
             volume=volume,
             begun=self._begun,
             traced=self._view.may(Level.FENCED),
+            least_id=self._view.highest.get("next/container", 0),
         )
         self._view.refresh()
         await self._shown(record.container_id)

@@ -56,6 +56,7 @@ async def create(
     volume: VolumeRecord,
     begun: Begun,
     traced: bool = False,
+    least_id: int = 0,
 ) -> ContainerRecord:
     """A new container led by the first of `members`; without those of the others that do not answer.
 
@@ -63,14 +64,15 @@ async def create(
     answer, or fewer than `volume.min_in_sync` do, and StoreUnavailable (the container may be there nevertheless): then
     it is `begun`, and the next attempt goes on with its id and with the folders that there are. A put that was given up
     may land before the next one: the record is that one's then, and is returned. Who knows that it has landed, takes
-    the id out of `begun`: another attempt is to make another container. `traced`: see container_records.stamped.
+    the id out of `begun`: another attempt is to make another container. `traced`: see container_records.stamped;
+    `least_id`: compare_and_set.take_id.
     """
     if not members:
         raise HeadraceError("a container needs a node that is registered")
     key = (kind, members[0].node_id, volume.name)
     container = next((each for each, creation in begun.items() if creation == key), None)
     if container is None:
-        container = await store_call(lambda store: container_records.take_container_id(store, kind))
+        container = await store_call(lambda store: container_records.take_container_id(store, kind, least=least_id))
     else:
         del begun[container]
     try:

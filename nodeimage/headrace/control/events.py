@@ -21,7 +21,8 @@ class Event:
 
     at: Millis
     kind: str
-    """`office`, `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level` or `wait`."""
+    """`office`, `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level`, `wait`, or of a cluster store
+    that was set back `frozen` and `thawed`."""
     reason: str
     container: ContainerId | None = None
     node: NodeId | None = None

@@ -6,7 +6,7 @@ it; never past a hold. Since when they have is in the store, so a new controller
 
 from dataclasses import dataclass
 
-from headrace.control.observed import DELETED, Observed
+from headrace.control.observed import Observed
 from headrace.ids import Millis
 from headrace.store.features import common
 from headrace.store.records import FeaturesRecord
@@ -62,11 +62,8 @@ def are_well(observed: Observed, now: float) -> bool:
     """Whether all nodes answer, and no container lacks a replica in sync."""
     if not all(observed.is_alive(node, now) for node in observed.nodes):
         return False
-    return all(
-        len(record.in_sync) >= min(record.wanted, len(observed.nodes))
-        for record in observed.containers.values()
-        if record.state != DELETED
-    )
+    short = (observed.containers[each] for each in observed.inventory.short)
+    return all(len(record.in_sync) >= len(observed.nodes) for record in short)
 
 
 def _are_fenced(observed: Observed, level: int, now: float) -> bool:

@@ -12,24 +12,20 @@ process has never heard is in doubt for the first seconds of the process, since 
 """
 
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from headrace.control.inventory import Inventory, Standing
+from headrace.control.kinds import DELETED
 from headrace.ids import ContainerId, NodeId
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
-from headrace.store.lineage import descends
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 WITNESSES: Final = 5
 DEFAULT_VOLUME = "default"
-OPEN = "open"
-CLOSED = "closed"
-DELETED = "deleted"
-CATALOG = "catalog"
-DATA = "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +83,10 @@ class Sight:
     """When it did so for the second time."""
     asked_at: float = float("-inf")
     """When the last answer was asked for."""
+    partly: bool = False
+    """Not all of its replicas are known yet: what is not known of may be there."""
+    told_at: float | None = None
+    """When it had told of all its replicas last. None: whenever it was heard."""
 
 
 Condition = tuple[str, int, str]
@@ -124,37 +124,54 @@ class Observed:
     """When this node saw the cluster store set back: of containers whose replicas have not been heard of since, nobody
     knows whether their records are the newest."""
     settings: Settings = Settings()
-    _replicas: Mapping[tuple[NodeId, ContainerId], ReplicaState] = field(init=False, repr=False)
+    kept: Inventory | None = None
+    """An inventory of `containers`, `versions` and what probes told, `settle`d, which does not change while this is in
+    use. None: one is made, and all containers are looked at."""
+    inventory: Inventory = field(init=False, repr=False)
     _replaced: frozenset[NodeId] = field(init=False, repr=False)
     """Nodes whose disk is gone: a newer one runs where they ran."""
-    _stuck: frozenset[NodeId] = field(init=False, repr=False)
-    _know_better: Mapping[ContainerId, Sequence[NodeId]] = field(init=False, repr=False)
-    """Nodes that know a change of a container's record of which the store has no trace."""
+    _lives: dict[float, dict[NodeId, Life]] = field(init=False, repr=False, default_factory=dict)
+    """As they were found, by time."""
+    _heard: dict[NodeId, frozenset[NodeId]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        told = {
-            (node, each.container): each
+        told = (
+            (node, each)
             for node, sight in self.probes.items()
             if sight.answer is not None
             for each in sight.answer.replicas
-        }
-        object.__setattr__(self, "_replicas", told)
-        object.__setattr__(self, "_stuck", frozenset(node for (node, _), replica in told.items() if replica.stuck))
-        better: dict[ContainerId, list[NodeId]] = {}
-        for (node, container), replica in told.items():
-            record = self.containers.get(container) if replica.change else None
-            if record is not None and _knows_better(replica, record):
-                better.setdefault(container, []).append(node)
-        object.__setattr__(self, "_know_better", better)
+        )
+        inventory = Inventory.of(self.containers, self.versions, told) if self.kept is None else self.kept
+        object.__setattr__(self, "inventory", inventory)
         newest = {node.slot: node.node_id for node in sorted(self.nodes.values(), key=lambda each: each.node_id)}
         older = {node.node_id for node in self.nodes.values() if node.slot and newest[node.slot] != node.node_id}
         object.__setattr__(self, "_replaced", frozenset(older))
 
-    def know_better(self, container: ContainerId) -> Sequence[NodeId]:
+    # --- which containers are looked at
+
+    def settle(self, now: float) -> Iterator[None]:
+        """Have the inventory find out which containers are at rest, in steps."""
+        return self.inventory.settle({node: self._standing(node, now) for node in self.nodes}, self.volumes)
+
+    def astir(self) -> Iterable[ContainerId]:
+        """The containers that a plan looks at: none that is left out would have a change or a condition."""
+        if self.kept is None:
+            return (key for key, each in self.containers.items() if each.state != DELETED)
+        return self.inventory.astir()
+
+    def _standing(self, node: NodeId, now: float) -> Standing:
+        registered = self.nodes[node]
+        leads = self.is_alive(node, now) and not (registered.stopping or registered.draining or self.is_stuck(node))
+        heard = self.fell_at == float("-inf") or self._is_heard_since(node, self.fell_at)
+        return Standing(leads=leads, stays=not self.is_gone(node, now), heard=heard)
+
+    # --- containers and replicas
+
+    def know_better(self, container: ContainerId) -> Collection[NodeId]:
         """The nodes that know a change of a container's record that the store has not: it was set back, or this node's
         view of it is behind for a moment. As long as there are any, nothing is decided for the container.
         """
-        return self._know_better.get(container, ())
+        return self.inventory.know_better(container)
 
     def unheard_since_fall(self, record: ContainerRecord) -> Sequence[NodeId]:
         """The nodes with replicas of a container of which nothing has been heard since the store was set back: any of
@@ -165,10 +182,28 @@ class Observed:
 
     def _is_heard_since(self, node: NodeId, at: float) -> bool:
         sight = self.probes.get(node)
-        return sight is not None and sight.heard_at is not None and sight.heard_at > at
+        if sight is None or sight.heard_at is None or sight.partly:
+            return False
+        return (sight.heard_at if sight.told_at is None else sight.told_at) > at
+
+    def is_told(self, node: NodeId) -> bool:
+        """Whether all of a node's replicas are known: else one that is not may be there."""
+        sight = self.probes.get(node)
+        return sight is not None and sight.answer is not None and not sight.partly
+
+    # --- nodes
 
     def life(self, node: NodeId, now: float) -> Life:
         """How a node is."""
+        lives = self._lives.get(now)
+        if lives is None:
+            lives = self._lives[now] = {}
+        life = lives.get(node)
+        if life is None:
+            life = lives[node] = self._find_life(node, now)
+        return life
+
+    def _find_life(self, node: NodeId, now: float) -> Life:
         if node not in self.nodes:
             return Life.DEAD
         sight = self.probes.get(node)
@@ -189,7 +224,7 @@ class Observed:
 
     def _is_vouched_for(self, node: NodeId, now: float) -> bool:
         for other, sight in self.probes.items():
-            if other in (node, self.own) or sight.answer is None or node not in sight.answer.heard:
+            if other in (node, self.own) or node not in self.heard_by(other):
                 continue
             if sight.silent_since is None or now - sight.silent_since < self.settings.doubt_s:
                 return True
@@ -249,7 +284,7 @@ class Observed:
 
     def is_stuck(self, node: NodeId) -> bool:
         """Whether its disk hangs, as it told last: all its replicas are on it."""
-        return node in self._stuck
+        return self.inventory.is_stuck(node)
 
     def is_gone(self, node: NodeId, now: float) -> bool:
         """Whether its replicas are to be rebuilt elsewhere: removed, drained, or dead for long."""
@@ -263,12 +298,16 @@ class Observed:
 
     def replica(self, node: NodeId, container: ContainerId) -> ReplicaState | None:
         """A replica, as its node told of it last."""
-        return self._replicas.get((node, container))
+        return self.inventory.replica(node, container)
 
     def heard_by(self, node: NodeId) -> frozenset[NodeId]:
         """The nodes that it hears, as it told last."""
-        sight = self.probes.get(node)
-        return frozenset(sight.answer.heard) if sight is not None and sight.answer is not None else frozenset()
+        heard = self._heard.get(node)
+        if heard is None:
+            sight = self.probes.get(node)
+            told = () if sight is None or sight.answer is None else sight.answer.heard
+            heard = self._heard[node] = frozenset(told)
+        return heard
 
     def unheard_by(self, node: NodeId, now: float) -> frozenset[NodeId]:
         """The other nodes that are not dead, and that it does not hear: the way between the two is cut."""
@@ -317,9 +356,3 @@ def _is_nearly_dead(observed: Observed, node: NodeId, silence: float, now: float
         return False
     waited = now - max(sight.silent_since, observed.counted_from)
     return silence >= 0.75 * silence_s and waited >= 0.75 * silence_s / 2
-
-
-def _knows_better(replica: ReplicaState, record: ContainerRecord) -> bool:
-    if record.changes and replica.change == record.changes[-1]:
-        return False
-    return not descends(record.changes, (replica.change,)) and record.recovered <= replica.recovered

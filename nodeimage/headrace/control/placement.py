@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from headrace.control.observed import DELETED, OPEN
+from headrace.control.kinds import DELETED, OPEN
 from headrace.ids import NodeId
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
@@ -34,12 +34,18 @@ class Held:
             if container.state != DELETED:
                 self.add(container, container.replicas)
 
-    def add(self, container: ContainerRecord, nodes: Iterable[NodeId]) -> None:
-        """Replicas of a container on these nodes."""
+    def add(self, container: ContainerRecord, nodes: Iterable[NodeId], *, by: int = 1) -> None:
+        """Replicas of a container on these nodes; `by` -1: they are there no longer."""
         for node in nodes:
-            self.total[node] += 4 if container.state == OPEN else 1
+            self.total[node] += by * (4 if container.state == OPEN else 1)
             if container.state == OPEN:
-                self.open[container.volume, node] += 1
+                self.open[container.volume, node] += by
+
+    def copy(self) -> "Held":
+        """One that may be changed by itself."""
+        held = Held()
+        held.total, held.open = self.total.copy(), self.open.copy()
+        return held
 
 
 def choose_members(

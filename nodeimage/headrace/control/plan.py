@@ -9,118 +9,137 @@ In this order, with at most one change for a container; the next plan sees what 
     containers   the catalog, and for every node an open container of each volume that it leads; full disks lead none
                  where others have room
 
+What is looked at are the containers that are not at rest (control.inventory), and counts of the others. A plan is made
+in steps, so that others get their turn in between; what it has by then can be carried out meanwhile.
+
 Nothing here makes it safe to be wrong: a change is a compare and set, and a new primary is always in sync. Being wrong
 costs a change of role, no record.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
+from headrace.control.conditions import (
+    apart,
+    conditions,
+    forgettable,
+    idle,
+    in_steps,
+    openless,
+    set_back,
+    volumes_in_use,
+)
 from headrace.control.heirs import hand_over, has_another, heirs, is_in_sync
-from headrace.control.observed import CATALOG, DATA, DEFAULT_VOLUME, DELETED, OPEN, Condition, Life, Observed, up
-from headrace.control.placement import choose_members
+from headrace.control.kinds import CATALOG, DATA, OPEN
+from headrace.control.observed import DEFAULT_VOLUME, Life, Observed
+from headrace.control.placement import Held, choose_members
 from headrace.control.replicas import Replication, is_abandoned
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord, Room, VolumeRecord
 
+__all__ = ["conditions", "forgettable", "plan", "planning"]
+
 
 def plan(observed: Observed, now: float) -> list[Change]:
     """The changes to make now, most urgent first."""
+    return [change for changes in planning(observed, now) for change in changes]
+
+
+def planning(observed: Observed, now: float) -> Iterator[list[Change]]:
+    """The same in steps: what each of them adds, often nothing."""
     return _Plan(observed, now).make()
 
 
-def conditions(observed: Observed, now: float) -> set[Condition]:
-    """What is so at present and matters to a plan only if it lasts; the caller keeps since when."""
-    found: set[Condition] = set()
-    for record in observed.containers.values():
-        if observed.know_better(record.container_id):
-            found.add(_set_back(record))
-        if record.state == DELETED:
-            found.add(_deleted(record.container_id))
-        elif observed.is_alive(record.primary, now):
-            replica = observed.replica(record.primary, record.container_id)
-            if replica is None or replica.role != "primary":
-                found.add(_idle(record))
-            if record.kind == CATALOG and observed.unheard_by(record.primary, now):
-                found.add(_apart(record))
-    leads = {(each.primary, each.volume) for each in observed.containers.values() if _is_open_data(each)}
-    able = [node for node in observed.nodes if observed.takes_roles(node, now)]
-    found.update(map(up, able))
-    for volume in volumes_in_use(observed):
-        led = any(name == volume.name and observed.is_alive(node, now) for node, name in leads)
-        lacking = [node for node in able if (node, volume.name) not in leads]
-        found.update(_openless(node, volume) for node in lacking if not (led and observed.nodes[node].full))
-    return found
-
-
-def forgettable(observed: Observed, now: float) -> list[ContainerId]:
-    """Deleted containers whose records may go: whoever is there has seen them."""
-    long_ago = now - observed.settings.forget_after_s
-    deleted = (each.container_id for each in observed.containers.values() if each.state == DELETED)
-    return [each for each in deleted if observed.since.get(_deleted(each), now) <= long_ago]
-
-
-def volumes_in_use(observed: Observed) -> list[VolumeRecord]:
-    """The default volume, and those that have containers; by name. Their nodes each lead an open container."""
-    used = {each.volume for each in observed.containers.values() if each.state != DELETED} | {DEFAULT_VOLUME}
-    return [observed.volumes.get(name) or VolumeRecord(name) for name in sorted(used)]
-
-
 class _Plan:
-    """One plan in the making. `_records` has the containers as they will be."""
+    """One plan in the making. Of containers it says how they will be."""
 
     def __init__(self, observed: Observed, now: float) -> None:
+        inventory = observed.inventory
         self._observed = observed
         self._settings = observed.settings
         self._now = now
         self._changes: list[Change] = []
-        self._records = {key: each for key, each in observed.containers.items() if each.state != DELETED}
+        self._told = 0
+        """So many of them were handed on."""
+        self._changed: dict[ContainerId, ContainerRecord] = {}
         self._touched: set[int] = set()
-        self._led: Counter[NodeId] = Counter(each.primary for each in self._records.values())
+        self._led = inventory.led.copy()
+        self._data_led = inventory.data_led.copy()
+        self._open_led = inventory.open_led.copy()
+        self._held: Held | None = None
+        """Of containers as they will be, once a place for one is looked for."""
         self._waiting: set[int] = set()
         self._frozen: set[int] = set()
         self._full = {node.node_id for node in observed.nodes.values() if node.full}
         """Nodes that give no room: where disks are full, those that are dead or gone give none either."""
         if self._full:
-            members = {node for record in self._records.values() for node in record.replicas}
+            members = [node for node, weight in inventory.held.total.items() if weight > 0]
             self._full |= {node for node in members if observed.life(node, now) is Life.DEAD}
 
-    def make(self) -> list[Change]:
-        for record in self._by_weight():
-            if self._is_frozen(record):
-                continue
-            change = self._change_of_primary(record)
-            if change is not None:
-                self._add(change)
-        replication = Replication(self._observed, self._records, self._now)
-        for record in self._by_weight():
-            if record.container_id in self._frozen:
-                continue
-            if record.container_id not in self._touched or is_abandoned(self._observed, record):
-                change = replication.step(record)
+    def make(self) -> Iterator[list[Change]]:
+        astir = self._by_weight()
+        for containers in in_steps(astir):
+            for container in containers:
+                record = self._record(container)
+                if self._is_frozen(record):
+                    continue
+                change = self._change_of_primary(record)
                 if change is not None:
                     self._add(change)
-        self._make_containers()
-        return self._changes
+            yield self._new_ones()
+        replication = Replication(self._observed, self._now)
+        for containers in in_steps(astir):
+            for container in containers:
+                if container in self._frozen:
+                    continue
+                record = self._record(container)
+                if container not in self._touched or is_abandoned(self._observed, record):
+                    change = replication.step(record)
+                    if change is not None:
+                        self._add(change)
+            yield self._new_ones()
+        yield from self._make_containers()
 
-    def _by_weight(self) -> list[ContainerRecord]:
+    def _new_ones(self) -> list[Change]:
+        new = self._changes[self._told :]
+        self._told = len(self._changes)
+        return new
+
+    def _record(self, container: ContainerId) -> ContainerRecord:
+        """As it will be."""
+        return self._changed.get(container) or self._observed.containers[container]
+
+    def _by_weight(self) -> list[ContainerId]:
         """The catalog first, then what is written to."""
-        return sorted(
-            self._records.values(), key=lambda each: (each.kind != CATALOG, each.state != OPEN, each.container_id)
-        )
+
+        def weight(container: ContainerId) -> tuple[bool, bool, ContainerId]:
+            record = self._observed.containers[container]
+            return record.kind != CATALOG, record.state != OPEN, container
+
+        return sorted(self._observed.astir(), key=weight)
 
     def _add(self, change: Change) -> None:
         self._changes.append(change)
         match change:
             case PutContainer(record=record):
                 self._touched.add(record.container_id)
-                self._led[self._records[record.container_id].primary] -= 1
-                self._led[record.primary] += 1
-                self._records[record.container_id] = record
+                before = self._record(record.container_id)
+                for each, by in ((before, -1), (record, 1)):
+                    self._led[each.primary] += by
+                    if each.kind == DATA:
+                        self._data_led[each.primary, each.volume] += by
+                        self._open_led[each.primary, each.volume] += by * (each.state == OPEN)
+                    if self._held is not None:
+                        self._held.add(each, each.replicas, by=by)
+                self._changed[record.container_id] = record
             case Wait(container=container):
                 self._touched.add(container)
                 self._waiting.add(container)
+            case CreateContainer():
+                if self._held is not None:
+                    made = _as_record(change)
+                    self._held.add(made, made.replicas)
 
     # --- a store that was set back
 
@@ -136,15 +155,15 @@ class _Plan:
         self._frozen.add(container)
         self._touched.add(container)
         if better:
-            began = self._observed.since.get(_set_back(record), self._now)
+            began = self._observed.since.get(set_back(container), self._now)
             if self._now - began >= self._settings.set_back_s:
                 names = ", ".join(map(str, sorted(better)))
                 text = f"the cluster store was set back: node {names} knows newer changes of its record"
-                self._add(Wait(container, f"{text}. Bring them back with `headrace recover-store`"))
+                self._add(Wait(container, f"{text}. Bring them back with `headrace recover-store`", set_back=True))
         else:
             names = ", ".join(map(str, sorted(unheard)))
             text = f"the cluster store was set back, and node {names}, silent since then, may know better"
-            self._add(Wait(container, f"{text}: bring it back, or remove it"))
+            self._add(Wait(container, f"{text}: bring it back, or remove it", set_back=True))
         return True
 
     # --- primaries
@@ -159,12 +178,16 @@ class _Plan:
                 reason = self._why_dead(primary)
                 if able:
                     return self._hand_over(record, able[0], reason)
+                if self._has_yet_to_tell(record):
+                    return None
                 names = ", ".join(str(node) for node, _ in record.in_sync)
                 return Wait(record.container_id, f"{reason}, and none of those in sync (nodes {names}) can lead")
         if has_another(observed, record, primary):
             reason = f"node {primary} has lost the replica that was in sync"
             if able:  # whoever it is: nobody can read until one leads, also where that node is drained or has just come
                 return self._hand_over(record, able[0], reason)
+            if self._has_yet_to_tell(record):
+                return None
             return Wait(record.container_id, f"{reason}, and no other that is in sync can lead")
         willing = [node for node in able if node != primary and observed.takes_roles(node, now)]
         registered = observed.nodes[primary]
@@ -183,10 +206,16 @@ class _Plan:
             return relieved
         if replica is not None and replica.stalled:
             return self._relieve(record, willing)
-        began = observed.since.get(_idle(record))
+        began = observed.since.get(idle(record))
         if willing and began is not None and now - began >= self._settings.idle_s:
             return self._hand_over(record, willing[0], f"node {primary} does not lead it")
         return self._reconcile(record, willing)
+
+    def _has_yet_to_tell(self, record: ContainerRecord) -> bool:
+        """Whether a member that lives has not told of all its replicas yet, so that it may be able to lead."""
+        return any(
+            self._observed.is_alive(node, self._now) and not self._observed.is_told(node) for node, _ in record.in_sync
+        )
 
     def _relieve(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over a container that cannot commit, to a member that sees more of its followers."""
@@ -234,7 +263,7 @@ class _Plan:
 
         That node could submit nothing, and would learn nothing of what others submit, for as long as the cut lasts.
         """
-        began = self._observed.since.get(_apart(record))
+        began = self._observed.since.get(apart(record))
         if began is None or self._now - began < self._settings.apart_s:
             return None
         unheard = {node: self._observed.unheard_by(node, self._now) for node in (record.primary, *willing)}
@@ -257,26 +286,35 @@ class _Plan:
 
     # --- containers
 
-    def _make_containers(self) -> None:
+    def _make_containers(self) -> Iterator[list[Change]]:
         """The catalog, and an open container for every node that leads none."""
         observed, now = self._observed, self._now
         nodes = [node for key, node in sorted(observed.nodes.items()) if observed.takes_roles(key, now)]
-        if not any(each.kind == CATALOG for each in self._records.values()):
+        if not observed.inventory.catalogs:
             if lost := self._lost_catalog():
                 self._add(lost)
+            elif self._have_gathered(nodes):
+                self._make_catalog(nodes)
+            else:
                 return
-            if not self._have_gathered(nodes):
+            yield self._new_ones()
+            if lost:
                 return
-            volume = observed.volumes.get(DEFAULT_VOLUME) or VolumeRecord(DEFAULT_VOLUME)
-            able = [node for node in nodes if volume.admits(node)]
-            if able and not any(kind == CATALOG for kind, _, _ in observed.creating):
-                own = next((node for node in able if node.node_id == observed.own), able[0])
-                self._create(CATALOG, own, volume, nodes, "the cluster has no catalog yet")
         for volume in volumes_in_use(observed):
             admitted = [node for node in nodes if volume.admits(node)]
             self._see_to_room(volume, admitted)
             for node in admitted:
-                self._see_to_open_container(node, volume, nodes)
+                if self._open_led[node.node_id, volume.name] <= 0:
+                    self._see_to_open_container(node, volume, nodes)
+                    yield self._new_ones()
+            yield self._new_ones()
+
+    def _make_catalog(self, nodes: list[NodeRecord]) -> None:
+        volume = self._observed.volumes.get(DEFAULT_VOLUME) or VolumeRecord(DEFAULT_VOLUME)
+        able = [node for node in nodes if volume.admits(node)]
+        if able and not any(kind == CATALOG for kind, _, _ in self._observed.creating):
+            own = next((node for node in able if node.node_id == self._observed.own), able[0])
+            self._create(CATALOG, own, volume, nodes, "the cluster has no catalog yet")
 
     def _lost_catalog(self) -> Wait | None:
         """Why nothing is made: there is a catalog, and the store has no record of it. All else would be beside it."""
@@ -291,6 +329,8 @@ class _Plan:
     def _have_gathered(self, nodes: list[NodeRecord]) -> bool:
         if any(kind == CATALOG for kind, _, _ in self._observed.creating):
             return True
+        if not all(self._observed.is_told(node.node_id) for node in nodes):
+            return False  # one may have a replica of the catalog
         waited = self._now - self._observed.office_at
         return len(nodes) >= self._observed.first_nodes or waited >= self._settings.gather_s
 
@@ -299,8 +339,10 @@ class _Plan:
 
         As long as one takes some, partitions go on there by themselves.
         """
-        opened = [each for each in self._records.values() if _is_open_data(each) and each.volume == volume.name]
-        if not self._full or self._take_records(opened):
+        if not self._full:
+            return
+        opened = self._opened(volume)
+        if self._take_records(opened):
             return
         handed = [self._hand_to_room(each) for each in opened if each.container_id not in self._touched]
         if any(handed):
@@ -320,6 +362,10 @@ class _Plan:
                 self._add(CreateContainer(DATA, tuple(members), volume.name, reason))
                 return
 
+    def _opened(self, volume: VolumeRecord) -> list[ContainerRecord]:
+        """The open containers of a volume, by id."""
+        return [self._record(each) for each in self._observed.inventory.open_data(volume.name)]
+
     def _take_records(self, opened: Iterable[ContainerRecord]) -> bool:
         """Whether one of them does: full disks do not keep it from that, and it waits for nobody."""
         return any(each.room(self._full) > Room.NONE for each in opened if each.container_id not in self._waiting)
@@ -336,11 +382,11 @@ class _Plan:
         return True
 
     def _see_to_open_container(self, node: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
+        """Get one back for a node that leads none, or make one."""
         observed, key = self._observed, node.node_id
-        ours = [each for each in self._records.values() if each.kind == DATA and each.volume == volume.name]
-        opened = [each for each in ours if each.state == OPEN]
-        if any(each.primary == key for each in opened) or (DATA, key, volume.name) in observed.creating:
+        if (DATA, key, volume.name) in observed.creating:
             return
+        opened = self._opened(volume)
         if node.full and any(observed.is_alive(each.primary, self._now) for each in opened):
             return  # it would take no records there
         leads = Counter(each.primary for each in opened)
@@ -352,7 +398,7 @@ class _Plan:
             and self._can_come_back(each, key)
             and self._could_commit(key, each.replicas, each.min_in_sync)
         ]
-        waited = self._now - observed.since.get(_openless(key, volume), self._now)
+        waited = self._now - observed.since.get(openless(key, volume), self._now)
         if back and observed.is_settled(key, self._now):
             chosen = max(back, key=lambda each: (leads[each.primary], -each.container_id))
             reason = f"node {key} leads no open container, node {chosen.primary} leads {leads[chosen.primary]}"
@@ -363,7 +409,7 @@ class _Plan:
             pass  # nothing is written before there is one
         elif spare:
             patience = self._settings.return_s
-        elif any(each.primary == key for each in ours):
+        elif self._data_led[key, volume.name] > 0:
             patience = self._settings.openless_s
         if waited < patience:
             return
@@ -382,26 +428,25 @@ class _Plan:
     def _create(self, kind: str, first: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord], reason: str) -> None:
         members = self._members(first, volume, nodes)
         # Where there is a catalog already, a container that could commit nothing helps nobody.
-        first_ones = not any(each.kind == CATALOG for each in self._records.values())
-        if first_ones or len(members) >= volume.min_in_sync:
+        if not self._observed.inventory.catalogs or len(members) >= volume.min_in_sync:
             self._add(CreateContainer(kind, tuple(members), volume.name, reason))
 
     def _members(self, first: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord]) -> list[NodeId]:
+        if self._held is None:
+            self._held = self._observed.inventory.held.copy()
+            for record in self._changed.values():
+                before = self._observed.containers[record.container_id]
+                self._held.add(before, before.replicas, by=-1)
+                self._held.add(record, record.replicas)
         return choose_members(
             nodes,
-            self._planned(),
+            (),
             first=first.node_id,
             count=volume.replicas,
             volume=volume,
             loads=self._observed.loads(),
+            held=self._held,
         )
-
-    def _planned(self) -> Iterable[ContainerRecord]:
-        """The containers as they will be, with those that this plan makes, so that those spread too."""
-        yield from self._records.values()
-        for change in self._changes:
-            if isinstance(change, CreateContainer):
-                yield _as_record(change)
 
 
 def _as_record(change: CreateContainer) -> ContainerRecord:
@@ -414,27 +459,3 @@ def _as_record(change: CreateContainer) -> ContainerRecord:
         replicas=change.members,
         volume=change.volume,
     )
-
-
-def _is_open_data(record: ContainerRecord) -> bool:
-    return record.kind == DATA and record.state == OPEN
-
-
-def _idle(record: ContainerRecord) -> Condition:
-    return "idle", record.container_id, str(record.epoch)
-
-
-def _deleted(container: ContainerId) -> Condition:
-    return "deleted", container, ""
-
-
-def _set_back(record: ContainerRecord) -> Condition:
-    return "set back", record.container_id, ""
-
-
-def _apart(record: ContainerRecord) -> Condition:
-    return "apart", record.container_id, str(record.epoch)
-
-
-def _openless(node: NodeId, volume: VolumeRecord) -> Condition:
-    return "openless", node, volume.name

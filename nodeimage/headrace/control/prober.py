@@ -4,18 +4,21 @@ Every node probes, whoever is the controller: so a new controller knows at once 
 whom they hear. Probes of healthy nodes go out together, so that a cut of the network shows for all at the same time.
 What was seen belongs to one run of a node; another run begins unseen.
 
-Answers tell what the nodes' clocks show, too (control.clocks).
+Answers tell what the nodes' clocks show, too (control.clocks). Of a node's replicas they tell what changed, in pages
+(peer.replica_pages). The first page of an answer says that the node lives, and so does an answer that is a refusal; as
+long as pages are missing, what is not known of its replicas is just that.
 
 A loop that stood still concludes nothing: the silence of others begins anew then, since their answers may be waiting.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
+from msgspec import structs
 
 from headrace.control.clocks import Clocks
 from headrace.control.creation import Peers
@@ -23,6 +26,7 @@ from headrace.control.observed import Sight
 from headrace.errors import HeadraceError
 from headrace.ids import NodeId
 from headrace.peer.messages import Probe, ProbeAnswer
+from headrace.peer.replica_pages import Change, ToldReplicas
 from headrace.peer.session import PeerUnreachable
 from headrace.store.records import NodeRecord
 
@@ -39,6 +43,8 @@ MOST_AT_ONCE: Final = 3
 PROBE_S: Final = 2.5
 """An answer that takes longer is not waited for; more probes are under way by then."""
 MOST_UNDER_WAY: Final = 4
+MOST_PAGES: Final = 256
+"""That are asked for one after the other; then the next round goes on."""
 HEARD_S: Final = 2.0
 LOOK_S: Final = 0.3
 """A node that is asked about another does not wait for that one's answer for longer."""
@@ -55,9 +61,21 @@ class Nodes(Protocol):
 
 
 class Prober:
-    """Keeps a Sight of each other node. `changed` is called when something was seen that matters to a plan."""
+    """Keeps a Sight of each other node. `changed` is called when something was seen that matters to a plan at once,
+    `told` with each answer: the node, what its replicas are, as it changes (they are not in its Sight), and whether it
+    has told of all of them now.
+    """
 
-    def __init__(self, *, own: NodeId, view: Nodes, peers: Peers, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        own: NodeId,
+        view: Nodes,
+        peers: Peers,
+        changed: Callable[[], None],
+        told: Callable[[NodeId, Sequence[Change], bool], None] = lambda _node, _changes, _whole: None,
+    ) -> None:
+        self._told = told
         self._own = own
         self._view = view
         self._peers = peers
@@ -86,11 +104,12 @@ class Prober:
                 for task in watched.tasks():
                     task.cancel()
                 del self._watched[node], self._sights[node]
+                self._told(node, [(container, None) for container in watched.told.replicas], False)
                 if record is None:
                     self.clocks.forget(node)
         for node, record in self._view.nodes.items():
             if node != self._own and node not in self._watched and record.peer_port:  # it has been up, that is
-                self._sights[node] = Sight()
+                self._sights[node] = Sight(partly=True)
                 self.clocks.expect(node)
                 watched = self._watched[node] = _Watched(record)
                 watched.ticker = self._loop.create_task(self._watch(watched), name=f"probe node {node}")
@@ -165,38 +184,82 @@ class Prober:
         return left if left > ROUNDED_S else left + ROUND_S
 
     async def _probe(self, watched: "_Watched") -> None:
+        for _ in range(MOST_PAGES):
+            if not await self._ask(watched):
+                return
+
+    async def _ask(self, watched: "_Watched") -> bool:
+        """Probe once; whether there is more to be told at once."""
         node = watched.node
         asked_at = self._loop.time()
+        doubted, watched.doubted = tuple(sorted(watched.doubted)), set()
+        asked = Probe(watched.told.since, watched.told.begun, doubted)
         sight = self._sights[node]
         if sight.silent_since is None:
             self._sights[node] = replace(sight, silent_since=asked_at)
-        doubted, watched.doubted = tuple(sorted(watched.doubted)), set()
         try:
-            answer, _ = await self._peers.call(watched.address, Probe(doubted=doubted), timeout_s=PROBE_S)
+            answer, _ = await self._peers.call(watched.address, asked, timeout_s=PROBE_S)
         except PeerUnreachable as error:
             if self._watched.get(node) is watched and not error.timed_out:
                 await self._refused(watched, error, asked_at)
-            return
+            return False
         except HeadraceError as error:
-            log.warning("a node cannot say how it is", node=node, reason=str(error))
-            return
+            if self._watched.get(node) is watched:
+                self._spoke(watched, str(error))
+            return False
         except Exception:
             log.exception("a probe went wrong", node=node)
-            return
-        if self._watched.get(node) is watched and answer.node == node and answer.run == watched.run:
-            self._answered(watched, answer, asked_at)
-            if doubted:
-                self._changed()
+            return False
+        if self._watched.get(node) is not watched or answer.node != node or answer.run != watched.run:
+            return False
+        more = self._answered(watched, answer, asked_at, asked)
+        if asked.doubted:
+            self._changed()
+        return more
 
-    def _answered(self, watched: "_Watched", answer: ProbeAnswer, asked_at: float) -> None:
+    def _spoke(self, watched: "_Watched", reason: str) -> None:
+        """A node refused to say how it is, or could not: it lives, and what it said before still counts."""
+        if watched.refused_for != reason:
+            log.warning("a node cannot say how it is", node=watched.node, reason=reason)
+            watched.refused_for = reason
         before = self._sights[watched.node]
         watched.refusals = watched.failures = 0
-        self._sights[watched.node] = Sight(answer, now := self._loop.time(), asked_at=asked_at)
+        self._sights[watched.node] = replace(
+            before, heard_at=self._loop.time(), silent_since=None, refused_twice=False, told_at=watched.told_at
+        )
+        watched.tell()
+        if before.refused_twice:
+            self._changed()
+
+    def _answered(self, watched: "_Watched", answer: ProbeAnswer, asked_at: float, asked: Probe) -> bool:
+        before, now = self._sights[watched.node], self._loop.time()
+        watched.refusals = watched.failures = 0
+        watched.refused_for = ""
+        news, known = watched.told.take(answer, asked_since=asked.since)
+        if known:
+            self._told(watched.node, news.changes, not answer.more)
+        if known and not answer.more:
+            watched.told_at = now
+        self._sights[watched.node] = Sight(
+            # Its replicas are told apart.
+            structs.replace(answer, replicas=[], gone=[]),
+            now,
+            asked_at=asked_at,
+            partly=not watched.told.complete,
+            told_at=watched.told_at,
+        )
         watched.tell()
         if now - asked_at <= PROBE_S:  # else this process stood still, and the answer waited
             self.clocks.told(watched.node, answer.clock)
-        if before.answer is None or before.refused_twice or _essence(before.answer) != _essence(answer):
+        if (
+            news.urgent
+            or before.answer is None
+            or before.refused_twice
+            or before.partly != (not watched.told.complete)
+            or _essence(before.answer) != _essence(answer)
+        ):
             self._changed()
+        return known and answer.more and watched.told.since > asked.since
 
     async def _refused(self, watched: "_Watched", error: PeerUnreachable, asked_at: float) -> None:
         sight = self._sights[watched.node]
@@ -225,7 +288,19 @@ class _Watched:
     """One run of a node, and the probes to it."""
 
     __slots__ = (
-        *("address", "doubted", "failures", "node", "place", "refusals", "run", "ticker", "to_tell", "under_way"),
+        "address",
+        "doubted",
+        "failures",
+        "node",
+        "place",
+        "refusals",
+        "refused_for",
+        "run",
+        "ticker",
+        "to_tell",
+        "told",
+        "told_at",
+        "under_way",
         "wake",
     )
 
@@ -236,6 +311,11 @@ class _Watched:
         self.place = (record.run, *record.peer_address)
         self.refusals = 0
         self.failures = 0
+        self.refused_for = ""
+        """Why it could not say how it is, last."""
+        self.told = ToldReplicas()
+        self.told_at: float | None = None
+        """When all of its replicas were known last."""
         self.wake = asyncio.Event()
         self.ticker: asyncio.Task[None] | None = None
         self.under_way: set[asyncio.Task[None]] = set()
@@ -269,6 +349,5 @@ def _is_doubtful(sight: Sight, now: float) -> bool:
 
 
 def _essence(answer: ProbeAnswer) -> object:
-    """What a plan would look at at once; positions and loads can wait for the next round."""
-    roles = [(each.container, each.role, each.epoch, each.stalled, each.format) for each in answer.replicas]
-    return answer.reaches_store, answer.ready, sorted(answer.heard), sorted(roles)
+    """What a plan would look at at once; loads can wait for the next round."""
+    return answer.reaches_store, answer.ready, sorted(answer.heard)

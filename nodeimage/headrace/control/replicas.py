@@ -11,32 +11,30 @@ are out of the in-sync set, and have no room to get back in, are too many.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 
 from msgspec import structs
 
 from headrace.control.changes import PutContainer, Wait
 from headrace.control.heirs import is_in_sync
-from headrace.control.observed import CATALOG, OPEN, Observed
-from headrace.control.placement import Held, choose_members, least_needed
-from headrace.ids import ContainerId, NodeId
+from headrace.control.kinds import CATALOG, OPEN
+from headrace.control.observed import Observed
+from headrace.control.placement import choose_members, least_needed
+from headrace.ids import NodeId
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import ContainerRecord, NodeRecord
 
 
 class Replication:
-    """The steps of one plan. `records` are all containers as they will be; the caller changes them as it goes."""
+    """The steps of one plan."""
 
-    def __init__(self, observed: Observed, records: Mapping[ContainerId, ContainerRecord], now: float) -> None:
+    def __init__(self, observed: Observed, now: float) -> None:
         self._observed = observed
-        self._records = records
         self._now = now
         self._takers = [node for key, node in sorted(observed.nodes.items()) if observed.takes_roles(key, now)]
         self._gone = {node for node in observed.nodes if observed.is_gone(node, now)}
         self._loads = observed.loads()
-        self._held = Held(records.values())
-        closed = (each for each in records.values() if each.state != OPEN)
-        self._copied = Counter(self._is_from_damaged(each) for each in closed if self._is_copied(each))
+        self._held = observed.inventory.held.copy()
+        self._copying: Counter[bool] | None = None
 
     def step(self, record: ContainerRecord) -> PutContainer | Wait | None:
         """The next step for one container towards the replicas that it should have."""
@@ -49,6 +47,8 @@ class Replication:
         if not observed.is_alive(record.primary, now):
             return None  # nobody to copy from; the primary comes first
         lasting = [node for node in record.replicas if node in observed.nodes and node not in self._gone]
+        if len(lasting) < record.wanted and not self._has_turn(record) and not self._is_let_go(record, lasting):
+            return None
         added, reason = self._added(record, lasting)
         if added and self._may_copy(record):
             self._held.add(record, added)
@@ -57,7 +57,7 @@ class Replication:
         leaving = [node for node in record.replicas if node not in lasting and node != record.primary]
         # One that is only dead may come back and catch up: it leaves when it is not missed. One that has to go leaves
         # when as many are in sync as there are nodes for.
-        sent_away = [node for node in leaving if node not in observed.nodes or observed.nodes[node].draining]
+        sent_away = [node for node in leaving if self._has_to_go(node)]
         if leaving and len(safe) >= record.wanted:
             return self._without(record, leaving, f"{len(safe)} others are in sync")
         if sent_away and len(safe) >= max(1, min(record.wanted, len(lasting) + len(added))):
@@ -69,6 +69,32 @@ class Replication:
             reason = f"node {record.primary} is drained, and no other node can take its replica"
             return Wait(record.container_id, reason)
         return None
+
+    def _has_to_go(self, node: NodeId) -> bool:
+        """Whether a replica is to leave a node for good."""
+        return node not in self._observed.nodes or self._observed.nodes[node].draining
+
+    def _is_let_go(self, record: ContainerRecord, lasting: list[NodeId]) -> bool:
+        """Whether something may come of a container that lacks replicas and gets none yet: one that has to go leaves
+        where no node can take its place, and where nothing lasts, that is told."""
+        if not lasting:
+            return True
+        leaving = any(self._has_to_go(node) for node in record.replicas if node not in lasting)
+        return leaving and all(self._is_safe(record, node) for node in lasting) and not self._has_place(record, lasting)
+
+    def _has_place(self, record: ContainerRecord, lasting: list[NodeId]) -> bool:
+        """Whether `_choose` would find a node."""
+        volume = self._observed.volumes.get(record.volume)
+        if volume is None:
+            return False
+        placed = [self._observed.nodes[node] for node in {record.primary, *lasting} if node in self._observed.nodes]
+        hosts = {node.fails_with for node in placed}
+        return any(
+            node.node_id not in record.replicas
+            and volume.admits(node)
+            and (volume.spread != "required" or node.fails_with not in hosts)
+            for node in self._takers
+        )
 
     def _is_safe(self, record: ContainerRecord, node: NodeId) -> bool:
         """Whether what the in-sync set says of a node holds still. It may have lost its folder, and be back; or stay in
@@ -116,10 +142,12 @@ class Replication:
         return [
             node
             for node in full
-            if node != record.primary
-            and observed.is_alive(node, self._now)
-            and ((replica := observed.replica(node, record.container_id)) is None or replica.end < led.end)
+            if node != record.primary and observed.is_alive(node, self._now) and self._is_behind(node, record, led.end)
         ]
+
+    def _is_behind(self, node: NodeId, record: ContainerRecord, end: int) -> bool:
+        replica = self._observed.replica(node, record.container_id)
+        return self._observed.is_told(node) if replica is None else replica.end < end
 
     def _added(self, record: ContainerRecord, lasting: list[NodeId]) -> tuple[list[NodeId], str]:
         """The nodes that get a replica now, and why."""
@@ -181,10 +209,24 @@ class Replication:
         if record.kind == CATALOG or record.state == OPEN:
             return True
         damaged = self._is_from_damaged(record)
-        if self._copied[damaged] >= self._observed.settings.rebuilds_at_once:
+        if not self._has_turn(record):
             return False
         self._copied[damaged] += not self._is_copied(record)
         return True
+
+    def _has_turn(self, record: ContainerRecord) -> bool:
+        if record.kind == CATALOG or record.state == OPEN:
+            return True
+        return self._copied[self._is_from_damaged(record)] < self._observed.settings.rebuilds_at_once
+
+    @property
+    def _copied(self) -> Counter[bool]:
+        """So many are copied, from a replica that is damaged or not. Known once it is asked for."""
+        if self._copying is None:
+            takers = [node.node_id for node in self._takers if not node.full]
+            records = [self._observed.containers[each] for each in self._observed.inventory.lagging(takers)]
+            self._copying = Counter(self._is_from_damaged(each) for each in records)
+        return self._copying
 
     def _is_from_damaged(self, record: ContainerRecord) -> bool:
         source = self._observed.replica(record.primary, record.container_id)

@@ -134,7 +134,9 @@ def _comes_apart(header: BatchHeader, batch: memoryview) -> bool:
 
 def _weight(record: Record) -> int:
     """At most what a record takes in a batch, with its place."""
-    headers = sum(len(name.encode()) + len(value or b"") + 10 for name, value in record.headers)
+    headers = sum(
+        len(name.encode("utf-8", "surrogateescape")) + len(value or b"") + 10 for name, value in record.headers
+    )
     return len(record.key or b"") + len(record.value or b"") + headers + _PLACE_BYTES
 
 

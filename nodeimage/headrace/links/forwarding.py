@@ -217,7 +217,7 @@ class Forwarding:
         pause, error = FIRST_PAUSE_S, KafkaError(Code.LEADER_NOT_AVAILABLE, "its home was not asked; try again")
         while True:
             try:
-                found = self._target(batch.topic)
+                found = self._target(batch.topic, name=batch.part.topic)
                 if isinstance(found, KafkaError):
                     return None if batch.unanswered else found
                 async with asyncio.timeout_at(batch.until):
@@ -248,18 +248,19 @@ class Forwarding:
         log.info("a write is not passed on", topic=batch.topic.row.full_name, reason=str(error))
         return error
 
-    def _target(self, topic: Topic) -> _Open | KafkaError:
-        """Where the topic's writes go now. Raises SourceUnreachable where that is not known yet."""
+    def _target(self, topic: Topic, *, name: str) -> _Open | KafkaError:
+        """Where the writes go of a topic that the producer calls `name`. Raises SourceUnreachable where that is not
+        known yet."""
         home = topic.home
         if topic.deleted:
-            return KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.row.full_name} has been deleted")
+            return KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has been deleted")
         if home is None or home.cluster == self._own:
-            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.row.full_name} has just moved here; try again")
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{name} has just moved here; try again")
         if not self._is_known():
             raise SourceUnreachable("this node has just started, and does not know its links yet")
         link = self._link_to_home(topic)
         if link is None:
-            return elsewhere(self._broker, topic.row.full_name, home)
+            return elsewhere(self._broker, name, home)
         held = self._clients.get(link.name)
         if held is None:
             held = self._clients[link.name] = _Open(link, self._open_client(link))

@@ -16,17 +16,19 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.errors import HeadraceError
+from headrace.errors import FolderRefused, HeadraceError
 from headrace.local.folder import (
     ClusterFile,
     ClusterNotRunning,
     NodeProcess,
+    expanded,
     open_folder,
     read_cluster_file,
     start_lock,
     write_cluster_file,
 )
 from headrace.local.founding import ensure_nodes, removed_nodes
+from headrace.local.hints import quoted
 from headrace.local.ports import Ports, PortTaken
 from headrace.local.processes import end, is_alive, port_is_free
 from headrace.local.starting import (
@@ -111,7 +113,11 @@ class Started:
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[str, ...]:
         """Stops all nodes of the folder; the names of those that had to be killed."""
-        killed = end_processes(self.now().nodes, timeout_s=timeout_s)
+        try:
+            nodes = self.now().nodes
+        except FolderRefused:
+            nodes = self.cluster.nodes
+        killed = end_processes(nodes, timeout_s=timeout_s)
         for child in self._children:
             child.end()
         return killed
@@ -119,7 +125,7 @@ class Started:
 
 def running_cluster(folder: Path) -> ClusterFile | None:
     """The cluster that serves the folder now: its nodes that are alive; None where none is."""
-    cluster = read_cluster_file(folder.expanduser())
+    cluster = read_cluster_file(expanded(folder))
     if cluster is None:
         return None
     alive = tuple(node for node in cluster.nodes if is_alive(node))
@@ -190,10 +196,16 @@ def _refuse_running(folder: Path) -> None:
     if cluster is None:
         return
     if cluster.state == "starting":
-        raise AlreadyRunning(f"a start of the cluster in {folder} was cut short: run `headrace down --data {folder}`")
+        raise AlreadyRunning(
+            f"a start of the cluster in {folder} was cut short: run `headrace down --data {quoted(folder)}`"
+        )
     whole = read_cluster_file(folder) or cluster
     stopped = [node for node in whole.nodes if cluster.node(node.name) is None]
-    again = f"; {stopped[0].name} does not: `headrace node start {stopped[0].name}`" if stopped else ""
+    again = (
+        f"; {stopped[0].name} does not: `headrace node start {stopped[0].name} --data {quoted(folder)}`"
+        if stopped
+        else ""
+    )
     raise AlreadyRunning(f"the cluster in {folder} already runs at {cluster.bootstrap}{again}")
 
 

@@ -102,9 +102,22 @@ def node_folders(folder: Path) -> list[str]:
 
 
 def default_folder() -> Path:
-    """`$HEADRACE_DATA`, else `~/.headrace`."""
+    """`$HEADRACE_DATA`, else `~/.headrace`. Raises FolderRefused where there is no home directory."""
     named = os.environ.get(DATA_VARIABLE)
-    return Path(named) if named else Path.home() / ".headrace"
+    return Path(named) if named else expanded(Path("~")) / ".headrace"
+
+
+def expanded(folder: Path) -> Path:
+    """The folder with `~` as the home directory that it means. Raises FolderRefused where there is none: HOME is not
+    set or empty, and the user is unknown to the system, as in many containers."""
+    try:
+        if folder.parts[:1] == ("~",) and not os.environ.get("HOME", "?"):
+            raise RuntimeError("HOME is empty")
+        return folder.expanduser()
+    except RuntimeError as error:
+        raise FolderRefused(
+            f"there is no home directory for {folder}: set HOME or {DATA_VARIABLE}, or name a folder with --data"
+        ) from error
 
 
 def read_cluster_file(folder: Path) -> ClusterFile | None:
@@ -145,11 +158,12 @@ def write_cluster_file(folder: Path, cluster: ClusterFile) -> None:
 def open_folder(folder: Path) -> Path:
     """Makes the folder (only the owner may enter) and gives its full path. Raises FolderRefused with the reason."""
     try:
-        folder = folder.expanduser().resolve()
+        folder = expanded(folder).resolve()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "logs").mkdir(exist_ok=True)
-    except OSError as error:
-        raise FolderRefused(f"{folder} cannot be made: {error.strerror}: name another with --data") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead round in a circle
+        why = error.strerror if isinstance(error, OSError) else error
+        raise FolderRefused(f"{folder} cannot be made: {why}: name another with --data") from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise FolderRefused(f"{folder} may not be written by this user: name another with --data")
     return folder

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import FolderRefused, HeadraceError
-from headrace.folder import DataFolder, Identity
+from headrace.folder import DataFolder, Identity, level_seen
 from headrace.ids import NodeId
 from headrace.local.folder import keep_room, node_folders, node_name, node_number
+from headrace.local.hints import quoted
 from headrace.store import container_records, records
 from headrace.store.records import VolumeRecord
 from headrace.store.sqlite import SqliteStore
@@ -61,7 +62,8 @@ def opened_store(folder: Path) -> Iterator[SqliteStore]:
     path = folder / STORE_FILE
     if not path.exists() and node_folders(folder):
         raise FolderRefused(
-            f"{path} is missing, the nodes' folders are there: put it back, or `headrace recover-store --data {folder}`"
+            f"{path} is missing, the nodes' folders are there: put it back, or"
+            f" `headrace recover-store --data {quoted(folder)}`"
         )
     with closing(SqliteStore(path)) as store:
         yield store
@@ -121,15 +123,23 @@ def forget_if_new(folder: Path, node: NewNode) -> bool:
 
 
 def _removed(store: SqliteStore, folder: Path, names: list[str]) -> list[str]:
-    """Those that the store has no more. Raises FolderRefused for one that it never had, or where it has none."""
+    """Those that were removed, and that the store has no more. Raises FolderRefused for one that it never had, or has
+    lost, or where it has none."""
     gone = [name for name in names if records.get_node(store, NodeId(node_number(name))) is None]
-    unknown = [name for name in gone if not records.had_node_id(store, NodeId(node_number(name)))]
+    unknown = [name for name in gone if not _was_had(store, folder / name)]
     if unknown or (gone and gone == names):
         raise FolderRefused(
             f"{folder / STORE_FILE} does not know {(unknown or gone)[0]}: it is an old copy, or another cluster's; put"
-            f" the right one back, or `headrace recover-store --data {folder}`"
+            f" the right one back, or `headrace recover-store --data {quoted(folder)}`"
         )
     return gone
+
+
+def _was_had(store: SqliteStore, folder: Path) -> bool:
+    """Whether the store tells of a node that it has no more; else it is an old copy."""
+    node_id = NodeId(node_number(folder.name))
+    lost = records.may_be_lost(store, node_id, folder_level=level_seen(folder))
+    return records.had_node_id(store, node_id) and not lost
 
 
 def _new_node(store: SqliteStore, folder: Path, cluster_id: str) -> NewNode:

@@ -30,8 +30,9 @@ from headrace.folder import DataFolder, Identity
 from headrace.ids import ContainerId, NodeId
 from headrace.levels import format_of
 from headrace.local.cluster import running_cluster
-from headrace.local.folder import node_folders, room_file, start_lock
+from headrace.local.folder import expanded, node_folders, room_file, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
+from headrace.local.hints import quoted
 from headrace.local.parting import parts
 from headrace.log.container_log import ContainerLog
 from headrace.log.synced_mark import read_mark
@@ -62,12 +63,12 @@ class Recovered:
 
 def recover_store(folder: Path) -> Recovered:
     """Replaces the store of a folder whose nodes all stand still. Raises NotRecovered, FolderRefused."""
-    folder = folder.expanduser().resolve()
+    folder = expanded(folder).resolve()
     if not node_folders(folder):
         raise NotRecovered(f"{folder} holds no nodes: name the folder of the cluster with --data")
     with start_lock(folder):
         if running_cluster(folder) is not None:
-            raise NotRecovered(f"the cluster in {folder} runs: stop it with `headrace down --data {folder}`")
+            raise NotRecovered(f"the cluster in {folder} runs: stop it with `headrace down --data {quoted(folder)}`")
         warnings: list[str] = []
         identities: list[Identity] = []
         replicas: dict[ContainerId, list[FoundReplica]] = {}
@@ -170,7 +171,8 @@ def _write(
             _put(store, f"{records.NODE_PREFIX}{identity.node_id}", _node(identity, old))
         for record in containers:
             container_records.put_container(store, record, None)
-        skip_ids(store, "node", max(identity.node_id for identity in identities))
+        named = (node for record in containers for node in (*record.replicas, *(each for each, _ in record.in_sync)))
+        skip_ids(store, "node", max([*named, *(NodeId(identity.node_id) for identity in identities)]))
         skip_ids(store, "container", max(record.container_id for record in containers))
     for each in parted:
         _set_aside(each, warnings)

@@ -114,7 +114,7 @@ class Appender:
         self._limit = -1  # position up to which the open chunk has room
         if chunks and chunks[-1].end is None:
             self._open = chunks[-1]
-            table = self._open.body.parts[-1]
+            table = self._open.body.growing[-1]
             assert isinstance(table, Table)
             self._table = table
             self._limit = self._open.start + self._open.capacity
@@ -359,7 +359,7 @@ class Appender:
         portion.table = self._table
         chunk = portion.chunk
         self._table = Table(self._table.end)
-        chunk.body = replace(chunk.body, parts=(*chunk.body.parts, self._table))
+        chunk.body = replace(chunk.body, growing=(*chunk.body.growing, self._table))
         self._portion = None
 
     def take_job(self) -> WriteJob | None:
@@ -373,9 +373,13 @@ class Appender:
         return job
 
     def write_job(self, job: WriteJob) -> None:
-        """[blocking] Writes and syncs a job. `OSError` propagates; after a failed sync the process must end."""
-        for portion in job.portions:
+        """[blocking] Writes and syncs a job. `OSError` propagates; after a failed sync the process must end.
+
+        Raises `OutOfDescriptors`: the same job is to be written again, and goes on where it was.
+        """
+        for portion in job.portions[job.done :]:
             write_portion(portion, fsync=self.options.fsync, written=self._set_written)
+            job.done += 1
         if time.monotonic() - self._marked_at >= self.options.mark_s:
             self.mark_synced()
 

@@ -10,6 +10,7 @@ is corruption. A damaged checkpoint costs a longer scan; those behind it still p
 
 import os
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from headrace.log.files import (
     read_exactly,
     read_head,
     sync_file,
-    sync_folder,
+    synced_folder,
     touch,
     write_all,
 )
@@ -39,15 +40,13 @@ def append_checkpoint(path: Path, table: Table, *, start: int, size: int, fsync:
     """
     pieces = encode_table(table)
     new = size == 0
-    with full_disk_as_storage_full(path):
+    with synced_folder(path.parent) if fsync and new else nullcontext(), full_disk_as_storage_full(path):
         file = OpenFile.open(path, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if new else 0))
         if new:
             size = write_all(file.fd, 0, [FileHead(INDEX_KIND, start).encode()])
         written = write_all(file.fd, size, pieces)
         if fsync:
             sync_file(file.fd)
-            if new:
-                sync_folder(path.parent)
     return Segment.map(file.fd, size, length=written, source=str(path)), size + written
 
 

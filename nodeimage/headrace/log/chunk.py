@@ -18,28 +18,38 @@ preallocated, zeros behind the frames. The footer is written and synced first, t
 behind it, so a crash at any step leaves an open chunk with some bytes behind its frames, or a closed one.
 
 What readers see of a chunk is one immutable `Body`, swapped whole; a replaced file closes when its last reader is done.
+
+An open chunk's file stays open. A closed chunk's is opened and mapped when it is used, and stays so while it is among
+those that were used last (descriptors.py): a node has far more chunks than descriptors. Before a name is taken from
+a closed chunk's file, it is opened for those who read it (`ClosedFile.keep`): by its name they would find another file,
+or none.
 """
 
-import mmap
 import os
 import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, HeadraceError
 from headrace.log.dead import DeadOffsets
+from headrace.log.descriptors import OPENED
 from headrace.log.files import (
     FILE_HEAD_BYTES,
     REGROUPED,
     OpenFile,
     full_disk_as_storage_full,
+    lost_as_corrupt_log,
+    mapped,
     read_exactly,
     read_head,
     sync_file,
-    sync_folder,
+    synced_folder,
     touch,
     write_all,
 )
@@ -54,16 +64,129 @@ TRAILER_BYTES: Final = _TRAILER.size
 assert TRAILER_BYTES == 64
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Body:
-    """A chunk's file and index as of one moment. `frames_end` is a place; of an open chunk it is not kept here."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A closed chunk's file, open and mapped. It closes when the last reader lets go of this."""
 
     file: OpenFile
-    parts: tuple[Part, ...]
+    trailer: "Trailer"
+    regrouped: bool
+    segments: tuple[Segment, ...]
+
+
+class ClosedFile:
+    """The file of a closed chunk, opened when it is used (a descriptors.KeptOpen). Thread-safe."""
+
+    __slots__ = ("__weakref__", "_ended", "_file", "_kept", "_lock", "_opened", "path", "recent")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recent = False
+        self._lock = threading.Lock()
+        self._opened: Opened | None = None
+        self._file: os.stat_result | None = None
+        """Which file it is, once it was opened."""
+        self._kept = False
+        self._ended = False
+
+    def use(self) -> Opened:
+        """Hold the result while its descriptor is in use. Raises `CorruptLog`, `OutOfDescriptors`."""
+        opened = self._opened
+        if opened is None:
+            with self._lock:
+                opened = self._opened or self._open()
+        self.recent = True
+        return opened
+
+    def keep(self) -> None:
+        """Its name is about to go: it stays open until nobody reads it. Raises as `use`."""
+        with self._lock:
+            self._kept = True
+            try:
+                self._opened = self._opened or self._open()
+            except BaseException:
+                self._kept = False
+                raise
+
+    def keep_no_longer(self) -> None:
+        """Its name stayed."""
+        with self._lock:
+            self._kept = False
+
+    def end(self) -> None:
+        """The log is closed, and its name may soon be another file's: it is not opened again. Who reads it goes on."""
+        with self._lock:
+            self._kept = self._ended = True
+
+    def let_go(self) -> bool:
+        """See descriptors.KeptOpen."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._kept:
+                self._opened = None
+        finally:
+            self._lock.release()
+        return True
+
+    def _open(self) -> Opened:
+        if self._ended:
+            raise HeadraceError(f"{self.path}: its log has been closed meanwhile")
+        try:
+            with lost_as_corrupt_log():
+                opened = open_closed(self.path)
+        except FileNotFoundError as error:
+            if self._file is None:
+                raise
+            raise CorruptLog(f"{self.path} is gone. Refetch this chunk.") from error
+        found = os.fstat(opened.file.fd)
+        if self._file is not None and not os.path.samestat(found, self._file):
+            raise CorruptLog(f"{self.path}: another file has taken its place. Refetch this chunk.")
+        self._file = found
+        self._opened = opened
+        self.recent = True  # else it might be the first to go
+        OPENED.opened(self)
+        return opened
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Body:
+    """A chunk's file and index as of one moment. `frames_end` is a place; of an open chunk it is not kept here.
+
+    `growing`: the index of an open chunk; a closed one's is in its file.
+    """
+
+    file: OpenFile | ClosedFile
+    growing: tuple[Part, ...] = ()
     dead: DeadOffsets = field(default_factory=DeadOffsets)
     closed: bool = False
     regrouped: bool = False
     frames_end: int = 0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The index, in position order. Of a closed chunk its file is opened: raises as `ClosedFile.use`."""
+        return self.file.use().segments if isinstance(self.file, ClosedFile) else self.growing
+
+    def opened(self) -> OpenFile:
+        """The file, to be held while its descriptor is in use. Raises as `ClosedFile.use`."""
+        return self.file.use().file if isinstance(self.file, ClosedFile) else self.file
+
+    def read(self, place: int, length: int) -> bytes:
+        """[blocking] `length` bytes from `place` on; fewer only where the file ends. Raises as `ClosedFile.use`."""
+        file = self.opened()
+        return read_exactly(file.fd, FILE_HEAD_BYTES + place, length)
+
+    @contextmanager
+    def losing_its_name(self) -> Iterator[OpenFile]:
+        """What is done within takes the file's name from it; who reads it goes on. Raises as `ClosedFile.use`."""
+        assert isinstance(self.file, ClosedFile)
+        self.file.keep()
+        try:
+            yield self.opened()
+        except BaseException:
+            self.file.keep_no_longer()
+            raise
 
 
 class Chunk:
@@ -102,7 +225,7 @@ class Chunk:
     def swap_part(self, table: Table, segment: Segment) -> None:
         """A checkpoint takes the place of its table."""
         body = self.body
-        self.body = replace(body, parts=tuple(segment if part is table else part for part in body.parts))
+        self.body = replace(body, growing=tuple(segment if part is table else part for part in body.growing))
 
 
 def close_file(file: OpenFile, *, path: Path, start: int, end: int, frames_end: int, parts: tuple[Part, ...]) -> None:
@@ -138,16 +261,20 @@ def encode_part(part: Part) -> list[bytes | memoryview]:
 
 
 def close_chunk(chunk: Chunk) -> None:
-    """Closes a full chunk whose frames are all synced. Crash-safe at every step; reads go on meanwhile."""
+    """Closes a full chunk whose frames are all synced. Crash-safe at every step; reads go on meanwhile.
+
+    Raises `StorageFull`, and what `load_body` does; then it is done again, on what is closed already too.
+    """
     assert chunk.end is not None
     body = chunk.body
+    file = body.opened()
     parts = tuple(part for part in body.parts if not (isinstance(part, Table) and part.start == part.end))
     end = chunk.end
-    close_file(body.file, path=chunk.path, start=chunk.start, end=end, frames_end=end - chunk.start, parts=parts)
-    chunk.body = load_body(chunk.path)
-    chunk.unsaved.clear()
-    chunk.index_path.unlink(missing_ok=True)
-    sync_folder(chunk.path.parent)
+    with synced_folder(chunk.path.parent):
+        close_file(file, path=chunk.path, start=chunk.start, end=end, frames_end=end - chunk.start, parts=parts)
+        chunk.body = load_body(chunk.path)
+        chunk.unsaved.clear()
+        chunk.index_path.unlink(missing_ok=True)
 
 
 class Trailer:
@@ -171,8 +298,8 @@ def read_trailer(fd: int) -> Trailer | None:
     return trailer
 
 
-def load_body(path: Path) -> Body:
-    """The body of a closed chunk, as it is on disk now. Raises `CorruptLog` if it is not closed or damaged."""
+def open_closed(path: Path) -> Opened:
+    """Opens a closed chunk as it is on disk now. Raises `CorruptLog` if it is not closed or damaged."""
     file = OpenFile.open(path)
     head = read_head(file.fd, path, CHUNK_KIND)
     trailer = read_trailer(file.fd)
@@ -181,22 +308,26 @@ def load_body(path: Path) -> Body:
     length = trailer.size - TRAILER_BYTES - trailer.footer_at
     segments: tuple[Segment, ...] = ()
     if length:
-        skipped = trailer.footer_at % mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(file.fd, length + skipped, prot=mmap.PROT_READ, offset=trailer.footer_at - skipped)
         source = f"{path}, footer at byte {trailer.footer_at}"
-        footer = memoryview(mapped)[skipped:]
+        footer = mapped(file.fd, trailer.footer_at, length, what=source)
         segments = tuple(
             segments_in(footer, source=source, touch=lambda at, length: touch(file.fd, trailer.footer_at + at, length))
         )
     if len(segments) != trailer.segments:
         raise CorruptLog(f"{path}: {len(segments)} index segments instead of {trailer.segments}. Refetch this chunk.")
+    return Opened(file, trailer, bool(head.flags & REGROUPED), segments)
+
+
+def load_body(path: Path) -> Body:
+    """The body of a closed chunk, as it is on disk now. Raises `CorruptLog` if it is not closed or damaged."""
+    file = ClosedFile(path)
+    opened = file.use()
     return Body(
         file,
-        segments,
         dead=DeadOffsets.load(path.with_suffix(".dead")),
         closed=True,
-        regrouped=bool(head.flags & REGROUPED),
-        frames_end=trailer.frames_end,
+        regrouped=opened.regrouped,
+        frames_end=opened.trailer.frames_end,
     )
 
 

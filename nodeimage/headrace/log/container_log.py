@@ -26,9 +26,8 @@ from headrace.errors import CorruptLog, StorageFull, SyncFailed
 from headrace.ids import Position
 from headrace.log import cutting, maintenance, raw, reading, regroup
 from headrace.log.appending import Appender, LogOptions
-from headrace.log.chunk import Chunk, close_chunk, load_body, needs_regroup
+from headrace.log.chunk import Chunk, ClosedFile, close_chunk, needs_regroup
 from headrace.log.files import lost_as_corrupt_log, sync_folder
-from headrace.log.folder import drop_files
 from headrace.log.frames import Frame
 from headrace.log.gaps import give_back_gaps
 from headrace.log.index import Summary
@@ -263,8 +262,7 @@ class ContainerLog(Appender):
             if chunk not in self._chunks or not chunk.body.closed:
                 regroup.drop(chunk.path)
             else:
-                regroup.take_up(chunk.path, chunk.body.file)
-                chunk.body = load_body(chunk.path)
+                regroup.take_up(chunk)
 
     def drop_chunk(self, chunk: Chunk) -> None:
         """[blocking] Removes a closed chunk with all that it holds. Raises OSError, and `StorageFull` where there is no
@@ -273,7 +271,7 @@ class ContainerLog(Appender):
             if not chunk.body.closed:
                 raise ValueError(f"{chunk}: only closed chunks can be dropped")
             if chunk in self._chunks and chunk.end is not None:
-                drop_files(self.folder, chunk.start, chunk.end)
+                maintenance.drop(chunk, chunk.end)
                 self._chunks.remove(chunk)  # afterwards: what fails is tried again
 
     def trim(self, until: Position) -> None:
@@ -315,6 +313,9 @@ class ContainerLog(Appender):
             self._tail.forget()
             self._open = None
             self._limit = -1
+            for chunk in self._chunks:
+                if isinstance(chunk.body.file, ClosedFile):
+                    chunk.body.file.end()
             self._chunks = []
 
 

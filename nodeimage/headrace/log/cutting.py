@@ -25,6 +25,7 @@ from headrace.log.files import (
     replace_file,
     sync_file,
     sync_folder,
+    synced_folder,
     write_all,
     zero_range,
 )
@@ -55,8 +56,8 @@ def reset(folder: Path, begin: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pending = marks_in(folder, RESET)
     if pending:
-        mark_path(folder, pending[0], RESET).rename(mark_path(folder, begin, RESET))
-        sync_folder(folder)
+        with synced_folder(folder):
+            mark_path(folder, pending[0], RESET).rename(mark_path(folder, begin, RESET))
     else:
         make_mark(folder, begin, RESET)
     finish(folder)
@@ -72,12 +73,12 @@ def finish(folder: Path) -> None:
     """At a start too: ends what was begun."""
     for begin in marks_in(folder, RESET):
         _empty(folder)
-        mark_path(folder, begin, RESET).rename(mark_path(folder, begin, BEGIN))
-        sync_folder(folder)
+        with synced_folder(folder):
+            mark_path(folder, begin, RESET).rename(mark_path(folder, begin, BEGIN))
     for position in marks_in(folder, CUT):
         _cut(folder, position)
-        mark_path(folder, position, CUT).unlink()
-        sync_folder(folder)
+        with synced_folder(folder):
+            mark_path(folder, position, CUT).unlink()
 
 
 def frame_ends_at(chunk: Chunk, position: int) -> bool:
@@ -199,7 +200,7 @@ def _lay_out_anew(chunk: Chunk, position: int) -> None:
     """Writes the frames below `position` to their places in a new file, gap frames for what was given back, and puts
     it in the chunk's place, open."""
     temporary = chunk.path.with_name(chunk.path.name + ".tmp")
-    with full_disk_as_storage_full(temporary):
+    with synced_folder(chunk.path.parent), full_disk_as_storage_full(temporary):
         file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             write_all(file.fd, 0, [FileHead(CHUNK_KIND, chunk.start).encode()])
@@ -216,5 +217,4 @@ def _lay_out_anew(chunk: Chunk, position: int) -> None:
         except (OSError, HeadraceError):
             temporary.unlink(missing_ok=True)
             raise
-    temporary.rename(chunk.path)
-    sync_folder(chunk.path.parent)
+        temporary.rename(chunk.path)

@@ -11,15 +11,18 @@
 
 The head's layout is the same in every version, so that an older Headrace can tell a newer format from damage.
 
-Knows nothing of what the files hold beyond that head. An `OSError` for a full disk becomes `StorageFull`, one for bytes
-that the disk cannot read any more `CorruptLog`; every other one propagates. File systems find damage to what they keep
+Knows nothing of what the files hold beyond that head. An `OSError` for a full disk becomes `StorageFull`, one for want
+of descriptors `OutOfDescriptors`, one for bytes that the disk cannot read any more `CorruptLog`; every other one
+propagates. File systems find damage to what they keep
 of a file itself (its inode) where it is opened, looked up or removed: see `lost_as_corrupt_log`.
 """
 
 import ctypes
 import errno
+import mmap
 import os
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +31,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from headrace.errors import CorruptLog, NewerFormat, StorageFull, SyncFailed
+from headrace.log.descriptors import open_descriptor, put_off_without_descriptors
 
 FILE_HEAD_BYTES: Final = 64
 _HEAD: Final = struct.Struct("<8s4sIQI32x")
@@ -66,8 +70,8 @@ class OpenFile:
 
     @classmethod
     def open(cls, path: Path, flags: int = os.O_RDWR) -> "OpenFile":
-        """Opens `path`; with O_CREAT, mode 0640."""
-        return cls(os.open(path, flags | os.O_CLOEXEC, 0o640))
+        """Opens `path`; with O_CREAT, mode 0640. Raises `OutOfDescriptors`."""
+        return cls(open_descriptor(path, flags))
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -190,6 +194,20 @@ def read_exactly(fd: int, offset: int, length: int) -> bytes:
     return b"".join(pieces)
 
 
+def mapped(fd: int, offset: int, length: int, *, what: str) -> memoryview:
+    """`length` bytes from `offset` on, mapped. They are on the disk: `touch` them first. Raises `OutOfDescriptors`.
+
+    Before Python 3.13 a mapping holds a descriptor of its own.
+    """
+    skipped = offset % mmap.ALLOCATIONGRANULARITY
+    with put_off_without_descriptors(what):
+        if sys.version_info >= (3, 13):
+            held = mmap.mmap(fd, length + skipped, prot=mmap.PROT_READ, offset=offset - skipped, trackfd=False)
+        else:
+            held = mmap.mmap(fd, length + skipped, prot=mmap.PROT_READ, offset=offset - skipped)
+    return memoryview(held)[skipped:]
+
+
 def touch(fd: int, offset: int, length: int) -> None:
     """Have the disk read what is about to be used in a mapped file: what it cannot read would end the process there.
 
@@ -246,47 +264,56 @@ def write_back(path: Path) -> None:
 
     For a file that nobody else writes to: what a sync failed on the page cache calls clean, and a sync does nothing.
     """
-    with path.open("r+b") as file:
-        fd, at, size = file.fileno(), 0, path.stat().st_size
-        while at < size:
+    file = OpenFile.open(path)
+    fd, at, size = file.fd, 0, os.fstat(file.fd).st_size
+    while at < size:
+        try:
+            at = _lseek(fd, at, os.SEEK_DATA)
+            until = _lseek(fd, at, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # nothing but a hole up to the end
+        while at < until and (piece := read_exactly(fd, at, min(_WRITTEN_BACK, until - at))):
             try:
-                at = _lseek(fd, at, os.SEEK_DATA)
-                until = _lseek(fd, at, os.SEEK_HOLE)
+                write_all(fd, at, [piece])
             except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                break  # nothing but a hole up to the end
-            while at < until and (piece := read_exactly(fd, at, min(_WRITTEN_BACK, until - at))):
-                try:
-                    write_all(fd, at, [piece])
-                except OSError as error:
-                    raise SyncFailed(f"{path} could not be written again: {error.strerror}") from error
-                at += len(piece)
-        sync_file(fd)
+                raise SyncFailed(f"{path} could not be written again: {error.strerror}") from error
+            at += len(piece)
+    sync_file(fd)
+
+
+@contextmanager
+def synced_folder(folder: Path) -> Iterator[None]:
+    """Names that are made, renamed or removed in `folder` within are durable behind it.
+
+    The folder is opened first: raises `OutOfDescriptors` before anything has been done.
+    """
+    opened = OpenFile.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    yield
+    os.fsync(opened.fd)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names made, renamed or removed in `folder` durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """Makes names made, renamed or removed in `folder` durable. Raises `OutOfDescriptors`: then it must be done again,
+    so where that is not done anyway, `synced_folder` is to be used."""
+    with synced_folder(folder):
+        pass
 
 
 def replace_file(path: Path, content: Sequence[bytes | memoryview]) -> None:
     """Makes `path` hold `content`, all or nothing, also over a crash. Raises `StorageFull`; then nothing changed."""
     temporary = path.with_name(path.name + ".tmp")
-    with full_disk_as_storage_full(path):
-        file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        try:
-            write_all(file.fd, 0, content)
-            os.fsync(file.fd)
-        except OSError:
-            temporary.unlink()
-            raise
-    temporary.rename(path)
-    sync_folder(path.parent)
+    with synced_folder(path.parent):
+        with full_disk_as_storage_full(path):
+            file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            try:
+                write_all(file.fd, 0, content)
+                os.fsync(file.fd)
+            except OSError:
+                temporary.unlink()
+                raise
+        temporary.rename(path)
 
 
 def rewrite_file(path: Path, content: bytes) -> None:
@@ -298,20 +325,20 @@ def rewrite_file(path: Path, content: bytes) -> None:
     """
     room = path.with_name(path.name + ".room")
     former = path.with_name(path.name + ".tmp")
-    _write_over(room, content)
-    former.unlink(missing_ok=True)
-    known = path.exists()
-    if known:
-        os.link(path, former)
-    room.rename(path)
-    if known:
-        former.rename(room)
-    else:
-        try:
-            _write_over(room, b"")
-        except StorageFull:
-            pass  # the next time needs room, then
-    sync_folder(path.parent)
+    with synced_folder(path.parent):
+        _write_over(room, content)
+        former.unlink(missing_ok=True)
+        known = path.exists()
+        if known:
+            os.link(path, former)
+        room.rename(path)
+        if known:
+            former.rename(room)
+        else:
+            try:
+                _write_over(room, b"")
+            except StorageFull:
+                pass  # the next time needs room, then
 
 
 def _write_over(room: Path, content: bytes) -> None:

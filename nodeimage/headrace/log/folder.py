@@ -24,7 +24,8 @@ from typing import Final
 
 import structlog
 
-from headrace.log.files import OpenFile, full_disk_as_storage_full, sync_folder
+from headrace.log.descriptors import listing
+from headrace.log.files import OpenFile, full_disk_as_storage_full, sync_folder, synced_folder
 
 log: Final = structlog.get_logger(__name__)
 _NAME: Final = re.compile(r"(\d{20})(?:-(\d{20}))?\.(chunk|index|dead|dropped)")
@@ -55,13 +56,13 @@ def mark_path(folder: Path, position: int, kind: str) -> Path:
 
 def make_mark(folder: Path, position: int, kind: str) -> None:
     """Makes a mark, durably."""
-    OpenFile.open(mark_path(folder, position, kind), os.O_WRONLY | os.O_CREAT)
-    sync_folder(folder)
+    with synced_folder(folder):
+        OpenFile.open(mark_path(folder, position, kind), os.O_WRONLY | os.O_CREAT)
 
 
 def marks_in(folder: Path, kind: str) -> list[int]:
     """The positions that marks of one kind name, rising."""
-    return sorted(int(path.stem) for path in folder.glob(f"*.{kind}") if re.fullmatch(r"\d{20}", path.stem))
+    return sorted(int(path.stem) for path in listing(folder) if re.fullmatch(rf"\d{{20}}\.{kind}", path.name))
 
 
 def drop_mark_path(folder: Path, start: int, end: int) -> Path:
@@ -71,7 +72,7 @@ def drop_mark_path(folder: Path, start: int, end: int) -> Path:
 def names_in(folder: Path) -> Names:
     """Lists a folder. Files of other names are not ours and left alone."""
     names = Names()
-    for path in folder.iterdir():
+    for path in listing(folder):
         match = _NAME.fullmatch(path.name)
         if match is None:
             continue
@@ -91,8 +92,9 @@ def names_in(folder: Path) -> Names:
 def tidy(folder: Path) -> Names:
     """At a start: removes half-made files and finishes drops that a crash cut short. Where the file of one cannot be
     removed, it stays, and so does its mark."""
-    for path in folder.glob("*.tmp"):
-        path.unlink(missing_ok=True)
+    for path in listing(folder):
+        if path.suffix == ".tmp":
+            path.unlink(missing_ok=True)
     names = names_in(folder)
     for start in names.chunks & names.dropped.keys():
         if _removed(chunk_path(folder, start)):
@@ -128,11 +130,10 @@ def remove_chunk_files(folder: Path, start: int) -> None:
 def drop_files(folder: Path, start: int, end: int) -> None:
     """Removes a closed chunk for good. Whoever reads it goes on reading. Where it fails, it may be done again."""
     mark = drop_mark_path(folder, start, end)
-    with full_disk_as_storage_full(mark):
+    with synced_folder(folder), full_disk_as_storage_full(mark):
         OpenFile.open(mark, os.O_WRONLY | os.O_CREAT)
-    sync_folder(folder)
-    remove_chunk_files(folder, start)
-    sync_folder(folder)
+    with synced_folder(folder):
+        remove_chunk_files(folder, start)
     _remove_old_marks(folder, names_in(folder))
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
-from headrace.log.files import FILE_HEAD_BYTES, punch_hole, read_exactly
+from headrace.log.files import FILE_HEAD_BYTES, punch_hole
 from headrace.log.frames import HEADER, HEADER_BYTES, FrameType, frame_fault
 
 _GAP: Final = int(FrameType.GAP)
@@ -47,7 +47,7 @@ def gaps_of(chunk: Chunk, body: Body, *, end: int) -> Iterator[tuple[int, int]]:
     at = 0
     for start, stop in (*stretches(body, live=False), (end, end)):
         while at < start:
-            header = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + at, HEADER_BYTES))
+            header = memoryview(body.read(at, HEADER_BYTES))
             fault: str | None = "the file ends"
             length = 0
             if len(header) == HEADER_BYTES:
@@ -65,7 +65,7 @@ def gaps_of(chunk: Chunk, body: Body, *, end: int) -> Iterator[tuple[int, int]]:
 
 def give_back_gaps(chunk: Chunk, *, end: int) -> None:
     """Gives the unwritten blocks of a full chunk's gap frames back to the filesystem, if it has holes."""
-    fd = chunk.body.file.fd
+    file = chunk.body.opened()
     for place, length in gaps_of(chunk, chunk.body, end=end):
-        if not punch_hole(fd, FILE_HEAD_BYTES + place + HEADER_BYTES, FILE_HEAD_BYTES + place + length):
+        if not punch_hole(file.fd, FILE_HEAD_BYTES + place + HEADER_BYTES, FILE_HEAD_BYTES + place + length):
             return

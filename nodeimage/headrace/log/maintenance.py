@@ -8,12 +8,24 @@ most BLOCK_BYTES, segment.py) and whole blocks; regrouping first makes dead plac
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
-from headrace.log.chunk import Body, Chunk, load_body
+from headrace.errors import CorruptLog
+from headrace.log.chunk import Body, Chunk
 from headrace.log.files import FILE_HEAD_BYTES, punch_hole
+from headrace.log.folder import drop_files
 from headrace.log.index import Part, Summary
 from headrace.log.regroup import rewrite, take_up
+
+
+def drop(chunk: Chunk, end: int) -> None:
+    """Removes a closed chunk that ends at `end`, with all that it holds. Who reads it goes on."""
+    with suppress(CorruptLog):  # then nobody reads it
+        with chunk.body.losing_its_name():
+            drop_files(chunk.path.parent, chunk.start, end)
+        return
+    drop_files(chunk.path.parent, chunk.start, end)
 
 
 def summaries(chunk: Chunk) -> list[Summary]:
@@ -76,21 +88,22 @@ def punch(chunk: Chunk, dead: Mapping[int, int]) -> int:
         chunk.punched = False
     ranges = [] if chunk.punched else _joined(_dead_places(body))
     before = _allocated(body)
-    block = os.fstatvfs(body.file.fd).f_bsize
+    file = body.opened()
+    block = os.fstatvfs(file.fd).f_bsize
     for start, end in ranges:
         start = -(-(FILE_HEAD_BYTES + start) // block) * block
         end = (FILE_HEAD_BYTES + end) // block * block
-        if start < end and not punch_hole(body.file.fd, start, end):
+        if start < end and not punch_hole(file.fd, start, end):
             rewrite(chunk.path)
-            take_up(chunk.path, body.file)
-            chunk.body = load_body(chunk.path)
+            take_up(chunk)
             break
     chunk.punched = True
     return max(before - _allocated(chunk.body), 0)
 
 
 def _allocated(body: Body) -> int:
-    return os.fstat(body.file.fd).st_blocks * 512
+    file = body.opened()
+    return os.fstat(file.fd).st_blocks * 512
 
 
 def _dead_places(body: Body) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,6 @@ from weakref import ref
 from headrace.errors import CorruptLog
 from headrace.ids import Position
 from headrace.log.chunk import Body, Chunk
-from headrace.log.files import FILE_HEAD_BYTES, read_exactly
 from headrace.log.frames import HEADER, HEADER_BYTES, FrameType, frame_fault, gap_frames, summed_bytes
 from headrace.log.gaps import stretches
 
@@ -159,7 +158,7 @@ def _read_in_place(chunk: Chunk, body: Body, found: RawFrames, *, stop: int, mos
 
 
 def _bytes_at(body: Body, place: int, length: int) -> memoryview:
-    return memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + place, length))
+    return memoryview(body.read(place, length))
 
 
 def _read_rows(chunk: Chunk, body: Body, layout: Layout, row: int, found: RawFrames, *, stop: int, most: int) -> bool:

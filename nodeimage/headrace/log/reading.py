@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from headrace.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
-from headrace.log.files import FILE_HEAD_BYTES, read_exactly
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in, take_batches
 from headrace.log.index import REMEMBERED_BATCHES, ControlPlace, Part, Place, ProducerBatch
 from headrace.log.segment import BLOCK_BYTES
@@ -85,7 +84,7 @@ def _views(chunk: Chunk, body: Body, places: Iterable[Place]) -> Iterator[tuple[
     for extent in _extents(places):
         base = extent[0].at
         length = extent[-1].at + extent[-1].length - base
-        raw = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + base, length))
+        raw = memoryview(body.read(base, length))
         if len(raw) < length:
             raise CorruptLog(f"{chunk.path}: ends before place {base + length}. Refetch this chunk.")
         for place in extent:
@@ -292,7 +291,7 @@ def _controls_at(chunk: Chunk, body: Body, places: Sequence[tuple[int, int]]) ->
         while stop < len(places) and places[stop][0] == end and end - base < _CONTROL_READ_BYTES:
             end = sum(places[stop])
             stop += 1
-        raw = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + base, end - base))
+        raw = memoryview(body.read(base, end - base))
         if len(raw) < end - base:
             raise CorruptLog(f"{chunk.path}: ends before place {end}. Refetch this chunk.")
         yield from frames_in(raw, source=f"{chunk.path}, place {base}")

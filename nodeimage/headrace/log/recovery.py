@@ -167,7 +167,8 @@ def _recover_chunk(
 
 def _cut(chunk: Chunk, fault: str, *, file_bytes: int) -> None:
     """Zeroes all behind the last good frame, and preallocates again what is missing of the file."""
-    fd = chunk.body.file.fd
+    file = chunk.body.opened()
+    fd = file.fd
     place = FILE_HEAD_BYTES + chunk.body.frames_end
     size = os.fstat(fd).st_size
     if fault:
@@ -201,7 +202,7 @@ def _checkpoint(chunk: Chunk, table: Table, *, last: bool, fsync: bool) -> None:
     except StorageFull:
         return
     body = chunk.body
-    parts = (*body.parts[:-1], segment, Table(table.end)) if last else (*body.parts[:-1], segment)
+    parts = (*body.growing[:-1], segment, Table(table.end)) if last else (*body.growing[:-1], segment)
     chunk.body = Body(body.file, parts, frames_end=body.frames_end)
 
 

@@ -26,15 +26,14 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import HeadraceError
-from headrace.log.chunk import CHUNK_KIND, Body, close_file, load_body, read_trailer
+from headrace.log.chunk import CHUNK_KIND, Body, Chunk, close_file, load_body, read_trailer
 from headrace.log.files import (
     FILE_HEAD_BYTES,
     REGROUPED,
     FileHead,
     OpenFile,
     full_disk_as_storage_full,
-    read_exactly,
-    sync_folder,
+    synced_folder,
     write_all,
     write_and_sync,
 )
@@ -113,18 +112,19 @@ def regrouped_path(path: Path) -> Path:
 def rewrite(path: Path, *, pauses: Pauses | None = None) -> None:
     """Writes the closed chunk at `path` anew, beside it. Raises `CorruptLog`, `StorageFull`: there is nothing then."""
     body = load_body(path)
-    trailer = read_trailer(body.file.fd)
+    file = body.opened()
+    trailer = read_trailer(file.fd)
     assert trailer is not None
     temporary = regrouped_path(path)
     with full_disk_as_storage_full(temporary):
-        file = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        fresh = OpenFile.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            write_all(file.fd, 0, [FileHead(CHUNK_KIND, trailer.start, REGROUPED).encode()])
-            output = _Output(file, pauses or Pauses(0.0), expected=body.frames_end)
+            write_all(fresh.fd, 0, [FileHead(CHUNK_KIND, trailer.start, REGROUPED).encode()])
+            output = _Output(fresh, pauses or Pauses(0.0), expected=body.frames_end)
             segment = _copy_frames(body, output, source=path, end=trailer.end - trailer.start)
             output.flush()
             close_file(
-                file,
+                fresh,
                 path=temporary,
                 start=trailer.start,
                 end=trailer.end,
@@ -136,14 +136,17 @@ def rewrite(path: Path, *, pauses: Pauses | None = None) -> None:
             raise
 
 
-def take_up(path: Path, old: OpenFile) -> None:
-    """Puts the chunk that `rewrite` left into the place of the file that it was made from."""
+def take_up(chunk: Chunk) -> None:
+    """Puts the file that `rewrite` left into the place of the one that it was made from. Who reads that goes on."""
+    path = chunk.path
     temporary = regrouped_path(path)
-    if temporary.exists() and _is_same_file(path, old):
-        temporary.rename(path)
-        sync_folder(path.parent)
-    else:
-        drop(path)
+    if temporary.exists():
+        with chunk.body.losing_its_name() as old, synced_folder(path.parent):
+            if _is_same_file(path, old):
+                temporary.rename(path)
+            else:
+                drop(path)
+    chunk.body = load_body(path)
 
 
 def drop(path: Path) -> None:
@@ -188,7 +191,7 @@ def _copy_frames(body: Body, output: _Output, *, source: Path, end: int) -> Segm
 
 
 def _frames_at(body: Body, at: int, length: int) -> memoryview:
-    return memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + at, length))
+    return memoryview(body.read(at, length))
 
 
 def _copy_controls(body: Body, output: _Output, source: Path) -> dict[int, list[ControlPlace]]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import CorruptLog, HeadraceError, NewerFormat
+from headrace.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors
 from headrace.log.checkpoints import load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_body, read_trailer
 from headrace.log.files import FILE_HEAD_BYTES, OpenFile, lost_as_corrupt_log, read_exactly, read_head
@@ -62,7 +62,7 @@ class Scrubbed:
 def scrub(folder: Path, scrubbed: Scrubbed, *, synced: int = 0) -> Iterator[Finding]:
     """Checks the log in `folder`, counting into `scrubbed`. `synced`: a position up to which it surely is.
 
-    Raises OSError: nothing is known of the log, or of the rest of it.
+    Raises OSError, `OutOfDescriptors`: nothing is known of the log, or of the rest of it.
     """
     names = names_in(folder)
     for start in sorted(names.chunks - names.dropped.keys()):
@@ -110,7 +110,7 @@ def _scrub_chunk(path: Path, scrubbed: Scrubbed, synced: int) -> Iterator[Findin
             yield from _scrub_closed(path, head.start, scrubbed)
         else:
             yield from _scrub_open(path, file, head.start, scrubbed, synced)
-    except NewerFormat:
+    except (NewerFormat, OutOfDescriptors):
         raise
     except HeadraceError as error:
         yield Finding(path, -1, str(error))
@@ -215,7 +215,7 @@ def _scrub_summary(path: Path, part: Part, partitionlet: int, length: int) -> It
 
 
 def _frames(path: Path, body: Body, at: int, length: int, scrubbed: Scrubbed) -> Iterator[Frame | Finding]:
-    view = memoryview(read_exactly(body.file.fd, FILE_HEAD_BYTES + at, length))
+    view = memoryview(body.read(at, length))
     try:
         for frame in frames_in(view, source=str(path), whole=True):
             scrubbed.frames += 1
@@ -245,7 +245,7 @@ def main(arguments: list[str]) -> int:
     except NewerFormat as error:
         print(f"scrub: {error}", file=sys.stderr)
         return EXIT_NEWER
-    except OSError as error:
+    except (OSError, OutOfDescriptors) as error:
         print(f"scrub: {error}", file=sys.stderr)
         return 2
     summary = {"chunks": scrubbed.chunks, "frames": scrubbed.frames, "bytes": scrubbed.bytes, "findings": findings}

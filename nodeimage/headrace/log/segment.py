@@ -24,7 +24,6 @@ Knows nothing of files but that one can be mapped, and that the disk may be unab
 out by other means before it is used (`Touch`), since in a mapped file it would end the process.
 """
 
-import mmap
 import struct
 import sys
 from array import array
@@ -35,6 +34,7 @@ from typing import Final
 from crc32c import crc32c
 
 from headrace.errors import CorruptLog
+from headrace.log.files import mapped
 from headrace.log.index import ControlPlace, Place, ProducerBatch, Summary
 from headrace.log.table import Table
 
@@ -161,10 +161,8 @@ class Segment:
     @classmethod
     def map(cls, fd: int, offset: int, *, length: int, source: str) -> "Segment":
         """Maps the segment that starts at `offset` of the file, which was just written or touched; `length` bytes are
-        there at most."""
-        skipped = offset % mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(fd, length + skipped, prot=mmap.PROT_READ, offset=offset - skipped)
-        return cls(memoryview(mapped)[skipped:], source=f"{source}, byte {offset}")
+        there at most. Raises `OutOfDescriptors`."""
+        return cls(mapped(fd, offset, length, what=source), source=f"{source}, byte {offset}")
 
     def verify(self) -> None:
         """Raises `CorruptLog` if the body's checksum does not match."""

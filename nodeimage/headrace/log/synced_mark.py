@@ -14,14 +14,14 @@ import os
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, OutOfDescriptors
 from headrace.log.files import (
     FILE_HEAD_BYTES,
     FileHead,
     OpenFile,
     read_head,
     sync_file,
-    sync_folder,
+    synced_folder,
     touch,
     write_all,
 )
@@ -49,10 +49,10 @@ def keep_mark(folder: Path, position: int) -> None:
 
     Durable. Raises `SyncFailed`, `OSError`.
     """
-    file = OpenFile.open(folder / NAME, os.O_RDWR | os.O_CREAT)
-    write_all(file.fd, 0, [FileHead(KIND, max(position, read_mark(folder))).encode()])
-    sync_file(file.fd)
-    sync_folder(folder)
+    with synced_folder(folder):
+        file = OpenFile.open(folder / NAME, os.O_RDWR | os.O_CREAT)
+        write_all(file.fd, 0, [FileHead(KIND, max(position, read_mark(folder))).encode()])
+        sync_file(file.fd)
 
 
 def remove_mark(folder: Path) -> None:
@@ -77,6 +77,6 @@ class SyncedMark:
             if self._file is None:
                 self._file = OpenFile.open(self._path, os.O_RDWR | os.O_CREAT)
             os.pwrite(self._file.fd, FileHead(KIND, position).encode(), 0)
-        except OSError:
+        except (OSError, OutOfDescriptors):
             return  # there is less proof: nothing else is lost
         self.position = position

@@ -6,12 +6,14 @@ synced and (when it completes a table) checkpointed before the next one starts. 
 - a chunk's file appears only after all of the chunk before it is synced, so only the newest chunk can have a torn tail;
 - frames behind a checkpoint are written only after it is durable, so a start scans one table's worth at most.
 
-A checkpoint for which the disk has no room is put off, not an error: frames have their place in a preallocated file.
+A checkpoint for which the disk has no room, or the process no descriptor, is put off, not an error: frames have their
+place in a preallocated file. Where a chunk's file cannot appear for want of a descriptor, nothing of its portion has
+been done, and the job is written again from there.
 """
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from headrace.log.files import (
     FileHead,
     OpenFile,
     full_disk_as_storage_full,
-    sync_folder,
+    synced_folder,
     write_all,
     write_and_sync,
 )
@@ -72,11 +74,15 @@ class Portion:
 
 @dataclass(slots=True)
 class WriteJob:
-    """All that was pending. `end` is the position behind it; `nbytes` may be 0 when only a checkpoint is due."""
+    """All that was pending. `end` is the position behind it; `nbytes` may be 0 when only a checkpoint is due.
+
+    `done`: so many portions are on the disk, where a try to write the job was put off.
+    """
 
     portions: list[Portion]
     end: int
     nbytes: int
+    done: int = 0
 
 
 def open_file_bytes(held: int, *, least: int, most: int) -> int:
@@ -89,7 +95,7 @@ def open_file_bytes(held: int, *, least: int, most: int) -> int:
 
 def make_spare_file(path: Path, capacity: int) -> Spare:
     """Preallocates room for `capacity` bytes of frames. Raises `StorageFull` and leaves nothing behind."""
-    with full_disk_as_storage_full(path):
+    with synced_folder(path.parent), full_disk_as_storage_full(path):
         file = OpenFile.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.posix_fallocate(file.fd, 0, FILE_HEAD_BYTES + capacity)
@@ -97,17 +103,17 @@ def make_spare_file(path: Path, capacity: int) -> Spare:
         except OSError:
             path.unlink()
             raise
-    sync_folder(path.parent)
     return Spare(file, path, capacity)
 
 
 def write_portion(portion: Portion, *, fsync: bool, written: Callable[[int], None]) -> None:
     """Writes, syncs and checkpoints one portion. `written` is told the position up to which frames can be read back.
 
-    Raises `OSError`; after a failed sync the process must end (invariant 13).
+    Raises `OSError`; after a failed sync the process must end (invariant 13). `OutOfDescriptors`: nothing is done.
     """
     chunk = portion.chunk
-    fd = chunk.body.file.fd
+    file = chunk.body.opened()
+    fd = file.fd
     if portion.spare is not None:
         _become_chunk(portion.spare, chunk, fsync=fsync)
     if portion.buffers:
@@ -136,10 +142,9 @@ def write_portion(portion: Portion, *, fsync: bool, written: Callable[[int], Non
 
 
 def _become_chunk(spare: Spare, chunk: Chunk, *, fsync: bool) -> None:
-    chunk.index_path.unlink(missing_ok=True)
-    os.pwrite(spare.file.fd, FileHead(CHUNK_KIND, chunk.start).encode(), 0)
-    if fsync:
-        os.fdatasync(spare.file.fd)
-    spare.path.rename(chunk.path)
-    if fsync:
-        sync_folder(chunk.path.parent)
+    with synced_folder(chunk.path.parent) if fsync else nullcontext():
+        chunk.index_path.unlink(missing_ok=True)
+        os.pwrite(spare.file.fd, FileHead(CHUNK_KIND, chunk.start).encode(), 0)
+        if fsync:
+            os.fdatasync(spare.file.fd)
+        spare.path.rename(chunk.path)

@@ -60,7 +60,13 @@ class NodeDisk:
     async def _look(self) -> None:
         refused, self._room.refused = self._room.refused, False
         loop = asyncio.get_running_loop()
-        self.used, left = await loop.run_in_executor(self._executor, self._room.measure)
+        try:
+            self.used, left = await loop.run_in_executor(self._executor, self._room.measure)
+        except (HeadraceError, OSError) as error:
+            self._room.refused = self._room.refused or refused
+            self._due = time.monotonic() + LOOK_S
+            log.warning("the disk was not looked at", reason=str(error))
+            return
         self.total = self.used + left
         enough = (ROOMY_CHUNKS if self.full else FULL_CHUNKS) * self._chunk_bytes
         if self.full and not refused and left >= enough:

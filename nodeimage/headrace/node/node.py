@@ -17,25 +17,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
+from msgspec import structs
 
+from headrace.acceptor import Acceptor
 from headrace.broker import peer_apis
 from headrace.broker.broker import Broker, NodeIdentity
 from headrace.broker.cluster_link import ClusterLink
 from headrace.broker.disk_room import DiskRoom
 from headrace.broker.headrace_admin import add_methods
-from headrace.broker.listener import Connection
 from headrace.broker.node_status import node_status
 from headrace.catalog.service import Catalog
 from headrace.container import replica_folder
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
+from headrace.descriptor_plan import plan_of_process
 from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.folder import FORMER_S, DataFolder, Identity
 from headrace.ids import ContainerId, Millis, NodeId
 from headrace.levels import Level
 from headrace.links.link_admin import LinkAdmin
 from headrace.links.links import Links
+from headrace.log.descriptors import OPENED
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
@@ -44,6 +47,7 @@ from headrace.node.environment import NodeEnvironment
 from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
+from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import (
@@ -77,8 +81,8 @@ T = TypeVar("T")
 READERS = 4
 STORE_SILENT_S: Final = 2.0
 STORE_CALLS: Final = 2
-KUBERNETES_CALLS: Final = 8
-"""A call takes some milliseconds there, and a failover hundreds of calls."""
+KUBERNETES_CALLS: Final = 16
+"""A call takes some milliseconds there, and a failover hundreds of calls (as many at a time: control.put_queue)."""
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
@@ -102,7 +106,7 @@ class Node:
         self._load = LoadMeter()
         self._closing = contextlib.AsyncExitStack()
         """What has been started, to be stopped in reverse order."""
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._ready = False
         self._waits_for = "its folder"
         """Until it is ready: what it is at."""
@@ -132,6 +136,7 @@ class Node:
         if options.admin_port is not None:
             await self._serve_http(bind, options.admin_port)
         loop = asyncio.get_running_loop()
+        OPENED.most = plan_of_process().chunks
         self._waits_for = "the cluster store"
         self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
         self._closing.callback(self._store.close)
@@ -162,7 +167,7 @@ class Node:
             data=options.data,
             catalog=self.catalog,
             executor=self._executor,
-            producer_block=lambda size: records.next_producer_block(self._store, size),
+            producer_block=self._producer_block,
             link=ClusterLink(node_id=record.node_id, view=self.view, replicas=self.replicas, peers=self.peers),
             store=self.store,
             controller=self.controller,
@@ -179,8 +184,10 @@ class Node:
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.broker.cluster.open_data)
         for name, each in listening.items():
-            accepted = partial(Connection, self.broker, listener=name)
-            self._servers.append(await loop.create_server(accepted, sock=each, backlog=1024))
+            acceptor = Acceptor(each, partial(self.broker.accepted, listener=name), self.broker.admission)
+            acceptor.start()
+            self._closing.callback(acceptor.close)
+            self._acceptors.append(acceptor)
         self._ready = True
         return self.identity
 
@@ -215,7 +222,9 @@ class Node:
             snapshot_rate=self._settings.snapshot_rate,
         )
         self._closing.push_async_callback(self.replicas.close)
-        self._recovery = StoreRecovery(node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store)
+        self._recovery = StoreRecovery(
+            node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store, view=self.view
+        )
         self._handlers: PeerHandlers = {
             Probe: self._probed,
             Prepare: self._prepare,
@@ -254,15 +263,27 @@ class Node:
             changes=self._changes,
             note_stop=lambda: self._folder.stops(str(self._run)),
         )
+        self._registration = Registration(
+            record,
+            view=self.view,
+            store=self.store,
+            folder_level=lambda: self._fenced,
+            full=lambda: self._disk.full,
+            removed=self._removed,
+        )
         self.view.on_change(self._view_changed)
         self.replicas.on_trouble.append(self.controller.look_at)
         self.replicas.gone = self.controller.gone
+        self.replicas.heard = self.controller.heard
+        self.replicas.told_of = self.controller.told_of
+        self.controller.on_answer.append(self.replicas.told)
         self.replicas.on_opened.append(lambda _: self._changes.wake())
         self.replicas.on_led.append(lambda _: self._changes.wake())
         self.replicas.start()
         self.controller.start()
         self._closing.push_async_callback(self._disk.close)
         self._closing.push_async_callback(self.controller.close)
+        self._closing.push_async_callback(self._registration.close)
 
     async def _start_links(self, secret: str) -> None:
         self.links = Links(self.broker, secret=secret)
@@ -288,10 +309,15 @@ class Node:
 
     def _why_not_ready(self) -> str:
         if not self._ready:
-            return f"the node {'stops' if self.ended.is_set() else f'waits for {self._waits_for}'}"
+            return f"the node {'stops' if self.ended.is_set() else f'waits for {self._waits_for}'}{self._trouble()}"
         return why_not_ready(
             self.view, self._record.node_id, led=self.replicas.led.keys(), heard=self.controller.heard()
         )
+
+    def _trouble(self) -> str:
+        """Why the catalog's replica here is not as it should be: what a node that is not ready may wait for."""
+        problem = self.replicas.problem(CATALOG_ID) if hasattr(self, "replicas") else ""
+        return f": {problem}" if problem else ""
 
     def _why_not_safe(self) -> str:
         if not self._ready:
@@ -324,8 +350,8 @@ class Node:
         if self._ready:
             self._ready = False
             await self.containers.hand_over()
-            for server in self._servers:
-                server.close()
+            for acceptor in self._acceptors:
+                acceptor.close()
         await self._closing.aclose()
 
     # --- the cluster store
@@ -366,16 +392,19 @@ class Node:
         minimum = cluster.min_in_sync or (2 if replicas == 3 else 1)
         records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
         present = self._folder.identity()
+        lost = False
         if present is not None:
             self._folder.check_cluster(present, cluster.cluster_id)
-            self._fenced = self._folder.fence(level)
             self._mind_old_copy(store, present)
+            lost = records.may_be_lost(store, NodeId(present.node_id), folder_level=present.level)
+            if lost or records.get_node(store, NodeId(present.node_id)) is not None:
+                self._fenced = self._folder.fence(level)  # not for one that was removed: see may_be_lost
         identity = present or self._reserved(store, cluster.cluster_id)
         run = self._run
         record = records.register_node(
             store,
             node_id=NodeId(identity.node_id),
-            new=present is None,
+            new=present is None or lost,
             format=uuid.UUID(identity.folder_id),
             run=run,
             host=options.host,
@@ -411,6 +440,11 @@ class Node:
         except StorageFull as error:  # it has never had any noted, or there were room
             log.warning("this run is not noted in the data folder", reason=str(error))
 
+    def _producer_block(self, size: int) -> range:
+        """[blocking]"""
+        least = self.view.highest.get(records.PRODUCER_IDS_KEY, 0)
+        return records.next_producer_block(self._store, size, least=least)
+
     def _reserved(self, store: ClusterStore, cluster_id: str) -> Identity:
         """[blocking] What a new folder is going to be. A store that was set back may give an id again that is taken."""
         while True:
@@ -428,9 +462,11 @@ class Node:
             self.broker.records_changed(changed.containers)
         if changed.features or changed.nodes:
             self._heed_level()
-        if changed.nodes and self.view.nodes.get(self._record.node_id) is None:
-            log.critical("this node was removed from the cluster; it stops", node=self._record.node_id)
-            self.ended.set()
+        self._registration.look()
+
+    def _removed(self, reason: str) -> None:
+        log.critical("this node was removed from the cluster; it stops", node=self._record.node_id, reason=reason)
+        self.ended.set()
 
     def _heed_level(self) -> None:
         """Have older versions refuse this node's folder as soon as the cluster's level is about to be raised, and see
@@ -451,6 +487,8 @@ class Node:
             return partial(self._fence, told.required)
         if own is not None and own.run == self._record.run and own.supports != self._record.supports:
             return self._say_range
+        if told.required < self._fenced:
+            return partial(self._raise_again, self._fenced)
         if told.level > self._noted and CATALOG_ID in self.replicas.led:
             return partial(self._note_level, told.level)
         return None
@@ -475,6 +513,12 @@ class Node:
         self._fenced = await asyncio.get_running_loop().run_in_executor(self._executor, fence)
         log.info("older versions refuse this folder from now on", level=level)
 
+    async def _raise_again(self, level: int) -> None:
+        await self.store(lambda store: features.raise_again(store, level))
+        log.warning("the feature level is raised again, as the cluster store was set back", level=level)
+        self.view.refresh()
+        await asyncio.sleep(STORE_AGAIN_S)
+
     async def _say_range(self) -> None:
         supports = self._record.supports
         assert supports is not None
@@ -494,10 +538,13 @@ class Node:
     async def _probed(self, asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
         if asked.doubted:
             await self.controller.look_and_tell(asked.doubted)
-        return self.probe()
+        return self.replicas.teller().answer(asked, self._alive())
 
     def probe(self) -> ProbeAnswer:
-        """How this node is."""
+        """How this node is, with all of its replicas."""
+        return structs.replace(self._alive(), replicas=self.replicas.states())
+
+    def _alive(self) -> ProbeAnswer:
         now = asyncio.get_running_loop().time()
         load = None
         if hasattr(self, "broker"):
@@ -506,7 +553,7 @@ class Node:
         return ProbeAnswer(
             node=self._record.node_id,
             run=self._record.run,
-            replicas=self.replicas.states(),
+            replicas=[],
             load=load or NodeLoad(),
             reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
             ready=self._ready,

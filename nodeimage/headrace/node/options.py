@@ -15,6 +15,9 @@ LEAST = {
     "disk_reserve": 0,
     "rebalance_delay_ms": 0,
     "snapshot_rate": 0,
+    "max_connections": 0,
+    "max_connections_per_ip": 0,
+    "connections_max_idle_ms": 1000,
 }
 """Below these a node would do nothing but make files and rolls."""
 
@@ -110,6 +113,9 @@ def parse(arguments: Sequence[str]) -> Options:
         ("disk-reserve", "bytes of the disk that new chunks leave free"),
         ("rebalance-delay-ms", "how long a group's first rebalance waits for members"),
         ("snapshot-rate", "bytes a second of the catalog that nodes which join are sent, all together; 0: no limit"),
+        ("max-connections", "most connections of clients; 0: as many as there are file descriptors for"),
+        ("max-connections-per-ip", "most connections of clients from one address; 0: half of --max-connections"),
+        ("connections-max-idle-ms", "a client's connection is closed on which nothing happened for so long"),
     ):
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name.replace("-", "_")), help=what)
     parser.add_argument("--no-fsync", action="store_true", help="acknowledge from the page cache (durability: memory)")
@@ -163,6 +169,9 @@ def parse(arguments: Sequence[str]) -> Options:
             disk_reserve=given.disk_reserve,
             rebalance_delay_ms=given.rebalance_delay_ms,
             snapshot_rate=given.snapshot_rate,
+            max_connections=given.max_connections,
+            max_connections_per_ip=given.max_connections_per_ip,
+            connections_max_idle_ms=given.connections_max_idle_ms,
             fsync=not given.no_fsync,
         ),
     )

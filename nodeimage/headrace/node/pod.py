@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 
-from headrace.admin.metrics import merged
+from headrace.acceptor import Acceptor
+from headrace.admin.metrics import CONTENT_TYPE, merged
+from headrace.admission import Admission, Place
+from headrace.descriptor_plan import plan_of_process
 from headrace.errors import HeadraceError
 
 CLIENT_PORT: Final = 9092
@@ -30,10 +34,14 @@ ADMIN_PORT: Final = 8080
 SHARD_ADMIN_PORT: Final = 8180
 """Of shard 0, where there are several; the pod itself answers at ADMIN_PORT then."""
 CHECK_S: Final = 1.0
+MOST_ANSWERED: Final = 64
+"""Connections at a time."""
 HAND_OVER_S: Final = 10.0
 RECOVER_S: Final = 150.0
 NEEDED: Final = ("POD_NAME", "POD_NAMESPACE", "POD_IP")
 RECORD: Final = Path("/etc/headrace/cluster/record")
+TEXT: Final = "text/plain; charset=utf-8"
+"""What shards answer, but for metrics."""
 
 
 def command(
@@ -93,12 +101,49 @@ async def _run(commands: Sequence[Sequence[str]]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    server = await asyncio.start_server(lambda *ends: _answer(len(shards), *ends), None, ADMIN_PORT)
-    async with server:
+    served = serve_pod(_listening(ADMIN_PORT), len(shards))
+    try:
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
         stop()
         codes = await asyncio.gather(*ended)
+    finally:
+        served.close()
+        await served.wait_closed()
     return max(codes, key=abs)
+
+
+def _listening(port: int) -> socket.socket:
+    """At all addresses of the pod."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def serve_pod(listening: socket.socket, shards: int) -> Acceptor:
+    """Answer for all shards. Each connection has one answer, within `CHECK_S` from its line on: where there are many,
+    the one that came first makes way."""
+
+    def accepted(place: Place) -> asyncio.BaseProtocol:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            place.drop = writer.transport.abort
+            try:
+                await _answer(shards, reader, writer)
+            finally:
+                place.leave()
+
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer)
+
+    plan = plan_of_process()
+    admission = Admission(
+        kind="http",
+        most=MOST_ANSWERED,
+        most_of_address=plan.limit,
+        descriptors=plan.limit - plan.reserve // 4,
+        time=asyncio.get_running_loop().time,
+    )
+    served = Acceptor(listening, accepted, admission)
+    served.start()
+    return served
 
 
 async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +156,11 @@ async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.Str
             *(loop.run_in_executor(None, _ask, _admin_port(shard, shards), path) for shard in range(shards))
         )
         status, body = _joined(path, answers)
-        writer.write(f"HTTP/1.1 {status} \r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        shown = CONTENT_TYPE if (path, status) == ("/metrics", HTTPStatus.OK) else TEXT
+        head = (
+            f"HTTP/1.1 {status} \r\nContent-Type: {shown}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
         await writer.drain()
     except (OSError, TimeoutError):
         pass

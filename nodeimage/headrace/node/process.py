@@ -7,7 +7,6 @@ import asyncio
 import gc
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import structlog
 import uvloop
 
 from headrace.broker.broker import NodeIdentity
+from headrace.descriptor_plan import LEAST, raise_limit
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.log_limits import LogLimits
 from headrace.log_output import log_to, telling
@@ -89,10 +89,11 @@ def _write_ready(path: Path, identity: NodeIdentity, admin_port: int | None) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The process."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    limit = raise_limit()
     limits = LogLimits()
     log_to(sys.stderr, limits)
+    if limit < LEAST:
+        log.warning("few file descriptors: raise the limit of open files", limit=limit, least=LEAST)
     sys.setswitchinterval(SWITCH_S)
     try:
         return uvloop.run(_serve_bounded(options, limits))

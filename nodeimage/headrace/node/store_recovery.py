@@ -11,28 +11,34 @@ on it is one that was lost. Who is interrupted in between does the same again.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
-from headrace.container.found import FoundReplica, heard, recovered_record, told, volumes_told
+from headrace.container.found import FoundReplica, heard, recovered_record, told, unheard, volumes_told
 from headrace.container.replicas import Replicas
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, NodeId
+from headrace.levels import Level
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Unrecorded, UnrecordedFound
 from headrace.peer.session import Session
 from headrace.store import container_records, records
-from headrace.store.compare_and_set import skip_ids
+from headrace.store.compare_and_set import NEXT_PREFIX, skip_ids
 from headrace.store.protocol import ClusterStore, StoreCall, VersionConflict
-from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord
+from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord, RemovedNodes
+from headrace.store.view import ClusterView
 
 log = structlog.get_logger()
 
 SEEN_S: Final = 20.0
 """Within which all nodes should see that records were taken away."""
 SEEN_AGAIN_S: Final = 0.2
+WARNINGS: Final = 100
+"""That a node gives one by one."""
+SKIPPED_PRODUCERS: Final = 1 << 28
+"""Producer ids that may have been handed out since the copy was made, to nodes that no longer run; there are 2**40."""
 ANSWER_S: Final = 60.0
 """Logs that are not open are scanned for it."""
 
@@ -42,7 +48,10 @@ Told = tuple[UnrecordedFound, Sequence[FoundReplica]]
 class StoreRecovery:
     """One node's part."""
 
-    def __init__(self, *, node: NodeId, replicas: Replicas, peers: PeerClient, store: StoreCall) -> None:
+    def __init__(
+        self, *, node: NodeId, replicas: Replicas, peers: PeerClient, store: StoreCall, view: ClusterView
+    ) -> None:
+        self._view = view
         self._node = node
         self._replicas = replicas
         self._peers = peers
@@ -86,14 +95,36 @@ class StoreRecovery:
                 by_container[each.record.container_id].append(each)
         lacking = {key: found for key, found in by_container.items() if key not in recorded - set_back}
         deleted = await self._store(container_records.deleted_containers)
-        lost = [recovered_record(found) for key, found in sorted(lacking.items()) if key not in deleted]
+        lacking = {key: found for key, found in sorted(lacking.items()) if key not in deleted}
+        self._check_all_known(lacking, nodes, await self._store(records.removed_nodes))
+        lost = [recovered_record(found) for found in lacking.values()]
         if apply and lost:
+            counters = highest(answer.counters for answer, _ in answers)
+            await self._store(lambda store: records.raise_counters(store, counters, producers=SKIPPED_PRODUCERS))
             await self._store(lambda store: _put(store, lost))
         return {
             "containers": [_shown(each) for each in lost],
             "warnings": [warning for answer, _ in answers for warning in answer.warnings],
             "done": apply,
         }
+
+    def _check_all_known(
+        self,
+        lacking: Mapping[ContainerId, Sequence[FoundReplica]],
+        nodes: Sequence[NodeRecord],
+        removed: RemovedNodes,
+    ) -> None:
+        """Raises KafkaError where a node that was in sync has lost its registration, and so was not asked."""
+        if not self._view.may(Level.FENCED):
+            return  # a removal leaves no trace there
+        known = {each.node_id for each in nodes}
+        for container, found in lacking.items():
+            for node in sorted(unheard(found) - known):
+                if node not in removed:
+                    raise _refused(
+                        f"node {node} was in sync with container {container}, and has lost its registration: start it, "
+                        f"and it registers again; if it is gone for good, `headrace node remove {node} --force` first"
+                    )
 
     async def _look(self, nodes: Sequence[NodeRecord], asked: Unrecorded) -> list[Told]:
         return await asyncio.gather(*(self._look_at(node, asked) for node in nodes))
@@ -110,7 +141,28 @@ class StoreRecovery:
 
     async def _look_here(self, asked: Unrecorded) -> Told:
         unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded), seen=asked.seen)
-        return UnrecordedFound(unseen=unseen, warnings=warnings, set_back=self._replicas.set_back()), found
+        if len(warnings) > WARNINGS:  # a frame's header holds no more than some thousand
+            warnings = [
+                *warnings[:WARNINGS],
+                f"node {self._node}: {len(warnings) - WARNINGS} more are left out, likewise",
+            ]
+        counters = highest(
+            [
+                self._view.highest,
+                {f"{NEXT_PREFIX}node": self._node + 1, f"{NEXT_PREFIX}container": self._replicas.highest_id() + 1},
+            ]
+        )
+        set_back = self._replicas.set_back()
+        return UnrecordedFound(unseen=unseen, warnings=warnings, set_back=set_back, counters=counters), found
+
+
+def highest(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Of each counter the highest state that any has seen. Pure."""
+    found: dict[str, int] = {}
+    for each in counters:
+        for key, at in each.items():
+            found[key] = max(at, found.get(key, 0))
+    return found
 
 
 def _withdraw(store: ClusterStore, containers: Collection[ContainerId]) -> None:

@@ -23,6 +23,11 @@ from headrace.errors import Code
 from headrace.ids import ContainerId, Epoch, Millis, NodeId, Offset, PartitionletId, Position
 from headrace.peer.reports import NodeLoad, ReplicaState
 
+ALL_AT_ONCE: Final = -1
+"""In a probe: all replicas are asked for at once, as older versions do."""
+NO_REPLICAS: Final = -2
+"""In a probe: nothing of replicas is asked for. Older versions tell of them nevertheless."""
+
 PEER_VERSION: Final = 1
 """The newest version of this protocol that this node speaks."""
 LEAST_VERSION: Final = 1
@@ -120,16 +125,33 @@ class ProbeAnswer(Message, frozen=True):
     """What its wall clock shows. 0: it does not tell."""
     fenced: int = 0
     """Versions that do not support this feature level refuse its folder (store.features)."""
+    counter: int = ALL_AT_ONCE
+    """Of what is told of replicas, the next `since` (peer.replica_pages). ALL_AT_ONCE: these are all, as of an older
+    version."""
+    begun: int = 0
+    more: bool = False
+    """Not all is told yet: the next page is to be asked for."""
+    anew: bool = False
+    """What the asker has is too old: it gets all replicas again, and this is the first page."""
+    gone: list[ContainerId] = []
+    """Replicas that are no more."""
 
 
 class Probe(Request[ProbeAnswer], frozen=True):
-    """Asks how the node is. Who is busy with others' calls is not dead."""
+    """Asks how the node is. Who is busy with others' calls is not dead.
 
-    answer = ProbeAnswer
-    urgent = True
+    An older version does not know the fields, and tells of all its replicas at once.
+    """
+
+    since: int = ALL_AT_ONCE
+    """Only what changed since then is to be told of replicas, a page at a time (peer.replica_pages)."""
+    begun: int = 0
     doubted: tuple[NodeId, ...] = ()
     """Nodes that refuse the asker, and that the asked is to try before it tells whom it hears. Version 0.1.0 does not,
     and tells whom it heard within 2 s."""
+
+    answer = ProbeAnswer
+    urgent = True
 
 
 # --- calls
@@ -159,6 +181,8 @@ class UnrecordedFound(Message, frozen=True):
     """Of folders that cannot be read."""
     set_back: list[ContainerId] = []
     """Those that have a record of which the replica here knows a newer state: the store was set back."""
+    counters: dict[str, int] = {}
+    """Of ids, by their keys in the store, as high as the node has seen them."""
 
 
 class Unrecorded(Request[UnrecordedFound], frozen=True):

@@ -21,6 +21,9 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from headrace.acceptor import Acceptor
+from headrace.admission import Admission, Place
+from headrace.descriptor_plan import DescriptorPlan, plan_of_process
 from headrace.errors import Code, HeadraceError, MalformedRequest
 from headrace.ids import NodeId
 from headrace.peer.framing import Buffer, decode_message, encode_message
@@ -34,7 +37,6 @@ MAX_UNDER_WAY: Final = 256
 """Calls of one session."""
 MAX_ALL_UNDER_WAY: Final = 4_096
 CLOSE_GRACE_S: Final = 5.0
-_BACKLOG: Final = 1_024
 
 Reply = Message | tuple[Message, Sequence[Buffer]]
 """What a handler gives: the answer, or the answer and its payload."""
@@ -42,6 +44,17 @@ Handler = Callable[[Any, memoryview, Session], Awaitable[Reply]]
 """Takes a request of its type, the payload, and the session. A HeadraceError travels to the caller as it is."""
 StreamHandler = Callable[[Any, Session], None]
 """Takes the first message of a stream, and the session."""
+
+
+def session_admission(plan: DescriptorPlan) -> Admission:
+    """Which sessions come in. They have a share of their own, and half of the reserve before they are refused."""
+    return Admission(
+        kind="nodes",
+        most=plan.peers,
+        most_of_address=plan.limit,
+        descriptors=plan.limit - plan.reserve // 2,
+        time=asyncio.get_running_loop().time,
+    )
 
 
 class PeerServer:
@@ -60,12 +73,15 @@ class PeerServer:
         run: uuid.UUID,
         handlers: Mapping[type[Message], Handler],
         streams: Mapping[type[Message], StreamHandler] | None = None,
+        admission: Admission | None = None,
     ) -> None:
+        """`admission`: which sessions it may have; None: as many as this process has descriptors for."""
         self._listening = listening
         self._identity = Identity(cluster_id, secret, node, run)
         self._handlers = handlers
         self._streams = {} if streams is None else streams
-        self._server: asyncio.Server | None = None
+        self._admission = session_admission(plan_of_process()) if admission is None else admission
+        self._acceptor: Acceptor | None = None
         self._sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -78,17 +94,17 @@ class PeerServer:
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.get_running_loop().create_server(
-            self._session, sock=self._listening, backlog=_BACKLOG
-        )
+        self._acceptor = Acceptor(self._listening, self._session, self._admission)
+        self._acceptor.start()
 
     async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
         """End all sessions and wait for all handlers; those that take longer than `grace_s` are cancelled."""
         self._closing = True
-        if self._server is None:
+        if self._acceptor is None:
             self._listening.close()
         else:
-            self._server.close()
+            self._acceptor.close()
+            await self._acceptor.wait_closed()
         for session in list(self._sessions):
             session.close("this node closes")
         try:
@@ -100,11 +116,9 @@ class PeerServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         while self._sessions:
             await asyncio.gather(*(session.closed for session in self._sessions))
-        if self._server is not None:
-            await self._server.wait_closed()
 
-    def _session(self) -> Session:
-        session = Session(ServerHandshake(self._identity), among=self._sessions, ready=self._met)
+    def _session(self, place: Place) -> Session:
+        session = Session(ServerHandshake(self._identity), among=self._sessions, ready=self._met, place=place)
         if self._closing:
             session.close("this node closes")  # accepted while closing
         return session

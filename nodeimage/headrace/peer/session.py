@@ -22,6 +22,7 @@ from typing import Final, cast
 
 import structlog
 
+from headrace.admission import Place
 from headrace.errors import HeadraceError, MalformedRequest
 from headrace.ids import NodeId
 from headrace.peer.framing import MAX_FRAME, Buffer, FrameReader, decode_message, encode_frame
@@ -59,11 +60,16 @@ class Session(asyncio.BufferedProtocol):
         *,
         among: set["Session"],
         ready: Callable[["Session"], None],
+        place: Place | None = None,
     ) -> None:
-        """`among`: its owner's sessions, where it is while it is connected. `ready`: the handshake is over."""
+        """`among`: its owner's sessions, where it is while it is connected. `ready`: the handshake is over. `place`:
+        among the sessions that came here."""
         self._loop = asyncio.get_running_loop()
         self._handshake: Handshake | None = handshake
         self._among = among
+        self._place = place
+        if place is not None:
+            place.drop = lambda: self.abort("closed for others: no handshake came first")
         self._ready = ready
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(MAX_HANDSHAKE_FRAME)
@@ -234,6 +240,8 @@ class Session(asyncio.BufferedProtocol):
         self._end(str(exc) if exc is not None else "closed by the other side")
         self._stop_timer()
         self._among.discard(self)
+        if self._place is not None:
+            self._place.leave()
         self.resume_writing()
         self._closed.set_result(self.reason)
         self.on_message = _unexpected
@@ -304,6 +312,8 @@ class Session(asyncio.BufferedProtocol):
             self._met, self._handshake = handshake.met, None
             self._frames.limit = MAX_FRAME
             self._stop_timer()
+            if self._place is not None:
+                self._place.proven()
             self._ready(self)
 
     def _refuse(self, error: HandshakeFailed) -> None:

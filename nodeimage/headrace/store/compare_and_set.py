@@ -15,6 +15,7 @@ from headrace.store.record_types import NextId, R, decode
 
 _SKIPPED = 100
 """Ids of which nothing may be left."""
+NEXT_PREFIX = "next/"
 _PAUSE_S = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
@@ -47,18 +48,20 @@ def change(
             return wanted
 
 
-def take_id(store: ClusterStore, kind: str) -> int:
-    """An id that nobody has had."""
+def take_id(store: ClusterStore, kind: str, *, least: int = 0) -> int:
+    """An id that nobody has had, and not below `least`: what the taker has seen of them, as the store may have been set
+    back.
+    """
 
     def decide(present: NextId | None) -> NextId:
-        return NextId(1 + (present or NextId()).next)
+        return NextId(1 + max((present or NextId()).next, least))
 
-    return change(store, f"next/{kind}", NextId, decide).next - 1
+    return change(store, f"{NEXT_PREFIX}{kind}", NextId, decide).next - 1
 
 
 def had_id(store: ClusterStore, kind: str, id: int) -> bool:
     """Whether the id was handed out, or skipped."""
-    return id < (read(store, f"next/{kind}", NextId) or NextId()).next
+    return id < (read(store, f"{NEXT_PREFIX}{kind}", NextId) or NextId()).next
 
 
 def skip_ids(store: ClusterStore, kind: str, highest: int) -> None:
@@ -67,4 +70,4 @@ def skip_ids(store: ClusterStore, kind: str, highest: int) -> None:
     def decide(present: NextId | None) -> NextId:
         return NextId(max((present or NextId()).next, highest + _SKIPPED))
 
-    change(store, f"next/{kind}", NextId, decide)
+    change(store, f"{NEXT_PREFIX}{kind}", NextId, decide)

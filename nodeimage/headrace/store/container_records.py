@@ -31,11 +31,12 @@ from headrace.store.record_types import (
 )
 
 
-def take_container_id(store: ClusterStore, kind: str) -> ContainerId:
-    """The id for a new container: one that nobody has had, but the catalog's is always the same."""
+def take_container_id(store: ClusterStore, kind: str, *, least: int = 0) -> ContainerId:
+    """The id for a new container: one that nobody has had, but the catalog's is always the same. `least`: see
+    take_id."""
     if kind == "catalog":
         return CATALOG_ID
-    while (taken := take_id(store, "container")) == CATALOG_ID:
+    while (taken := take_id(store, "container", least=least)) == CATALOG_ID:
         continue
     return ContainerId(taken)
 
@@ -123,6 +124,15 @@ def descends_from(record: ContainerRecord, known: ContainerRecord) -> bool:
     return descends(record.changes, known.changes) or record.recovered > known.recovered
 
 
+def has_trace(record: ContainerRecord, *, change: str, recovered: int) -> bool:
+    """Whether a record comes after, or is, the one of which a replica elsewhere told its newest change and its
+    `recovered`: as `descends_from`. One without a change is of before there were any.
+    """
+    if not change or (record.changes and record.changes[-1] == change):
+        return True
+    return descends(record.changes, (change,)) or record.recovered > recovered
+
+
 def check_descent(record: ContainerRecord, known: ContainerRecord) -> None:
     """Raise StoreSetBack, with what to do, where a record as the store has it is older than one that is known."""
     if not descends_from(record, known):
@@ -176,6 +186,16 @@ def change_container(
 def deleted_containers(store: ClusterStore) -> DeletedContainers:
     """Those that were deleted and have no record any more."""
     return read(store, DELETED_KEY, DeletedContainers) or DeletedContainers()
+
+
+def delete_again(store: ClusterStore, containers: Collection[ContainerId]) -> None:
+    """Have containers be deleted that were, where the store was set back to before that: for good is for good."""
+    change(
+        store, DELETED_KEY, DeletedContainers, lambda present: (present or DeletedContainers()).and_these(containers)
+    )
+    for each in containers:
+        if get_container(store, each) is not None:
+            change_container(store, each, lambda now: structs.replace(now, state="deleted"))
 
 
 def forget_deleted(store: ClusterStore, containers: Collection[ContainerId]) -> None:

@@ -157,6 +157,22 @@ def begin_raising(store: ClusterStore, level: int) -> FeaturesRecord:
     return _changed(store, decide)
 
 
+def raise_again(store: ClusterStore, level: int) -> FeaturesRecord:
+    """Begin the first step again where the store was set back to before it: a folder has seen that level, and what is
+    in the others may be of it. Who is of an older version is refused again before anything else is written.
+    """
+    refuse_older(store, level)
+
+    def decide(present: FeaturesRecord | None) -> FeaturesRecord:
+        before = present or FeaturesRecord()
+        if before.required >= level:
+            return before
+        most = None if before.most is not None and before.most < level else before.most
+        return structs.replace(before, raising=level, most=most)
+
+    return _changed(store, decide)
+
+
 def refuse_older(store: ClusterStore, level: int) -> None:
     """Have versions below a level be refused by the cluster's record. On Kubernetes the operator sees to it."""
 

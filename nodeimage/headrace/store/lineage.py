@@ -4,6 +4,7 @@ A cluster store that was set back to an old copy goes on with the same counters 
 id of a change that the copy has not, or of one that was made after it in its place, does (DESIGN section 13).
 
     changes   ("7-1f9c22ab04d3e5f6", "8-...", ...), oldest first: a counter that rises by one, and 64 random bits
+              ("7~...", with a tilde, is a change that was given up: it was made to an old copy, and others went on)
 
 A record without any is of before feature level 1. Pure, but for the random bits.
 """
@@ -30,16 +31,33 @@ def descends(changes: Changes, known: Changes) -> bool:
     has forgotten so old ones."""
     if not known:
         return True
-    return bool(changes) and (known[-1] in changes or _counter(known[-1]) < _counter(changes[0]))
+    newest = known[-1]
+    if not changes:
+        return False
+    return newest in changes or _given_up(newest) in changes or _counter(newest) < _counter(changes[0])
 
 
-def merged(lines: Iterable[Changes]) -> Changes:
-    """A record that descends from all of these, one change later; () where none has any."""
-    every = {change for changes in lines for change in changes}
+def is_given_up(changes: Changes, known: Changes) -> bool:
+    """Whether the newest change that is known is one that a record with `changes` has given up."""
+    return bool(known) and _given_up(known[-1]) in changes
+
+
+def merged(kept: Iterable[Changes], lost: Iterable[Changes] = ()) -> Changes:
+    """A record that descends from all of these, one change later; () where none has any. What only `lost` ones have is
+    given up.
+    """
+    of_kept = {change for changes in kept for change in changes}
+    of_lost = {change for changes in lost for change in changes} - of_kept
+    every = of_kept | {_given_up(change) for change in of_lost}
+    every -= {change for change in every if _given_up(change) != change and _given_up(change) in every}
     if not every:
         return ()
     return with_next(tuple(sorted(every, key=lambda change: (_counter(change), change))))
 
 
+def _given_up(change: str) -> str:
+    return change.replace("-", "~", 1)
+
+
 def _counter(change: str) -> int:
-    return int(change.partition("-")[0])
+    return int(_given_up(change).partition("~")[0])

@@ -68,6 +68,8 @@ class Changes:
     generation: int = 0
     """How often this process has seen the store set back to an old copy of itself. With a higher one, revisions and
     versions may be lower than before: all that was shown is to be forgotten, and `whole` is set."""
+    one_count: bool = False
+    """Versions are revisions: what was put by a revision is there at that one."""
 
 
 class ClusterStore(Protocol):

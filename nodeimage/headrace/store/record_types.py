@@ -4,11 +4,13 @@
     node/<id>                NodeRecord
     container/<id>           ContainerRecord; of one that has been deleted for a while its id alone is left:
     deleted                  DeletedContainers
+    removed                  RemovedNodes
     volume/<name>            VolumeRecord
     controller               LeaseRecord
     balance                  BalanceRecord
     features                 FeaturesRecord
-    next/{node,container}    NextId: ids are handed out once and never again
+    next/{node,container}    NextId: ids are handed out once and never again; whoever has seen a higher one than a store
+                             that was set back has, raises it again (node.registration)
     producer-ids             ProducerIdBlock
 
 Values are JSON, to be read by people too; fields that this version does not know are kept out of its way, not refused.
@@ -19,7 +21,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -38,6 +40,7 @@ LEASE_KEY = "controller"
 BALANCE_KEY = "balance"
 FEATURES_KEY = "features"
 DELETED_KEY = "deleted"
+REMOVED_KEY = "removed"
 
 CATALOG_ID = ContainerId(1)
 """The catalog's container has this id, and no other has: so it is made once, whoever tries."""
@@ -212,18 +215,38 @@ class LeaseRecord(Record, frozen=True):
     renewal: int = 0
 
 
-class DeletedContainers(Record, frozen=True):
-    """The ids of deleted containers that have no record any more, as ranges (first, last), ascending and apart.
+class Gone(Record, frozen=True):
+    """Ids of what is gone for good, as ranges (first, last), ascending and apart. No id ever leaves it."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def __contains__(self, id: int) -> bool:
+        at = bisect_right(self.ranges, id, key=lambda each: each[0]) - 1
+        return at >= 0 and id <= self.ranges[at][1]
+
+    def and_these(self, ids: Iterable[int]) -> Self:
+        """With more ids."""
+        ranges: list[tuple[int, int]] = []
+        for first, last in sorted((*self.ranges, *((each, each) for each in ids))):
+            if ranges and first <= ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+            else:
+                ranges.append((first, last))
+        return type(self)(tuple(ranges))
+
+
+class RemovedNodes(Gone, frozen=True):
+    """The ids of nodes that somebody removed. A node whose record is missing, and that is not among them, has lost it
+    with a cluster store that was set back; versions before feature level 1 do not write it.
+    """
+
+
+class DeletedContainers(Gone, frozen=True):
+    """The ids of deleted containers that have no record any more.
 
     Ids rise and the old go first, so there are never more ranges than containers. No id leaves it: a node may have been
     away since before, with a replica, and a roll may be meant for one that is gone.
     """
-
-    ranges: tuple[tuple[ContainerId, ContainerId], ...] = ()
-
-    def __contains__(self, container: ContainerId) -> bool:
-        at = bisect_right(self.ranges, container, key=lambda each: each[0]) - 1
-        return at >= 0 and container <= self.ranges[at][1]
 
     def beyond(self, other: "DeletedContainers") -> Iterator[ContainerId]:
         """The ids that the other one has not; those of both cost nothing, however many there are."""
@@ -233,18 +256,8 @@ class DeletedContainers(Record, frozen=True):
                 if theirs > last:
                     break
                 yield from map(ContainerId, range(at, theirs))
-                at = max(at, ContainerId(end + 1))
+                at = max(at, end + 1)
             yield from map(ContainerId, range(at, last + 1))
-
-    def and_these(self, containers: Iterable[ContainerId]) -> "DeletedContainers":
-        """With more ids."""
-        ranges: list[tuple[ContainerId, ContainerId]] = []
-        for first, last in sorted((*self.ranges, *((each, each) for each in containers))):
-            if ranges and first <= ranges[-1][1] + 1:
-                ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
-            else:
-                ranges.append((first, last))
-        return DeletedContainers(tuple(ranges))
 
 
 class BalanceRecord(Record, frozen=True):
@@ -306,6 +319,7 @@ _DECODERS: Final[Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {
         NodeRecord,
         ContainerRecord,
         DeletedContainers,
+        RemovedNodes,
         VolumeRecord,
         LeaseRecord,
         BalanceRecord,

@@ -6,16 +6,16 @@ All functions block, and go through compare and set alone, so any number of proc
 import base64
 import secrets
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 from msgspec import structs
 
 from headrace.errors import FolderRefused, HeadraceError
 from headrace.ids import NodeId
-from headrace.levels import NEWEST, format_of
-from headrace.store.compare_and_set import change, had_id, read, take_id
+from headrace.levels import NEWEST, Level, format_of
+from headrace.store.compare_and_set import NEXT_PREFIX, change, had_id, read, skip_ids, take_id
 from headrace.store.container_records import containers
 from headrace.store.features import found
 from headrace.store.protocol import ClusterStore, VersionConflict
@@ -33,6 +33,7 @@ from headrace.store.record_types import (
     NODE_PREFIX,
     PRODUCER_ID_BITS,
     PRODUCER_IDS_KEY,
+    REMOVED_KEY,
     SECRET_BYTES,
     VOLUME_PREFIX,
     BalanceRecord,
@@ -41,9 +42,11 @@ from headrace.store.record_types import (
     DeletedContainers,
     FeaturesRecord,
     LeaseRecord,
+    NextId,
     NodeRecord,
     ProducerIdBlock,
     R,
+    RemovedNodes,
     Room,
     SupportedLevels,
     VolumeRecord,
@@ -66,6 +69,7 @@ __all__ = [
     "NODE_PREFIX",
     "PRODUCER_IDS_KEY",
     "PRODUCER_ID_BITS",
+    "REMOVED_KEY",
     "SECRET_BYTES",
     "VOLUME_PREFIX",
     "BalanceRecord",
@@ -74,9 +78,11 @@ __all__ = [
     "DeletedContainers",
     "FeaturesRecord",
     "LeaseRecord",
+    "NextId",
     "NodeRecord",
     "ProducerIdBlock",
     "R",
+    "RemovedNodes",
     "Room",
     "SupportedLevels",
     "VolumeRecord",
@@ -90,11 +96,15 @@ __all__ = [
     "get_node",
     "get_volume",
     "had_node_id",
+    "may_be_lost",
     "next_producer_block",
     "nodes",
+    "put_back_node",
     "put_lease",
+    "raise_counters",
     "register_node",
     "remove_node",
+    "removed_nodes",
     "set_balance",
     "set_draining",
     "set_full",
@@ -102,6 +112,9 @@ __all__ = [
     "take_node_id",
     "volumes",
 ]
+
+SKIPPED_PRODUCERS: Final = 1 << 20
+"""Producer ids of which nothing may be left: there are 2**40."""
 
 
 def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecord:
@@ -178,14 +191,8 @@ def register_node(
 
     def decide(present: NodeRecord | None) -> NodeRecord:
         if present is None and not new:
-            raise FolderRefused(
-                f"the folder says node {node_id}, which this cluster does not have: the node was removed, or the"
-                " folder is another cluster's; start it with an empty folder"
-            )
-        if present is not None and present.format != format:
-            raise FolderRefused(
-                f"node {node_id} has another folder, of format {present.format}; start it with that one"
-            )
+            raise _unknown(node_id)
+        _check_format(present, node_id, format)
         return NodeRecord(
             node_id,
             format,
@@ -204,6 +211,45 @@ def register_node(
         )
 
     return change(store, f"{NODE_PREFIX}{node_id}", NodeRecord, decide)
+
+
+def may_be_lost(store: ClusterStore, node_id: NodeId, *, folder_level: int) -> bool:
+    """Whether a node that has no record has lost it with a store that was set back; else somebody removed it.
+
+    `folder_level`: the feature level that its folder has seen: at lower ones removals leave no trace.
+    """
+    return folder_level >= Level.FENCED and node_id not in removed_nodes(store)
+
+
+def put_back_node(store: ClusterStore, node: NodeRecord) -> NodeRecord:
+    """Have a run's registration stand again as it is, where the store has been set back to before it; what an operator
+    says of the node (drains, addresses) stays as the store has it.
+
+    Raises FolderRefused where somebody removed the node, or another has its id.
+    """
+
+    def decide(present: NodeRecord | None) -> NodeRecord:
+        if present is None:
+            if node.node_id in removed_nodes(store):
+                raise _unknown(node.node_id)
+            return node
+        _check_format(present, node.node_id, node.format)
+        stopping = present.stopping and present.run == node.run
+        return structs.replace(node, draining=present.draining, advertised=present.advertised, stopping=stopping)
+
+    return change(store, f"{NODE_PREFIX}{node.node_id}", NodeRecord, decide)
+
+
+def _unknown(node_id: NodeId) -> FolderRefused:
+    return FolderRefused(
+        f"the folder says node {node_id}, which this cluster does not have: the node was removed, or the"
+        " folder is another cluster's; start it with an empty folder"
+    )
+
+
+def _check_format(present: NodeRecord | None, node_id: NodeId, format: uuid.UUID) -> None:
+    if present is not None and present.format != format:
+        raise FolderRefused(f"node {node_id} has another folder, of format {present.format}; start it with that one")
 
 
 def set_draining(store: ClusterStore, node_id: NodeId, draining: bool) -> NodeRecord:
@@ -229,21 +275,28 @@ def set_full(store: ClusterStore, node_id: NodeId, full: bool, *, run: uuid.UUID
 
 
 def remove_node(store: ClusterStore, node_id: NodeId, *, force: bool = False) -> None:
-    """Forget a node, for good: its folder is refused from now on. Nothing, where there is no such node.
+    """Forget a node, for good: its folder is refused from now on.
 
-    Raises HeadraceError while it has replicas, unless `force`: then they are rebuilt on other nodes.
+    That it was removed is there before its record goes: one that is merely missing has been lost. Raises HeadraceError
+    while it has replicas, unless `force`: then they are rebuilt on other nodes.
     """
     holds = [each.container_id for each in containers(store) if node_id in each.replicas and each.state != "deleted"]
     if holds and not force:
         raise HeadraceError(
             f"node {node_id} has replicas of {len(holds)} containers (such as {holds[0]}); drain it, then remove it"
         )
+    change(store, REMOVED_KEY, RemovedNodes, lambda present: (present or RemovedNodes()).and_these([node_id]))
     key = f"{NODE_PREFIX}{node_id}"
     while (found := store.get(key)) is not None:
         try:
             store.delete(key, found.version)
         except VersionConflict:
             continue
+
+
+def removed_nodes(store: ClusterStore) -> RemovedNodes:
+    """Those that somebody removed."""
+    return read(store, REMOVED_KEY, RemovedNodes) or RemovedNodes()
 
 
 def nodes(store: ClusterStore) -> list[NodeRecord]:
@@ -311,18 +364,37 @@ def set_balance(store: ClusterStore, **fields: Any) -> BalanceRecord:
     )
 
 
-def next_producer_block(store: ClusterStore, size: int) -> range:
-    """`size` producer ids that nobody else gets, positive and below 2**63. Raises HeadraceError when all are used."""
+def next_producer_block(store: ClusterStore, size: int, *, least: int = 0) -> range:
+    """`size` producer ids that nobody else gets, positive and below 2**63. Raises HeadraceError when all are used.
+
+    `least`: as for take_id, without the cluster's bits.
+    """
     cluster = ensure_cluster(store)
 
     def decide(present: ProducerIdBlock | None) -> ProducerIdBlock:
-        first = 0 if present is None else present.next
+        first = max(0 if present is None else present.next, least)
         if first + size > 1 << PRODUCER_ID_BITS:
             raise HeadraceError(f"the cluster has handed out all of its {1 << PRODUCER_ID_BITS} producer ids")
         return ProducerIdBlock(first + size)
 
     end = (cluster.random_bits << PRODUCER_ID_BITS) + change(store, PRODUCER_IDS_KEY, ProducerIdBlock, decide).next
     return range(end - size, end)
+
+
+def raise_counters(store: ClusterStore, seen: Mapping[str, int], *, producers: int = SKIPPED_PRODUCERS) -> None:
+    """Have nothing be handed out again. `seen`: counters, by key, at the highest that anybody has seen them; a store
+    that was set back may be below. It skips more, as some may have been handed out that nobody saw.
+    """
+    for key, highest in seen.items():
+        if key == PRODUCER_IDS_KEY:
+            wanted = min(highest + producers, 1 << PRODUCER_ID_BITS)
+
+            def decide(present: ProducerIdBlock | None, wanted: int = wanted) -> ProducerIdBlock:
+                return ProducerIdBlock(max(wanted, 0 if present is None else present.next))
+
+            change(store, key, ProducerIdBlock, decide)
+        elif key.startswith(NEXT_PREFIX):
+            skip_ids(store, key.removeprefix(NEXT_PREFIX), highest)
 
 
 def _change_node(store: ClusterStore, node_id: NodeId, decide: Callable[[NodeRecord], NodeRecord]) -> NodeRecord:

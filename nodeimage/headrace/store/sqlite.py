@@ -126,21 +126,17 @@ class SqliteStore:
                 self._generation += revision < self._highest
                 self._highest = revision
                 if revision == since:
-                    return Changes(revision, [], {}, whole=False, generation=self._generation)
+                    return Changes(revision, [], {}, whole=False, generation=self._generation, one_count=True)
                 whole = since == 0 or not forgotten <= since < revision
                 records = [*self._found(prefix, since=0 if whole else since)]
                 removed = {} if whole else _removed(self._connection, prefix, since=since)
-                return Changes(revision, records, removed, whole, self._generation)
+                return Changes(revision, records, removed, whole, self._generation, one_count=True)
             finally:
                 self._connection.execute("ROLLBACK")
 
     def _found(self, prefix: str, *, since: int) -> Iterator[Versioned]:
-        rows = self._connection.execute(
-            "SELECT key, value, version FROM records "
-            "WHERE substr(key, 1, length(?1)) = ?1 AND version > ?2 AND value IS NOT NULL ORDER BY key",
-            (prefix, since),
-        )
-        return (self._checked(*row) for row in rows)
+        rows = self._connection.execute(_since("key, value, version", "value IS NOT NULL"), (prefix, since))
+        return (self._checked(*row) for row in sorted(rows))
 
     def _checked(self, key: str, value: bytes, version: int) -> Versioned:
         """Raises StoreUnavailable: a store of which not all is right is none to decide by."""
@@ -232,12 +228,17 @@ def _salt(key: str, version: int) -> bytes:
 
 
 def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> dict[str, int]:
-    rows = connection.execute(
-        "SELECT key, version FROM records "
-        "WHERE substr(key, 1, length(?1)) = ?1 AND version > ?2 AND value IS NULL ORDER BY key",
-        (prefix, since),
+    rows = connection.execute(_since("key, version", "value IS NULL"), (prefix, since))
+    return dict(sorted(rows))
+
+
+def _since(columns: str, which: str) -> str:
+    """In the order of versions, which has SQLite go by their index: those who look at the store twenty times a second,
+    and at every put, must not go through all records for the few that changed."""
+    return (
+        f"SELECT {columns} FROM records WHERE version > ?2 AND substr(key, 1, length(?1)) = ?1 AND {which} "
+        "ORDER BY version"
     )
-    return dict(rows.fetchall())
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ copy, that copy is shown, as a whole: who goes by it sees to what must not be do
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -29,7 +30,9 @@ from headrace.store.records import (
     DeletedContainers,
     FeaturesRecord,
     LeaseRecord,
+    NextId,
     NodeRecord,
+    ProducerIdBlock,
     R,
     VolumeRecord,
 )
@@ -42,6 +45,9 @@ log = structlog.get_logger()
 WATCH_S = 1.0
 AGAIN_S = 0.2
 """After a look that failed."""
+WHOLE_S = 30.0
+"""So often everything is looked at: a store that was set back, and went on past the revision that was seen last before
+anybody looked again, is known only by what it has in an older version."""
 PUTS_S = 30.0
 """So long after the store was set back a put of before may be told of, with a version that is no more."""
 
@@ -57,9 +63,11 @@ class Changed:
     cluster: bool = False
     balance: bool = False
     features: bool = False
+    counters: bool = False
+    """One fell; that one rises is told to nobody."""
 
     def __bool__(self) -> bool:
-        settings = self.cluster or self.balance or self.features
+        settings = self.cluster or self.balance or self.features or self.counters
         return bool(self.containers or self.nodes or self.volumes or self.lease or settings)
 
 
@@ -78,6 +86,12 @@ class ClusterView:
         self.lease_version: int | None = None
         self.balance = BalanceRecord()
         self.features = FeaturesRecord()
+        self.counters: dict[str, int] = {}
+        """Of ids, by key: the next one."""
+        self.highest: dict[str, int] = {}
+        """The same, as they were when they were highest: a store that was set back falls behind it."""
+        self.undeleted: set[ContainerId] = set()
+        """Containers that were deleted, and are not by the old copy that the store was set back to."""
         self.revision = 0
         self.reachable_at = float("-inf")
         """Loop time of the last look that succeeded."""
@@ -137,8 +151,12 @@ class ClusterView:
 
     def _watch(self) -> None:
         failing = False
+        whole_at = time.monotonic() + WHOLE_S
         while not self._closed.is_set():
             try:
+                if time.monotonic() >= whole_at:
+                    whole_at = time.monotonic() + WHOLE_S
+                    self._look(0, whole=True)
                 self._look(WATCH_S if self._started.is_set() else 0)
             except StoreUnavailable as error:
                 if not failing and not self._closed.is_set():
@@ -166,9 +184,11 @@ class ClusterView:
             except Exception:
                 log.exception("looking at the cluster store went wrong")
 
-    def _look(self, timeout_s: float) -> None:
-        """One look, and wait until the loop has taken it in: the next one begins where it ended."""
-        changes = self._store.watch("", since=self.revision, timeout_s=timeout_s)
+    def _look(self, timeout_s: float, *, whole: bool = False) -> None:
+        """One look, at what has changed or at all that there is; it waits until the loop has taken it in: the next one
+        begins where it ended.
+        """
+        changes = self._store.watch("", since=0 if whole else self.revision, timeout_s=timeout_s)
         taken = threading.Event()
         try:
             self._loop.call_soon_threadsafe(self._take, changes, taken)
@@ -187,7 +207,10 @@ class ClusterView:
             return
         self.reachable_at = self._loop.time()
         changed = Changed()
-        if changes.generation > self._generation:
+        if changes.generation > self._generation and not changes.whole:
+            self.revision = 0  # it was asked for what came after a revision of before: all of it is looked at next
+            self.refresh()
+        elif changes.generation > self._generation or self._is_of_another_line(changes):
             self._fall(changes, changed)
         elif changes.generation == self._generation and changes.revision > self.revision:
             removed = dict(changes.removed)
@@ -205,17 +228,25 @@ class ClusterView:
         self._started.set()
         self._tell(changed)
 
+    def _is_of_another_line(self, changes: Changes) -> bool:
+        """Whether the store has a record in an older version than one that it must have had by that revision."""
+        if not (changes.whole and changes.one_count) or changes.generation < self._generation:
+            return False
+        return any(each.version < self._known.get(each.key, 0) <= changes.revision for each in changes.records)
+
     def _fall(self, changes: Changes, changed: Changed) -> None:
         """Show what there is now, in place of all that was shown."""
-        assert changes.whole, "a store that was set back tells everything"
         self._generation = changes.generation
         if self._started.is_set():
             self.fell_at = self._loop.time()
             log.error("the cluster store was set back to an old copy", revision=changes.revision, before=self.revision)
+        deleted, before = {key for key in self.containers if self.is_deleted(key)}, self.deleted
         for key in self._known.keys() - {each.key for each in changes.records}:
             self._show(key, None, 0, changed)
         for each in changes.records:
             self._show(each.key, each.value, each.version, changed)
+        deleted.update(before.beyond(self.deleted))
+        self.undeleted |= {each for each in deleted if not self.is_deleted(each)}
         self.revision = changes.revision
 
     def _tell(self, changed: Changed) -> None:
@@ -266,9 +297,19 @@ class ClusterView:
             case records.BALANCE_KEY:
                 self.balance = _read(value, BalanceRecord, key) or BalanceRecord()
                 changed.balance = True
+            case records.PRODUCER_IDS_KEY:
+                self._count(key, _read(value, ProducerIdBlock, key), changed)
+            case "next":
+                self._count(key, _read(value, NextId, key), changed)
             case records.FEATURES_KEY:
                 self.features = _read(value, FeaturesRecord, key) or FeaturesRecord()
                 changed.features = True
+
+    def _count(self, key: str, counter: ProducerIdBlock | NextId | None, changed: Changed) -> None:
+        at = 0 if counter is None else counter.next
+        self.counters[key] = at
+        self.highest[key] = max(self.highest.get(key, 0), at)
+        changed.counters |= at < self.highest[key]
 
 
 def _read(value: bytes | None, type_: type[R], key: str) -> R | None:

@@ -56,6 +56,7 @@ _UINT32 = struct.Struct(">I")
 _new_tuple = tuple.__new__
 
 Header = tuple[str, bytes | None]
+"""A name and its value. A byte of the name that is no UTF-8 is a lone surrogate (`surrogateescape`)."""
 
 
 class BatchHeader(NamedTuple):
@@ -227,7 +228,7 @@ def _records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
     raw = decompress(header.attributes & COMPRESSION_BITS, memoryview(batch)[BATCH_HEADER_SIZE : header.length])
     try:
         yield from _parse(raw, header)
-    except (IndexError, UnicodeDecodeError) as error:
+    except IndexError as error:
         raise CorruptBatch(f"the records of the batch at offset {header.base_offset} end early: {error}") from error
 
 
@@ -251,7 +252,7 @@ def _parse(raw: bytes, header: BatchHeader) -> Iterator[Record]:
             content, pos = _field(raw, pos, end)
             if name is None:
                 raise CorruptBatch("a header's key is null")
-            headers.append((name.decode(), content))
+            headers.append((name.decode("utf-8", "surrogateescape"), content))
         if pos != end:
             raise CorruptBatch(f"a record announced as {length} bytes has {pos - end + length}")
         timestamp = header.max_timestamp if header.append_time else header.base_timestamp + time_delta
@@ -317,7 +318,7 @@ def build_batch(
         _put_field(body, value)
         _put_varint(body, len(headers))
         for name, content in headers:
-            _put_field(body, name.encode())
+            _put_field(body, name.encode("utf-8", "surrogateescape"))
             _put_field(body, content)
         _put_varint(raw, len(body))
         raw += body

@@ -31,12 +31,22 @@ class BrokerConnection:
     After an error the connection is closed: what is left of an answer must not be taken for the next one.
     """
 
-    def __init__(self, host: str, port: int, client_id: str = "headrace", timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str = "headrace",
+        timeout_s: float = 30.0,
+        *,
+        connect_timeout_s: float | None = None,
+    ) -> None:
+        """`timeout_s`: for each call, and for the connection itself where `connect_timeout_s` is not given."""
         self.address = f"{host}:{port}"
         self._client_id = client_id
         self._correlation_id = 0
         try:
-            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+            self._socket = socket.create_connection((host, port), timeout=connect_timeout_s or timeout_s)
+            self._socket.settimeout(timeout_s)
         except (TimeoutError, ConnectionError) as error:
             raise type(error)(f"{self.address} cannot be reached: {error}") from error
         except OSError as error:

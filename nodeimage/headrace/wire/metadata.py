@@ -12,7 +12,7 @@
                 [v8-10 cluster_operations INT32]
 
 From version 9 strings and arrays are compact, and each struct ends with tagged fields. In version 0 no topics means
-all of them, later null does. Authorized operations are never told: INT32's lowest value says so.
+all of them, later null does. Authorized operations that were not asked for are INT32's lowest value.
 """
 
 import struct
@@ -43,7 +43,7 @@ from headrace.wire.primitives import (
 
 FLEXIBLE = 9
 
-_NO_OPERATIONS = INT32.pack(-(1 << 31))
+NO_OPERATIONS = -(1 << 31)
 _PARTITION_V7 = struct.Struct(">hiii")
 _PARTITION_V0 = struct.Struct(">hii")
 
@@ -53,6 +53,9 @@ class MetadataRequest(NamedTuple):
 
     topics: list[tuple[str | None, bytes | None]] | None
     allow_auto_create: bool
+    cluster_operations: bool = False
+    topic_operations: bool = False
+    """Whether authorized operations are asked for (KIP-430)."""
 
 
 class Broker(NamedTuple):
@@ -84,6 +87,8 @@ class TopicMeta(NamedTuple):
     topic_id: bytes
     internal: bool
     partitions: Sequence[PartitionMeta]
+    operations: int = NO_OPERATIONS
+    """A bit for each AclOperation."""
 
 
 class MetadataResponse(NamedTuple):
@@ -94,6 +99,7 @@ class MetadataResponse(NamedTuple):
     cluster_id: str | None
     controller_id: int
     topics: list[TopicMeta]
+    operations: int = NO_OPERATIONS
 
 
 @malformed
@@ -124,13 +130,18 @@ def decode_request(buf: Buffer, body: int, version: int) -> MetadataRequest:
     if version >= 4:
         allow_auto_create = buf[pos] != 0
         pos += 1
+    cluster_operations = topic_operations = False
+    if 8 <= version <= 10:
+        cluster_operations = buf[pos] != 0
+        pos += 1
     if version >= 8:
-        pos += 2 if version <= 10 else 1
+        topic_operations = buf[pos] != 0
+        pos += 1
     if flexible:
         pos = skip_tags(buf, pos)
     if pos > len(buf):
         raise MalformedRequest(f"a Metadata request ends {pos - len(buf)} bytes early")
-    return MetadataRequest(None if everything else topics, allow_auto_create)
+    return MetadataRequest(None if everything else topics, allow_auto_create, cluster_operations, topic_operations)
 
 
 def encode_response(
@@ -141,6 +152,7 @@ def encode_response(
     cluster_id: str | None,
     controller_id: int,
     topics: Sequence[TopicMeta | bytes],
+    operations: int = NO_OPERATIONS,
 ) -> bytes:
     """The body of the response. `cluster_id`, racks and ids are left out where the version has none.
 
@@ -170,7 +182,7 @@ def encode_response(
         else:
             _put_topic(out, version, topic)
     if 8 <= version <= 10:
-        out += _NO_OPERATIONS
+        out += INT32.pack(operations)
     if flexible:
         out += b"\x00"
     return bytes(out)
@@ -185,7 +197,7 @@ def encode_topic(version: int, topic: TopicMeta) -> bytes:
 
 def _put_topic(out: bytearray, version: int, topic: TopicMeta) -> None:
     flexible = version >= FLEXIBLE
-    error, name, topic_id, internal, partitions = topic
+    error, name, topic_id, internal, partitions, operations = topic
     out += INT16.pack(error)
     put_nullable_string(out, name if version >= 12 else name or "", flexible)
     if version >= 10:
@@ -196,7 +208,7 @@ def _put_topic(out: bytearray, version: int, topic: TopicMeta) -> None:
     for partition in partitions:
         _put_partition(out, version, partition)
     if version >= 8:
-        out += _NO_OPERATIONS
+        out += INT32.pack(operations)
     if flexible:
         out += b"\x00"
 
@@ -247,8 +259,10 @@ def encode_request(version: int, request: MetadataRequest) -> bytes:
                 out += b"\x00"
     if version >= 4:
         out += b"\x01" if request.allow_auto_create else b"\x00"
+    if 8 <= version <= 10:
+        out += b"\x01" if request.cluster_operations else b"\x00"
     if version >= 8:
-        out += bytes(2 if version <= 10 else 1)
+        out += b"\x01" if request.topic_operations else b"\x00"
     if flexible:
         out += b"\x00"
     return bytes(out)
@@ -288,12 +302,14 @@ def decode_response(buf: Buffer, body: int, version: int) -> MetadataResponse:
     for _ in range(count):
         topic, pos = _read_topic(buf, pos, version)
         topics.append(topic)
+    operations = NO_OPERATIONS
     if 8 <= version <= 10:
+        (operations,) = INT32.unpack_from(buf, pos)
         pos += 4
     if flexible:
         pos = skip_tags(buf, pos)
     check_end(buf, pos)
-    return MetadataResponse(throttle_ms, brokers, cluster_id, controller_id, topics)
+    return MetadataResponse(throttle_ms, brokers, cluster_id, controller_id, topics, operations)
 
 
 def _read_topic(buf: Buffer, pos: int, version: int) -> tuple[TopicMeta, int]:
@@ -312,11 +328,13 @@ def _read_topic(buf: Buffer, pos: int, version: int) -> tuple[TopicMeta, int]:
     for _ in range(count):
         partition, pos = _read_partition(buf, pos, version)
         partitions.append(partition)
+    operations = NO_OPERATIONS
     if version >= 8:
+        (operations,) = INT32.unpack_from(buf, pos)
         pos += 4
     if flexible:
         pos = skip_tags(buf, pos)
-    return TopicMeta(error, name, bytes(topic_id), internal, partitions), pos
+    return TopicMeta(error, name, bytes(topic_id), internal, partitions, operations), pos
 
 
 def _read_partition(buf: Buffer, pos: int, version: int) -> tuple[PartitionMeta, int]:

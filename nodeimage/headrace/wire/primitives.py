@@ -135,7 +135,7 @@ def read_count(buf: Buffer, pos: int, flexible: bool) -> tuple[int, int]:
 
 
 def bounded(count: int, what: str) -> int:
-    """`count` of `what` a Produce or Fetch names, if that is not too many. Raises `MalformedRequest`."""
+    """`count` of `what` a request names, if that is not too many. Raises `MalformedRequest`."""
     if count > MOST_PARTITIONS:
         raise MalformedRequest(f"more than {MOST_PARTITIONS} {what}")
     return count

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -79,3 +80,29 @@ async def test_only_a_post_hands_over(node: Answers) -> None:
 )
 def test_only_the_same_host_may_have_it_hand_over(address: str | None, local: bool) -> None:
     assert _is_local(address) == local
+
+
+async def test_connections_that_say_nothing_keep_no_probe_out(node: Answers) -> None:
+    port = int(node.url.rpartition(":")[2])
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
+    assert await node.ask("/livez") == (200, "ok\n")
+    begun = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
+    for _, writer in begun:
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: ")  # and never the rest
+    assert await node.ask("/livez") == (200, "ok\n")
+    for _, writer in (*silent, *begun):
+        writer.close()
+
+
+async def test_connections_that_are_kept_alive_make_way_when_they_are_idle(node: Answers) -> None:
+    port = int(node.url.rpartition(":")[2])
+    kept = []
+    for _ in range(80):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readuntil(b"ok\n"), 10)).startswith(b"HTTP/1.1 200")
+        kept.append(writer)
+    assert await node.ask("/livez") == (200, "ok\n")
+    assert len(node.port._connections.admission) <= 32 + 16 + 1
+    for writer in kept:
+        writer.close()

@@ -28,6 +28,10 @@ def status(node: int = 3) -> dict[str, Any]:
         "clients": {
             "connected": 4,
             "connections_since_start": 5,
+            "most_connections": 18,
+            "refused_since_start": 19,
+            "made_way_since_start": 20,
+            "silent_since_start": 21,
             "requests_since_start": 6,
             "produce_requests_since_start": 7,
             "fetch_requests_since_start": 8,
@@ -35,6 +39,7 @@ def status(node: int = 3) -> dict[str, Any]:
             "out_since_start_bytes": 10,
         },
         "memory": {"resident_bytes": 11},
+        "descriptors": {"open": 22, "limit": 23},
         "disk": {"free_bytes": 12, "total_bytes": 13, "stored_bytes": 14, "waiting_bytes": 15},
         "maintenance": {"given_back_since_start_bytes": 16, "chunks_regrouped_since_start": 17},
         "containers": [each | {"on_disk_bytes": 1} for each in (container, unseen)],

@@ -4,11 +4,13 @@ import uuid
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from headrace.broker import cluster_rules as rules
 from headrace.errors import KafkaError
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer.reports import ReplicaState
+from headrace.store.container_records import stamped
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 FORMATS = {number: uuid.UUID(int=number) for number in range(1, 10)}
@@ -254,3 +256,22 @@ class TestUncleanRecovery:
     def test_a_deleted_container_stays_deleted(self) -> None:
         with pytest.raises(KafkaError, match="deleted"):
             rules.unclean_heir(container(5, 1, 1, state="deleted"), {NodeId(2): replica(5, 2)}, nodes=self.nodes)
+
+
+def test_containers_of_which_somebody_knows_a_newer_record_are_told_with_who_does() -> None:
+    """The cluster store was set back to an old copy of itself."""
+    old, same = stamped(container(5, 1, 1, 2, 3), traced=True), stamped(container(6, 1, 1, 2, 3), traced=True)
+    newer = stamped(old, traced=True)
+    replicas = {
+        NodeId(each): {
+            ContainerId(5): structs.replace(replica(5, each), change=newer.changes[-1]),
+            ContainerId(6): structs.replace(replica(6, each), change=same.changes[-1]),
+        }
+        for each in (1, 2)
+    }
+    replicas[NodeId(3)] = {ContainerId(5): structs.replace(replica(5, 3), change=old.changes[-1])}
+    replicas[NodeId(4)] = {ContainerId(5): replica(5, 4)}  # of before there were ids
+    assert rules.knowing_better([old, same], replicas=replicas) == {5: [1, 2]}
+    assert rules.knowing_better([newer, same], replicas=replicas) == {}
+    given_up = structs.replace(old, recovered=1)
+    assert rules.knowing_better([given_up], replicas=replicas) == {}

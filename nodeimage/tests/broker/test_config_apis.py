@@ -3,13 +3,30 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
+from headrace.broker.broker_config_table import BROKER_CONFIGS
 from headrace.broker.config_apis import ResourceType
-from headrace.broker.topic_config_table import DEFINITIONS
+from headrace.broker.topic_config_table import DEFINITIONS, ConfigType
 from headrace.broker.topic_configs import AlterOp
 from headrace.catalog.commands import AlterStream, PolicyChanges
 from headrace.errors import Code
+from headrace.store.records import change_volume
 from headrace.wire.api_keys import ApiKey
+
+OTHERS = {
+    "log.retention.ms": "-1",
+    "num.network.threads": "1",
+    "group.initial.rebalance.delay.ms": "50",
+    "group.max.size": "10000",
+    "fetch.max.bytes": str(64 << 20),
+    "log.cleaner.enable": "false",
+    "sasl.enabled.mechanisms": "",
+}
+
+
+def two_in_sync(volume):
+    return structs.replace(volume, replicas=2, min_in_sync=2)
 
 
 @pytest.fixture
@@ -56,7 +73,7 @@ class TestDescribe:
         assert (result.error_code, result.resource_name) == (0, "t")
         assert [config.name for config in result.configs] == list(DEFINITIONS)
         retention = next(config for config in result.configs if config.name == "retention.ms")
-        assert (retention.value, retention.config_source, retention.read_only) == ("-1", 5, False)
+        assert (retention.value, retention.config_source, retention.read_only) == ("-1", 4, False)
         if version >= 3:
             assert retention.config_type == 5
             assert "expires" in retention.documentation
@@ -71,7 +88,7 @@ class TestDescribe:
         assert [(each.name, each.value, each.source) for each in config.synonyms] == [
             ("retention.ms", "5", 1),
             ("log.retention.ms", "60000", 4),
-            ("log.retention.ms", "-1", 5),
+            ("log.retention.hours", "168", 5),
         ]
 
     async def test_compaction_is_accepted_and_said_not_to_be_performed(self, ask, topic):
@@ -91,6 +108,43 @@ class TestDescribe:
         assert configs["advertised.listeners"].value == f"PLAINTEXT://127.0.0.1:{broker.node.port}"
         assert all(config.read_only for config in result.configs)
 
+    @pytest.mark.parametrize("kind", [ResourceType.TOPIC, ResourceType.BROKER])
+    async def test_no_names_are_all_be_they_null_or_empty(self, ask, topic, kind):
+        name = topic if kind is ResourceType.TOPIC else "1"
+        found = [(await describe(ask, kind, name, keys=keys)).configs for keys in (None, [])]
+        assert found[0] == found[1] != ()
+
+    async def test_the_minimum_in_sync_is_that_of_the_streams_volume(self, ask, broker, topic):
+        seen = asyncio.Event()
+        broker.cluster.view.on_change(lambda changed: seen.set() if "default" in changed.volumes else None)
+        await broker.store(lambda store: change_volume(store, "default", two_in_sync))
+        broker.cluster.view.refresh()
+        async with asyncio.timeout(20):
+            await seen.wait()
+        await alter(ask, ("min.insync.replicas", AlterOp.SET, "3"))
+        for kind, name in ((ResourceType.TOPIC, topic), (ResourceType.BROKER, "1")):
+            [config] = (await describe(ask, kind, name, keys=["min.insync.replicas"])).configs
+            assert (config.value, config.config_source) == ("2", 4)
+
+    async def test_every_name_of_kafkas_broker_configs_is_there_and_says_whether_it_has_an_effect(self, ask, broker):
+        configs = {config.name: config for config in (await describe(ask, ResourceType.BROKER, "1")).configs}
+        assert BROKER_CONFIGS.keys() < configs.keys()
+        for name, config in configs.items():
+            assert config.documentation.endswith(".")
+            assert config.is_sensitive == (config.config_type == ConfigType.PASSWORD)
+            if config.config_source == 5:
+                assert config.value == BROKER_CONFIGS[name].default
+        unused, used = configs["log.segment.bytes"], configs["offsets.retention.minutes"]
+        assert (unused.value, used.value) == ("1073741824", "10080")
+        assert "no effect" in unused.documentation
+        assert "no effect" not in used.documentation
+        assert "transactions are not supported" in configs["transaction.max.timeout.ms"].documentation
+
+    async def test_what_the_node_does_by_another_number_than_kafka_is_told(self, ask, broker):
+        configs = {config.name: config for config in (await describe(ask, ResourceType.BROKER, "1")).configs}
+        told = {name: (configs[name].value, configs[name].config_source) for name in OTHERS}
+        assert told == {name: (value, 4) for name, value in OTHERS.items()}
+
     @pytest.mark.parametrize(
         ("kind", "name", "code"),
         [
@@ -98,6 +152,9 @@ class TestDescribe:
             (ResourceType.TOPIC, "a/b", Code.INVALID_TOPIC_EXCEPTION),
             (ResourceType.BROKER, "99", Code.INVALID_REQUEST),
             (ResourceType.BROKER, "x", Code.INVALID_REQUEST),
+            (ResourceType.BROKER_LOGGER, "", Code.INVALID_REQUEST),
+            (ResourceType.BROKER_LOGGER, "1", 0),
+            (ResourceType.CLIENT_METRICS, "m", 0),
             (99, "x", Code.INVALID_REQUEST),
             (ResourceType.BROKER, "", 0),
             (ResourceType.GROUP, "g", 0),
@@ -121,6 +178,11 @@ class TestDescribe:
             (0, ["broker.id"]),
             (0, ["retention.ms"]),
         ]
+
+    async def test_a_broker_is_told_of_once(self, ask):
+        resources = [{"resource_type": kind, "resource_name": "1", "configuration_keys": None} for kind in (4, 8, 4)]
+        results = (await ask(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": resources})).results
+        assert [each.error_code for each in results] == [0, 0, Code.INVALID_REQUEST]
 
 
 class TestIncrementalAlter:
@@ -173,11 +235,42 @@ class TestIncrementalAlter:
         assert refused.error_code == code
         assert refused.error_message
 
+    @pytest.mark.parametrize(
+        ("kind", "name"),
+        [
+            (ResourceType.TOPIC, "t"),
+            (ResourceType.BROKER, "1"),
+            (ResourceType.BROKER, ""),
+            (ResourceType.BROKER_LOGGER, "1"),
+            (ResourceType.GROUP, "g"),
+            (ResourceType.CLIENT_METRICS, "m"),
+        ],
+    )
+    @pytest.mark.parametrize("validate_only", [False, True])
+    async def test_to_delete_what_is_not_set_is_no_change(self, ask, broker, topic, kind, name, validate_only):
+        throttles = ("leader.replication.throttled.rate", "retention.ms", "no.such.config")
+        operations = [(each, AlterOp.DELETE, None) for each in throttles]
+        answer = await alter(ask, *operations, kind=kind, name=name, validate_only=validate_only)
+        assert (answer.error_code, answer.error_message) == (0, None)
+        assert await overrides(broker) == {}
+
+    @pytest.mark.parametrize("name", ["9", "x", "-1", "١"])
+    async def test_nothing_is_deleted_of_a_node_that_is_not_there(self, ask, name):
+        answer = await alter(ask, ("a.b", AlterOp.DELETE, None), kind=ResourceType.BROKER, name=name)
+        assert answer.error_code == Code.INVALID_REQUEST
+        assert name in answer.error_message
+
+    @pytest.mark.parametrize("name", ["none", "default..none", "/default:none"])
+    async def test_errors_name_a_topic_as_it_was_asked_for(self, ask, name):
+        assert (await alter(ask, name=name)).error_message == f"there is no topic {name}"
+        assert (await describe(ask, ResourceType.TOPIC, name)).error_message == f"there is no topic {name}"
+
     async def test_a_topic_named_twice_in_any_form_is_left_alone(self, ask, broker, topic):
         configs = [{"name": "retention.ms", "config_operation": 0, "value": "5"}]
         resources = [{"resource_type": 2, "resource_name": name, "configs": configs} for name in ("t", "/default:t")]
         answers = (await ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources})).responses
         assert [answer.error_code for answer in answers] == [Code.INVALID_REQUEST] * 2
+        assert [answer.error_message.split()[0] for answer in answers] == ["t", "/default:t"]
         assert await overrides(broker) == {}
 
 

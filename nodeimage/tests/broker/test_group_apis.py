@@ -195,9 +195,10 @@ async def test_every_group_is_coordinated_here(ask: Ask, broker: Broker, version
 
 
 async def test_transactions_have_no_coordinator_yet(ask: Ask) -> None:
+    """The code is final for every client, and one with which Java's and librdkafka show the message."""
     found = await ask(ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["t"])
-    assert found.coordinators[0].error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert "transactions" in found.coordinators[0].error_message
+    assert found.coordinators[0].error_code == Code.CLUSTER_AUTHORIZATION_FAILED
+    assert "transactions are not supported" in found.coordinators[0].error_message
 
 
 # --- groups
@@ -433,6 +434,10 @@ async def test_groups_are_listed_by_state(ask: Ask, orders: str) -> None:
     }
     listed = await ask(ApiKey.LIST_GROUPS, states_filter=["stable"])
     assert [group.group_id for group in listed.groups] == ["busy"]
+    for wanted, found in (("classic", {"simple", "busy"}), ("consumer", set()), ("share", set())):
+        listed = await ask(ApiKey.LIST_GROUPS, 5, types_filter=[wanted.capitalize()])
+        assert {group.group_id for group in listed.groups} == found
+        assert {group.group_type for group in listed.groups} <= {"classic"}
 
 
 async def test_description_shows_the_members(ask: Ask) -> None:
@@ -444,6 +449,14 @@ async def test_description_shows_the_members(ask: Ask) -> None:
     assert (shown.member_id, shown.group_instance_id, shown.client_id) == (member.member_id, "i", "app")
     assert (shown.member_metadata, shown.member_assignment) == (SUBSCRIPTION, b"all")
     assert (nobodys.error_code, nobodys.group_state) == (Code.NONE, "Dead")
+
+
+@pytest.mark.parametrize("version", range(3, 6))
+async def test_all_that_can_be_done_to_a_group_is_told_where_it_is_asked_for(ask: Ask, version: int) -> None:
+    await alone(ask)
+    for asked, told in ((True, 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11), (False, -(2**31))):
+        answer = await ask(ApiKey.DESCRIBE_GROUPS, version, groups=["g"], include_authorized_operations=asked)
+        assert answer.groups[0].authorized_operations == told
 
 
 async def test_groups_with_members_are_not_deleted(ask: Ask, orders: str) -> None:

@@ -542,6 +542,29 @@ async def test_what_a_node_led_is_led_elsewhere_after_it_stopped(nodes: list[Nod
     assert leaving.broker.node_id not in [each.node_id for each in (await described(heir)).brokers]
 
 
+async def test_what_is_dead_is_not_in_sync_and_is_told_as_offline(
+    nodes: list[Node], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, _, dying = (node.broker for node in nodes)
+    await nodes[2].stop()
+    async with asyncio.timeout(100):
+        while dying.node_id not in asked.controller.dead():  # noqa: ASYNC110  # it is looked up, nothing tells of it
+            await asyncio.sleep(0.02)
+    answer = await described(asked, topic)
+    assert all(
+        dying.node_id not in each.isr and each.offline == [dying.node_id] for each in answer.topics[0].partitions
+    )
+    found = await ask(asked, ApiKey.DESCRIBE_CLUSTER, 1)
+    assert {each.broker_id for each in found.brokers} == {node.broker.node_id for node in nodes[:2]}
+    # The records keep a minimum of two in the in-sync set, whoever of them lives.
+    others = {node.broker.node_id for node in nodes[1:]}
+    monkeypatch.setattr(asked.controller, "dead", lambda: frozenset(others))
+    for each in (await described(asked, topic)).topics[0].partitions:
+        assert (each.isr, set(each.offline)) == ([asked.node_id], others)
+    monkeypatch.setattr(asked.controller, "dead", lambda: frozenset())
+    assert all(len(each.isr) >= 2 for each in (await described(asked, topic)).topics[0].partitions)
+
+
 # --- leadership that goes while something waits
 
 

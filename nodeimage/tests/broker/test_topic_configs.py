@@ -32,8 +32,13 @@ class Policy:
     compression: str = "producer"
 
 
+@dataclass(frozen=True)
+class Volume:
+    min_in_sync: int = 1
+
+
 def shown(name: str, policy: Policy, overrides: dict[str, str], *, synonyms: bool = True) -> dict[str, object]:
-    [row] = described(policy, overrides, names=[name], synonyms=synonyms, documentation=True)
+    [row] = described(policy, Volume(), overrides, names=[name], synonyms=synonyms, documentation=True)
     return row
 
 
@@ -168,11 +173,12 @@ class TestIncrementalChanges:
             changed_by(operations, policy=Policy(), overrides={})
         assert refused.value.code is Code.INVALID_REQUEST
 
-    def test_an_unknown_config_can_be_deleted_only_where_it_is_set(self):
-        change = changed_by([("gone.config", AlterOp.DELETE, None)], policy=Policy(), overrides={"gone.config": "1"})
-        assert change.remove == ["gone.config"]
-        with pytest.raises(KafkaError):
-            changed_by([("gone.config", AlterOp.DELETE, None)], policy=Policy(), overrides={})
+    @pytest.mark.parametrize("name", ["gone.config", "retention.ms"])
+    def test_what_is_not_set_can_be_deleted_and_nothing_changes(self, name):
+        change = changed_by([(name, AlterOp.DELETE, None)], policy=Policy(), overrides={name: "1"})
+        assert change.remove == [name]
+        change = changed_by([(name, AlterOp.DELETE, None)], policy=Policy(), overrides={})
+        assert (change.set, change.remove) == ({}, [])
 
 
 def test_replacing_drops_what_is_not_named():
@@ -229,12 +235,39 @@ class TestDescribed:
         assert row["synonyms"] == [
             {"name": "retention.ms", "value": "5", "source": ConfigSource.TOPIC},
             {"name": "log.retention.ms", "value": "60000", "source": ConfigSource.STATIC_BROKER},
-            {"name": "log.retention.ms", "value": "-1", "source": ConfigSource.DEFAULT},
+            {"name": "log.retention.hours", "value": "168", "source": ConfigSource.DEFAULT},
         ]
 
-    def test_the_streams_policy_is_a_static_value_where_it_differs_from_the_default(self):
-        assert shown("retention.ms", Policy(ttl_ms=60_000), {})["config_source"] == ConfigSource.STATIC_BROKER
-        assert shown("retention.ms", Policy(), {})["config_source"] == ConfigSource.DEFAULT
+    def test_the_streams_policy_is_a_static_value_where_it_differs_from_kafkas_default(self):
+        assert shown("max.message.bytes", Policy(max_message_bytes=5), {})["config_source"] == (
+            ConfigSource.STATIC_BROKER
+        )
+        assert shown("max.message.bytes", Policy(), {})["config_source"] == ConfigSource.DEFAULT
+
+    @pytest.mark.parametrize(("ttl_ms", "value"), [(0, "-1"), (60_000, "60000"), (604_800_000, "604800000")])
+    def test_time_to_live_is_the_streams_whatever_it_is(self, ttl_ms, value):
+        row = shown("retention.ms", Policy(ttl_ms=ttl_ms), {})
+        assert (row["value"], row["config_source"]) == (value, ConfigSource.STATIC_BROKER)
+
+    @pytest.mark.parametrize(
+        ("least", "overrides", "source"),
+        [
+            (1, {}, ConfigSource.DEFAULT),
+            (2, {}, ConfigSource.STATIC_BROKER),
+            (2, {"min.insync.replicas": "2"}, ConfigSource.TOPIC),
+            (2, {"min.insync.replicas": "3"}, ConfigSource.STATIC_BROKER),
+            (1, {"min.insync.replicas": "3"}, ConfigSource.DEFAULT),
+        ],
+    )
+    def test_the_minimum_in_sync_is_the_volumes_whatever_a_topic_says(self, least, overrides, source):
+        [row] = described(Policy(), Volume(least), overrides, names=["min.insync.replicas"], synonyms=True)
+        assert (row["value"], row["config_source"]) == (str(least), source)
+        said = [(each["value"], each["source"]) for each in row["synonyms"]]
+        assert said == [
+            *((value, ConfigSource.TOPIC) for value in overrides.values()),
+            *([(str(least), ConfigSource.STATIC_BROKER)] if least > 1 else []),
+            ("1", ConfigSource.DEFAULT),
+        ]
 
     def test_compaction_is_said_not_to_be_performed(self):
         row = shown("cleanup.policy", Policy(), {"cleanup.policy": "compact"})
@@ -242,11 +275,11 @@ class TestDescribed:
         assert "not performed yet" in str(row["documentation"])
 
     def test_all_are_shown_in_order_of_name_and_unknown_names_left_out(self):
-        rows = described(Policy(), {})
+        rows = described(Policy(), Volume(), {})
         assert [row["name"] for row in rows] == sorted(DEFINITIONS)
-        assert described(Policy(), {}, names=["no.such"]) == []
+        assert described(Policy(), Volume(), {}, names=["no.such"]) == []
 
     def test_documentation_and_synonyms_only_when_asked_for(self):
-        [row] = described(Policy(), {}, names=["retention.ms"])
+        [row] = described(Policy(), Volume(), {}, names=["retention.ms"])
         assert row["documentation"] is None
         assert not row["synonyms"]

@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.bench import percentile
-from headrace.cli.connect import connected
+from headrace.cli.connect import connected, split_address
+from headrace.wire import produce
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import build_batch
+from headrace.wire.client import BrokerConnection
 
 Headrace = Callable[..., Any]
 Process = Callable[..., "subprocess.Popen[str]"]
@@ -343,3 +347,106 @@ def test_at_most_the_share_lies_below_a_percentile(values: list[float], share: f
     found = percentile(ordered, share)
     assert sum(value <= found for value in ordered) >= share * len(ordered)
     assert sum(value < found for value in ordered) < share * len(ordered)
+
+
+# --- any bytes
+
+
+def test_any_bytes_come_back_exactly_in_json(hr: Headrace, cluster: Any) -> None:
+    topic = cluster.topic()
+    arguments = ("--key", "k\udcff", "--header", "a= x ", "--header", "a=\udcfe", "--header", "b==")
+    assert hr("produce", topic, "--value", "v\udcff\x1b", *arguments).code == 0
+    (record,) = hr("consume", topic, "--from-beginning", "-o", "json").json_lines
+    assert base64.b64decode(record["key_base64"]) == b"k\xff"
+    assert base64.b64decode(record["value_base64"]) == b"v\xff\x1b"
+    assert record["headers"] == [
+        {"name": "a", "value": " x "},
+        {"name": "a", "value_base64": "/g=="},
+        {"name": "b", "value": "="},
+    ]
+
+
+def test_names_of_headers_come_back_exactly(hr: Headrace, cluster: Any) -> None:
+    topic = cluster.topic()
+    names = [b"\xff\xfe", b"a\x00b", b"", "ü".encode()]
+    records = [(1_000, b"k", b"v", [(name.decode("utf-8", "surrogateescape"), None)]) for name in names]
+    hr("topic", "create", topic)
+    stored(cluster.bootstrap, topic, bytes(build_batch(records)))
+    read = hr("consume", topic, "--from-beginning", "-o", "json").json_lines
+    found = [each["headers"][0] for each in read]
+    assert [
+        base64.b64decode(each["name_base64"]) if "name_base64" in each else each["name"].encode() for each in found
+    ] == names
+    assert len(hr("consume", topic, "--from-beginning").out.splitlines()) == len(names)
+
+
+def stored(bootstrap: str, topic: str, batch: bytes) -> None:
+    """Stores a record batch as it is."""
+    request = produce.ProduceRequest(None, -1, 10_000, [produce.PartitionRecords(topic, 0, memoryview(batch))])
+    with BrokerConnection(*split_address(bootstrap.split(",")[0])) as connection:
+        answer = connection.call(ApiKey.PRODUCE, 7, produce.encode_request(7, request))
+    results, _ = produce.decode_response(answer, 0, 7)
+    assert [each.error for each in results] == [0]
+
+
+@pytest.mark.parametrize("at_ms", [2**63 - 1, -(2**63), 1_700_000_000_000_000])
+def test_a_stream_is_shown_whatever_times_its_records_have(hr: Headrace, cluster: Any, at_ms: int) -> None:
+    topic = cluster.topic(cluster.stream())
+    hr("topic", "create", topic)
+    stored(cluster.bootstrap, topic, bytes(build_batch([(at_ms, None, b"v", [])])))
+    assert f"{at_ms} ms" in hr("stream", "show", topic.partition(":")[0]).out
+    (record,) = hr("consume", topic, "--from-beginning", "-o", "json").json_lines
+    assert record["timestamp"] == at_ms
+
+
+def test_a_group_whose_id_steers_terminals_is_shown_escaped(hr: Headrace, cluster: Any) -> None:
+    topic, group = cluster.topic(), "a\x1b[31mred\x1b]0;title\x07\u202e"
+    hr("produce", topic, "-v", "1")
+    assert hr("consume", topic, "--group", group).out == "1\n"
+    for out in (hr("groups", "list").out, hr("groups", "show", group).out):
+        assert "a\\x1b[31mred\\x1b]0;title\\x07\\u202e" in out
+        assert not set(out) & {"\x1b", "\x07", "\u202e"}
+    assert group in {each["group"] for each in hr("groups", "list", "-o", "json").json}
+    assert hr("groups", "delete", group).code == 0
+
+
+def test_times_around_1970_are_the_records_times_whatever_a_client_takes_0_for(
+    hr: Headrace, cluster: Any, tmp_path: Path
+) -> None:
+    stream = cluster.stream()
+    rows = [f"{seconds},{device},{seconds}" for seconds in (-1, 0, 0, 1, 0, 2) for device in "ab"]
+    (tmp_path / "relative.csv").write_text("\n".join(["time,device,value", *rows, ""]))
+    shown = hr("replay", str(tmp_path / "relative.csv"), "--stream", stream, "--speed", "max", "-o", "json").json
+    assert shown["readings"] == len(rows)
+    for device in "ab":
+        read = hr("consume", f"{stream}:{device}", "--from-beginning", "-o", "json").json_lines
+        assert [each["timestamp"] for each in read] == [-1_000, 0, 0, 1_000, 0, 2_000]
+        assert [json.loads(each["value"])["value"] for each in read] == [-1, 0, 0, 1, 0, 2]
+
+
+def test_a_key_has_one_partition_whatever_the_time_of_its_records(hr: Headrace, cluster: Any, tmp_path: Path) -> None:
+    stream = cluster.stream(default_partitions=7)
+    rows = [f"{seconds},sensor-{sensor},{seconds}" for sensor in range(12) for seconds in (0, 1)]
+    (tmp_path / "relative.csv").write_text("\n".join(["time,sensor,value", *rows, ""]))
+    hr("replay", str(tmp_path / "relative.csv"), "--stream", stream, "--speed", "max")
+    read = hr("consume", f"{stream}:relative", "--from-beginning", "-o", "json").json_lines
+    assert len(read) == len(rows)
+    assert len({(each["key"], each["partition"]) for each in read}) == 12
+
+
+def test_values_keep_their_digits_and_devices_their_topics(hr: Headrace, cluster: Any, tmp_path: Path) -> None:
+    stream = cluster.stream()
+    (tmp_path / "big.csv").write_text(
+        "time,device,value\n2015-09-01,温度,9007199254740993\n2015-09-02,湿度,0.12345678901234567890\n"
+    )
+    shown = hr("replay", str(tmp_path / "big.csv"), "--stream", stream, "--speed", "max", "-o", "json").json
+    first, second = shown["topics"]
+    records = [hr("consume", topic, "--from-beginning").out for topic in (first, second)]
+    assert sorted('"value":9007199254740993}' in each for each in records) == [False, True]
+    assert sorted('"value":0.12345678901234567890}' in each for each in records) == [False, True]
+
+
+def test_readings_come_from_stdin_too(hr: Headrace, cluster: Any) -> None:
+    stream = cluster.stream()
+    hr("replay", "-", "--stream", stream, "--speed", "max", stdin="time,value\n2015-09-01,1\n")
+    assert len(hr("consume", f"{stream}:stdin", "--from-beginning").out.splitlines()) == 1

@@ -8,6 +8,8 @@ from headrace.cli.cluster_status import (
     controller_in_words,
     newest_events,
     redundancy_in_words,
+    set_back_in_words,
+    store_in_words,
     volume_in_words,
 )
 from headrace.cli.containers import with_bytes
@@ -112,3 +114,18 @@ def test_a_clock_that_is_off_is_told_in_one_line_and_others_not_at_all() -> None
     assert clocks_in_words(nodes) == "node 2's clock is 3min ahead of the cluster's time"
     assert "node 3's clock is 2min behind" in clocks_in_words([*nodes, {"node": 3, "clock_off_ms": -120_000}])
     assert clocks_in_words(nodes[:1]) == ""
+
+
+def test_a_store_that_does_not_answer_is_told_in_one_line_with_what_goes_on() -> None:
+    assert store_in_words(None) == store_in_words({"node": 1, "silent_ms": 0}) == ""
+    said = store_in_words({"node": 1, "silent_ms": 12_345})
+    assert said.startswith("node 1 has not heard of it for 12s: what is led is written and read as before")
+
+
+def test_a_store_that_was_set_back_is_told_in_one_line_with_what_to_do() -> None:
+    told = {"containers": 3, "such_as": [1, 4, 7], "nodes": [2, 3], "do": "`headrace recover-store`"}
+    said = set_back_in_words(told)
+    assert said.startswith("an old copy of itself: nodes 2, 3 know newer records of 3 containers, such as 1")
+    assert said.endswith("which stand still; `headrace recover-store`")
+    assert "node 2 knows newer records of container 1," in set_back_in_words(told | {"containers": 1, "nodes": [2]})
+    assert set_back_in_words(None) == ""

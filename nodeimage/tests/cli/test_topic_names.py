@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.catalog.names import fault_in
 from headrace.cli.connect import split_address
-from headrace.cli.topic_names import in_stream, parse_settings, split_partition
+from headrace.cli.topic_names import in_stream, parse_headers, parse_settings, split_partition
 from headrace.errors import HeadraceError
 
 
@@ -35,6 +36,26 @@ def test_any_device_gets_a_legal_topic(device: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9._-]+", topic)
     assert ".." not in topic
     assert topic != "."
+
+
+NAMES = st.text(max_size=4) | st.text("ab. /-_\u6e29", max_size=4) | st.integers(240, 260).map(lambda size: "x" * size)
+
+
+@given(st.lists(NAMES, unique=True, min_size=2))
+def test_devices_of_different_names_have_different_topics(devices: list[str]) -> None:
+    topics = {device: in_stream("/s", device) for device in devices}
+    assert len(set(topics.values())) == len(devices)
+    for topic in topics.values():
+        assert fault_in("/s", topic.partition(":")[2]) is None
+
+
+def test_headers_keep_their_order_their_spaces_and_their_bytes() -> None:
+    assert parse_headers(["a= x ", "a=", " b =\udcff=", "c=="]) == [
+        ("a", b" x "),
+        ("a", b""),
+        (" b ", b"\xff="),
+        ("c", b"="),
+    ]
 
 
 def test_a_legal_device_keeps_its_name() -> None:

@@ -61,3 +61,24 @@ def test_durations_and_sizes_are_shown_short() -> None:
     assert show_size(1536) == "1.5 KiB"
     assert show_size(12) == "12 B"
     assert show_size(-1) == "unlimited"
+
+
+@given(st.integers(1, 2**63 - 1))
+def test_every_digit_of_a_size_and_of_a_duration_counts(number: int) -> None:
+    assert parse_size(f"{number}B") == number
+    assert parse_duration(f"{number}ms") == number
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 400 + "B", "9" * 5_000 + "d", f"{2**63}", "\u0663GiB", "1e400", "\u00b2d", "0.0001ms", "0.1B"]
+)
+def test_quantities_beyond_all_bounds_are_refused(text: str) -> None:
+    for parse in (parse_size, parse_duration):
+        with pytest.raises(BadQuantity):
+            parse(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "0." + "0" * 400 + "1", "\u0663x", "nan", "inf"])
+def test_a_speed_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(BadQuantity):
+        parse_speed(text)

@@ -1,7 +1,10 @@
 import json
 import os
+import pty
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +20,10 @@ Headrace = Callable[..., Any]
 Process = Callable[..., "subprocess.Popen[str]"]
 
 READY_S = 3.0
+
+
+def command_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "headrace.cli.main", *arguments]
 
 
 @pytest.fixture
@@ -84,6 +91,59 @@ def test_up_in_the_foreground_shows_the_log_and_stops_its_node(
     said = up.stderr.read()
     assert "event=ready" in said
     assert said.splitlines()[-1] == "stopped"
+    assert running_cluster(folder) is None
+
+
+def test_a_terminal_that_goes_away_leaves_no_node(environment: dict[str, str], folder: Path) -> None:
+    """The window is closed: the terminal takes no more, and its processes get SIGHUP."""
+    mine, its = pty.openpty()
+    up = subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, *command_line("up", "--data", str(folder), "--port", str(own_port()))],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(its)
+    said = b""
+    while b"Ctrl-C stops it" not in said:
+        said += os.read(mine, 4096)
+    os.close(mine)
+    assert up.wait(timeout=60) == 0
+    assert running_cluster(folder) is None
+
+
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""The shell's part: the terminal is that of the session."""
+
+
+def test_up_goes_on_when_nobody_reads_its_log(headrace_process: Process, folder: Path) -> None:
+    up, _ = begun(headrace_process, folder)
+    assert up.stderr is not None
+    up.stderr.close()
+    cluster = running_cluster(folder)
+    assert cluster is not None
+    with socket.create_connection(("127.0.0.1", cluster.nodes[0].port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")  # a line of log
+        stranger.settimeout(60)
+        stranger.recv(1)
+    assert running_cluster(folder) is not None
+    up.terminate()
+    assert up.wait(timeout=60) == 0
+    assert running_cluster(folder) is None
+
+
+def test_an_up_that_cannot_say_where_its_nodes_are_leaves_none(environment: dict[str, str], folder: Path) -> None:
+    with open("/dev/full", "w") as full:
+        arguments = ("up", "--detach", "--data", str(folder), "--port", str(own_port()))
+        up = subprocess.run(
+            command_line(*arguments), stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60, check=False
+        )
+    assert up.returncode == 1
+    assert b"the output cannot be written" in up.stderr
     assert running_cluster(folder) is None
 
 

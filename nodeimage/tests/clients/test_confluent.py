@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -277,7 +278,7 @@ def test_configs_of_topics_and_brokers(cluster: Any, admin: AdminClient) -> None
         (configs,) = done(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)])).values()
         return configs[name]
 
-    assert now("retention.ms").is_default
+    assert (now("retention.ms").value, now("retention.ms").source) == ("-1", ConfigSource.STATIC_BROKER_CONFIG.value)
     resource.add_incremental_config(ConfigEntry("retention.ms", "123456", incremental_operation=AlterConfigOpType.SET))
     resource.add_incremental_config(
         ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
@@ -288,14 +289,15 @@ def test_configs_of_topics_and_brokers(cluster: Any, admin: AdminClient) -> None
     undo = ConfigResource(ResourceType.TOPIC, topic)
     undo.add_incremental_config(ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE))
     done(admin.incremental_alter_configs([undo]))
-    assert now("retention.ms").is_default
+    done(admin.incremental_alter_configs([undo]))
+    assert now("retention.ms").value == "-1"
     done(admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, set_config={"max.message.bytes": "4096"})]))
     assert now("max.message.bytes").value == "4096"
     assert now("cleanup.policy").is_default, "the older API replaces all"
     with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
         send_failing(producer(cluster), topic, b"x" * 5_000)
     (broker,) = done(admin.describe_configs([ConfigResource(ResourceType.BROKER, str(_node(admin)))])).values()
-    assert broker
+    assert broker["min.insync.replicas"].value == now("min.insync.replicas").value == "1"
 
 
 def send_failing(to: Producer, topic: str, value: bytes) -> None:
@@ -309,6 +311,22 @@ def send_failing(to: Producer, topic: str, value: bytes) -> None:
 def _node(admin: AdminClient) -> int:
     (node,) = done(admin.describe_cluster()).nodes
     return int(node.id)
+
+
+def test_a_refused_transaction_says_why(cluster: Any) -> None:
+    with pytest.raises(KafkaException, match="transactions are not supported"):
+        producer(cluster, transactional_id="t").init_transactions(20)
+
+
+def test_all_operations_are_authorized(cluster: Any, admin: AdminClient) -> None:
+    topic = cluster.topic()
+    done(admin.create_topics([NewTopic(topic, 1)]))
+    asked = {"include_authorized_operations": True}
+    (described,) = done(admin.describe_topics(TopicCollection([topic]), **asked)).values()
+    assert {each.name for each in described.authorized_operations} == (
+        {"READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"}
+    )
+    assert "IDEMPOTENT_WRITE" in {each.name for each in done(admin.describe_cluster(**asked)).authorized_operations}
 
 
 def test_the_cluster_describes_itself(cluster: Any, admin: AdminClient) -> None:

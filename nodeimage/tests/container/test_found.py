@@ -4,9 +4,10 @@ import uuid
 
 from msgspec import structs
 
-from headrace.container.found import FoundReplica, ahead, recovered_record
+from headrace.container.found import FoundReplica, ahead, recovered_record, unheard
 from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.container_records import descends_from, stamped
+from headrace.store.lineage import is_given_up
 from headrace.store.records import ContainerRecord
 
 FORMATS = {NodeId(number): uuid.UUID(int=number) for number in (1, 2, 3)}
@@ -56,6 +57,29 @@ def test_who_led_by_an_old_copy_of_the_store_is_not_ahead_of_those_who_stand_sti
     assert [node for node, _ in record.in_sync] == [1, 2]
     assert set(record.replicas) == {1, 2, 3}
     assert all(descends_from(record, each.record) for each in replicas)
+    given_up = [is_given_up(record.changes, each.record.changes) for each in replicas]
+    assert given_up == [False, False, True], "its history does not tell its frames from those of others"
+
+
+def test_where_neither_line_has_committed_anything_the_one_with_most_copies_is_kept() -> None:
+    """Each set has a member that went by the other line."""
+    newest = changed(MADE, primary=1, epoch=2, in_sync=(1, 2, 3))
+    by_the_copy = changed(MADE, primary=3, epoch=2, in_sync=(1, 2, 3))
+    record = recovered_record(
+        [
+            found(1, newest, last_epoch=2, end=1000),
+            found(2, newest, last_epoch=2, end=1000),
+            found(3, by_the_copy, last_epoch=2, end=1200),
+        ]
+    )
+    assert [node for node, _ in record.in_sync] == [1, 2]
+
+
+def test_nodes_that_were_in_sync_by_the_newest_record_and_are_not_found_are_named() -> None:
+    handed_over = changed(MADE, primary=3, epoch=2, in_sync=(2, 3))
+    replicas = [found(1, MADE, last_epoch=1, end=1000), found(3, handed_over, last_epoch=2, end=900)]
+    assert unheard(replicas) == {2}
+    assert unheard(replicas[:1]) == {2, 3}
 
 
 def test_with_nobody_who_knows_better_the_latest_epoch_is_ahead() -> None:

@@ -85,7 +85,7 @@ async def test_a_put_that_fails_is_made_again(
 
     view = SimpleNamespace(refresh=lambda: None, may=lambda _level: True)
     environment = SimpleNamespace(store=call, view=view)
-    folders = SimpleNamespace(known_record=lambda _container: kept[-1], remember=remember)
+    folders = SimpleNamespace(known_record=lambda _container: kept[-1], remember=remember, unasked=lambda *_: ())
     carried = InSync(cast(StoreAndView, environment), cast(KeptRecords, folders))
     carried.look_at(cast(Container, container), record)
     async with asyncio.timeout(20):

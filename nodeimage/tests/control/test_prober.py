@@ -1,6 +1,7 @@
 """Who is probed."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -8,11 +9,16 @@ from uuid import UUID
 import pytest
 
 from headrace.control.prober import Prober
-from headrace.ids import NodeId
+from headrace.errors import Code, KafkaError
+from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.peer.messages import ProbeAnswer
+from headrace.peer.replica_pages import ReplicaTeller
+from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.peer.session import PeerUnreachable
 from headrace.store.records import NodeRecord
 
 OWN = NodeId(1)
+ALIVE = ProbeAnswer(NodeId(2), UUID(int=2), [], NodeLoad(), True, True)
 
 
 class View:
@@ -54,6 +60,83 @@ async def test_a_round_that_begins_within_a_rounding_error_is_the_next_one(monke
             prober._origin = now - since
             assert prober._pause(NodeId(2)) == pytest.approx(pause, abs=1e-6)
             assert now + prober._pause(NodeId(2)) > now
+    finally:
+        await prober.close()
+
+
+def state(number: int) -> ReplicaState:
+    return ReplicaState(ContainerId(number), "follower", Epoch(1), Epoch(1), Position(0), Position(0))
+
+
+class Answers:
+    """One node that answers what `answer` says, or raises; the test lets each answer through."""
+
+    def __init__(self, answer: Callable[[Any], ProbeAnswer]) -> None:
+        self.answer = answer
+        self.asked: list[Any] = []
+        self._free = asyncio.Semaphore(0)
+
+    def let_through(self) -> None:
+        self._free.release()
+
+    async def call(self, address: tuple[str, int], message: Any, *, timeout_s: float) -> Any:
+        await self._free.acquire()
+        self.asked.append(message)
+        return self.answer(message), memoryview(b"")
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(100):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_node_lives_with_its_first_page_and_is_known_with_its_last() -> None:
+    teller = ReplicaTeller(page_bytes=1000)
+    for number in range(1, 21):
+        teller.note(ContainerId(number), state(number))
+    peers = Answers(lambda asked: teller.answer(asked, ALIVE))
+    told: dict[int, ReplicaState | None] = {}
+    view = View(node(1, peer_port=1), node(2, peer_port=2))
+    prober = Prober(
+        own=OWN, view=view, peers=peers, changed=lambda: None, told=lambda _node, changes, _whole: told.update(changes)
+    )
+    try:
+        peers.let_through()
+        await until(lambda: bool(told))
+        sight = prober.sights()[NodeId(2)]
+        assert sight.answer is not None
+        assert sight.partly
+        assert 0 < len(told) < 20
+        assert prober.heard() == {2}
+        for _ in range(10):
+            peers.let_through()
+        await until(lambda: not prober.sights()[NodeId(2)].partly)
+        assert told == {number: state(number) for number in range(1, 21)}
+        del view.nodes[NodeId(2)]
+        prober.nodes_changed()
+        assert set(told.values()) == {None}
+    finally:
+        await prober.close()
+
+
+async def test_a_node_that_refuses_to_say_how_it_is_is_not_silent() -> None:
+    def refused(_asked: Any) -> ProbeAnswer:
+        raise KafkaError(Code.MESSAGE_TOO_LARGE, "planted")
+
+    peers = Answers(lambda _asked: ALIVE)
+    prober = Prober(own=OWN, view=View(node(1, peer_port=1), node(2, peer_port=2)), peers=peers, changed=lambda: None)
+    try:
+        peers.let_through()
+        await until(lambda: prober.sights()[NodeId(2)].answer is not None)
+        before = prober.sights()[NodeId(2)]
+        peers.answer = refused
+        prober.look_at(NodeId(2))
+        peers.let_through()
+        await until(lambda: prober.sights()[NodeId(2)].heard_at != before.heard_at)
+        after = prober.sights()[NodeId(2)]
+        assert (after.answer, after.silent_since) == (before.answer, None)
+        assert after.told_at == before.told_at, "of its replicas nothing new is known"
     finally:
         await prober.close()
 

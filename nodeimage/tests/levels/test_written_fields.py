@@ -33,13 +33,16 @@ ADDED: Final = (
     Added("catalog.commands.RaiseLevel", ("level",), Level.FENCED),
     Added("catalog.commands.ForgetDeleted", (), Level.FENCED),
     Added("catalog.commands.ExpireSomeCursors", ("before", "after"), Level.FENCED),
-    # Who does not know it tells whom it heard within 2 s, without trying them first.
-    Added("peer.messages.Probe", ("doubted",), Level.ORIGINAL),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
+    # Who does not know these tells of all its replicas at once, and is told of all.
+    Added("peer.messages.Probe", ("since", "begun"), Level.ORIGINAL),
+    Added("peer.messages.ProbeAnswer", ("counter", "begun", "more", "anew", "gone"), Level.ORIGINAL),
+    # Who does not know it tells whom it heard within 2 s, without trying them first.
+    Added("peer.messages.Probe", ("doubted",), Level.ORIGINAL),
     # Who does not know these knows of no store that was set back.
     Added("peer.messages.Unrecorded", ("seen",), Level.ORIGINAL),
-    Added("peer.messages.UnrecordedFound", ("set_back",), Level.ORIGINAL),
+    Added("peer.messages.UnrecordedFound", ("set_back", "counters"), Level.ORIGINAL),
     # Who does not know it checks what it checked before.
     Added("peer.messages.RangeRead", ("crc",), Level.ORIGINAL),
     Added("peer.messages.TimeFound", ("crc",), Level.ORIGINAL),
@@ -53,6 +56,10 @@ ADDED: Final = (
     Added("peer.messages.ReadMarks", (), Level.FENCED),
     Added("peer.messages.TableMarks", ("marks",), Level.FENCED),
     Added("store.record_types.ContainerRecord", ("changes",), Level.FENCED),
+    # What these are to DeletedContainers, which is as it was; and what an older version leaves alone: it takes a node
+    # that has lost its record for one that was removed.
+    Added("store.record_types.Gone", ("ranges",), Level.ORIGINAL),
+    Added("store.record_types.RemovedNodes", ("ranges",), Level.ORIGINAL),
     # Dropped by an older version, it is published again, or the node counts as of level 0.
     Added("store.record_types.NodeRecord", ("supports",), Level.ORIGINAL),
     Added("store.record_types.SupportedLevels", ("run", "oldest", "newest"), Level.ORIGINAL),

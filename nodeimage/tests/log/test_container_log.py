@@ -339,7 +339,7 @@ def test_a_first_frame_longer_than_the_recovered_empty_chunk_takes_its_place(wri
     job = writing.log.take_job()
     writing.log.write_job(job)
     chunk = writing.log.chunks()[0]
-    os.pwrite(chunk.body.file.fd, bytes(200), FILE_HEAD_BYTES)  # the frame never got to the disk
+    os.pwrite(chunk.body.opened().fd, bytes(200), FILE_HEAD_BYTES)  # the frame never got to the disk
     del writing.batches[1], writing.next[1]
     writing.reopen(cleanly=False)
     assert writing.log.end == 0
@@ -550,7 +550,7 @@ def test_a_reader_of_a_dropped_or_regrouped_chunk_reads_on(writing: Writing) -> 
     writing.log.drop_chunk(chunk)
     old = body.parts[0].summary(1)
     assert old is not None
-    assert os.pread(body.file.fd, 8, 0) == b"HEADRACE"
+    assert os.pread(body.opened().fd, 8, 0) == b"HEADRACE"
     assert control.first == 0
     assert writing.log.load(1).first != 0
 

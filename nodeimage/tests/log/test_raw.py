@@ -123,7 +123,7 @@ def test_a_damaged_frame_is_not_sent_and_those_before_it_are(writing: Writing) -
         writing.append(1)
     writing.sync()
     chunk = writing.log.chunks()[0]
-    os.pwrite(chunk.body.file.fd, b"?", FILE_HEAD_BYTES + 3 * FRAME + 120)
+    os.pwrite(chunk.body.opened().fd, b"?", FILE_HEAD_BYTES + 3 * FRAME + 120)
     assert writing.log.read_frames(0, until=FOREVER, max_bytes=FOREVER).end == 3 * FRAME
     with pytest.raises(CorruptLog):
         writing.log.read_frames(3 * FRAME, until=FOREVER, max_bytes=FOREVER)

@@ -452,7 +452,7 @@ def test_a_footer_that_the_disk_cannot_read_is_damage(
     writing.fill_chunks(2)
     writing.close_chunks()
     chunk = writing.log.closed_chunks()[0]
-    trailer = read_trailer(chunk.body.file.fd)
+    trailer = read_trailer(chunk.body.opened().fd)
     assert trailer is not None
     writing.log.close()
     bad_sector(monkeypatch, chunk.path, trailer.footer_at + into)

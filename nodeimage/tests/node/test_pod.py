@@ -114,13 +114,20 @@ async def shards(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     pytest.fail("no two ports are free")
 
 
+async def answered(port: int, path: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    return answer
+
+
 async def ask(path: str) -> str:
-    server = await asyncio.start_server(lambda *ends: pod._answer(2, *ends), "127.0.0.1", 0)
-    async with server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
-        writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
-        answer = (await reader.read()).decode()
-        writer.close()
+    listening = pod._listening(0)
+    served = pod.serve_pod(listening, 2)
+    answer = await answered(listening.getsockname()[1], path)
+    served.close()
+    await served.wait_closed()
     status, _, rest = answer.partition("\r\n")
     body = rest.partition("\r\n\r\n")[2]
     return f"{status.split()[1]} {body}".strip()
@@ -133,6 +140,18 @@ async def test_a_pod_is_ready_when_all_of_its_shards_are(shards: list[Shard]) ->
     assert await ask("/livez") == "200 ok\nok"
     await shards[0].port.close()
     assert (await ask("/livez")).startswith("503 shard at ")
+
+
+async def test_connections_that_say_nothing_keep_no_probe_of_a_pod_out(shards: list[Shard]) -> None:
+    listening = pod._listening(0)
+    served = pod.serve_pod(listening, 2)
+    port = listening.getsockname()[1]
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * pod.MOST_ANSWERED)]
+    assert " 200 " in await answered(port, "/readyz")
+    served.close()
+    for _, writer in silent:
+        writer.close()
+    await served.wait_closed()
 
 
 async def test_a_pod_hands_over_with_all_of_its_shards(shards: list[Shard]) -> None:
@@ -152,3 +171,23 @@ async def test_a_pod_has_one_of_its_shards_put_records_back(
     shards[0].why_not = "node 3 does not answer"
     with pytest.raises(HeadraceError, match="node 3 does not answer"):
         await asyncio.to_thread(pod.recover_store, apply=True)
+
+
+async def answered_by(path: str) -> str:
+    """The head of a pod's answer."""
+    server = await asyncio.start_server(lambda *ends: pod._answer(2, *ends), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+    return answer.partition("\r\n\r\n")[0]
+
+
+async def test_a_pod_names_the_type_of_what_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus refuses metrics without one."""
+    monkeypatch.setattr(pod, "_ask", lambda *_: (200, b"# HELP a A.\n# TYPE a gauge\na 1\n"))
+    assert "Content-Type: text/plain; version=0.0.4; charset=utf-8" in await answered_by("/metrics")
+    assert "Content-Type: text/plain; charset=utf-8" in await answered_by("/livez")
+    monkeypatch.setattr(pod, "_ask", lambda *_: (503, b"the node is starting\n"))
+    assert "Content-Type: text/plain; charset=utf-8" in await answered_by("/metrics")

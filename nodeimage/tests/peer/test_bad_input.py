@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.admission import Admission
 from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer import session as session_module
-from headrace.peer.framing import FrameReader, decode_message, encode_frame
+from headrace.peer.framing import FrameReader, decode_message, encode_frame, encode_message
 from headrace.peer.handshake import MAX_HANDSHAKE_FRAME, ClientHandshake, Identity
-from headrace.peer.messages import Call, Commit, Follow, Message, Proof, Refused, RollAway, Submit, Submitted
+from headrace.peer.messages import Answer, Call, Commit, Follow, Message, Proof, Refused, RollAway, Submit, Submitted
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
 
@@ -259,3 +260,19 @@ async def test_a_client_led_to_something_else_says_so(nodes: Any, data: bytes) -
         with pytest.raises(session_module.PeerUnreachable) as caught:
             await nodes.client().call(listening.sockets[0].getsockname(), Submit(), timeout_s=20)
     assert not caught.value.timed_out
+
+
+async def test_strangers_that_say_nothing_keep_no_node_out(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    few = Admission(kind="nodes", most=5, most_of_address=100, descriptors=1 << 20, time=loop.time)
+    monkeypatch.setattr("headrace.admission.LOCAL", 0)
+    server = await nodes.server({Submit: submitted}, admission=few)
+    known = await ByHand.connect(server)
+    await known.greet(nodes.identity())
+    strangers = [await ByHand.connect(server) for _ in range(30)]
+    assert await still_serves(nodes, server)
+    assert few.made_way >= 27
+    known.say(Call(1, msgspec.Raw(encode_message(Submit()))))
+    assert isinstance(await known.hear(), Answer)  # who has proven who it is stays
+    for each in (known, *strangers):
+        each.end()

@@ -90,6 +90,20 @@ GOLDEN: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        messages.Probe(5, 3),
+        b"\x83\xa4type\xa5Probe\xa5since\x05\xa5begun\x03",
+    ),
+    (
+        messages.ProbeAnswer(
+            N, RUN, [], reports.NodeLoad(), True, True, counter=9, begun=4, more=True, anew=True, gone=[C]
+        ),
+        (
+            b"\x8c\xa4type\xabProbeAnswer\xa4node\x07\xa3run\xd9$01234567-89ab-cdef-0123-456789abcdef\xa8re"
+            b"plicas\x90\xa4load\x80\xadreaches_store\xc3\xa5ready\xc3\xa7counter\t\xa5begun\x04\xa4more\xc3"
+            b"\xa4anew\xc3\xa4gone\x91\xcd\x01,"
+        ),
+    ),
+    (
         messages.Prepare(C, "data"),
         b"\x83\xa4type\xa7Prepare\xa9container\xcd\x01,\xa4kind\xa4data",
     ),

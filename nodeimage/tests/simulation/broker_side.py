@@ -28,7 +28,7 @@ from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.node import PeerHandlers, make_broker
 from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit
-from headrace.store.records import next_producer_block
+from headrace.store.records import PRODUCER_IDS_KEY, next_producer_block
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
 
@@ -198,7 +198,9 @@ class BrokerSide:
                 data=self._data,
                 catalog=self.catalog,
                 executor=self._opening._executor,
-                producer_block=lambda size: next_producer_block(self._sim.cluster.store, size),
+                producer_block=lambda size: next_producer_block(
+                    self._sim.cluster.store, size, least=self.view.highest.get(PRODUCER_IDS_KEY, 0)
+                ),
                 link=self._link,
                 store=self._sim.link.call,
                 controller=controller,

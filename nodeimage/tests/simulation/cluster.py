@@ -23,10 +23,23 @@ from simulation.broker_side import BrokerSide
 from simulation.checks import Checks, Violation
 from simulation.clients import Client
 from simulation.disk import Flipped
-from simulation.faults import Fault, Jump, Trouble, draw, draw_clocks, draw_flips, draw_full, draw_hang, draw_rolls
+from simulation.faults import (
+    Fault,
+    Jump,
+    Trouble,
+    draw,
+    draw_clocks,
+    draw_flips,
+    draw_full,
+    draw_hang,
+    draw_rolls,
+    draw_unopened,
+)
 from simulation.loop import SimulatedLoop
 from simulation.network import WORLD, Network
 from simulation.node import Node
+from simulation.odd_calls import Odd, OddCalls, befall_oddly, draw_odd
+from simulation.set_back import Operator, SetBack, draw_set_back
 from simulation.store import MemoryStore
 from simulation.topics import TopicChecks, TopicClient
 from simulation.versions import VersionChecks, Versions, draw_versions, found_of_level_0
@@ -44,6 +57,9 @@ CLOCKS = 3_000_000_019
 HANGS = 4_000_000_007
 FULL = 5_000_000_029
 VERSIONS = 6_000_000_013
+UNOPENED = 7_000_000_001
+SET_BACK = 7_000_000_003
+ODD = 8_000_000_011
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -78,7 +94,7 @@ class Outcome:
     problem: str = ""
     digest: int = 0
     """Of everything that happened: the same seed gives the same."""
-    faults: list[Fault | Jump] = field(default_factory=list)
+    faults: list[Fault | Jump | SetBack | Odd] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
     shape: Shape | None = None
     simulated_s: float = 0.0
@@ -116,12 +132,18 @@ class Cluster:
             full = draw_full(random.Random(seed + FULL), begin=2.5, length=self.shape.faults_s)
             self.faults = sorted(self.faults + full, key=lambda fault: fault.at)
 
+        unopened = draw_unopened(random.Random(seed + UNOPENED), begin=2.5, length=self.shape.faults_s)
+        self.faults = sorted(self.faults + unopened, key=lambda fault: fault.at)
+
         self.versions = draw_versions(
             random.Random(seed + VERSIONS), nodes=self.shape.nodes, begin=2.5, length=self.shape.faults_s
         )
         if self.versions is not None:
             self.faults = sorted([*self.faults, *self.versions.faults], key=lambda fault: fault.at)
             found_of_level_0(self.store, 1 + seed % 1000)
+
+        self.store_set_back = _set_back(seed, self.shape)
+        self.oddity = _oddity(seed, self.shape)
 
     def _lay_out(self, seed: int, folder: Path, *, shape: Shape, chance: random.Random, loop: SimulatedLoop) -> None:
         self.seed = seed
@@ -132,6 +154,9 @@ class Cluster:
         self.world = WORLD
         self.tracing = True
         self.store = MemoryStore()
+        self.odd = OddCalls(random.Random(seed + ODD + 1))
+        self.set_back = False
+        """The store was set back, and what it lost is not yet back."""
         self.network = Network(self.loop, self.chance, self.trace)
         self.network.hop_s = shape.hop_s
         self.checks = Checks(self)
@@ -149,6 +174,8 @@ class Cluster:
         """How it was damaged."""
         self.over = False
         self.faults: list[Fault] = []
+        self.store_set_back: SetBack | None = None
+        self.oddity: Odd | None = None
         self.clocks_ahead: dict[int, float] = {}
         self.jumps: list[Jump] = []
 
@@ -241,6 +268,8 @@ class Cluster:
 
         That one replica in sync keeps its disk is what the design asks for.
         """
+        if self.set_back:
+            return False  # nobody can say who is in sync
         if not all(each.is_up and not each.link.away and not each.link.unsure for each in self.nodes):
             return False
         for container_id in self.containers():
@@ -286,6 +315,7 @@ class Cluster:
         record = self.record(container_id)
         return (
             record is not None
+            and not self.set_back
             and record.min_in_sync >= 2
             and sum(self.by_id(node).holds(container_id)[0] == str(format) for node, format in record.in_sync) >= 3
             and not any(self.is_flipped(node, container_id) for node in self.nodes)
@@ -312,7 +342,12 @@ class Cluster:
             self.loop.call_later(jump.at, self._jumps, jump, jump.by)
             self.loop.call_later(jump.at + jump.lasts, self._jumps, jump, -jump.by)
         trouble = Trouble(self)
-        await asyncio.gather(*(trouble.apply(fault) for fault in self.faults))
+        more = []
+        if self.store_set_back is not None:
+            more.append(Operator(self, random.Random(self.seed + SET_BACK + 1)).befall(self.store_set_back))
+        if self.oddity is not None:
+            more.append(befall_oddly(self, self.oddity))
+        await asyncio.gather(*(trouble.apply(fault) for fault in self.faults), *more)
         self.trace("no more faults")
         for node in self.nodes:
             if node.is_old:
@@ -393,7 +428,7 @@ class Cluster:
             seed=self.seed,
             problem=problem,
             digest=self._digest,
-            faults=[*self.faults, *self.jumps],
+            faults=[*self.faults, *self.jumps, *filter(None, (self.store_set_back, self.oddity))],
             trace=list(self._lines),
             shape=self.shape,
             simulated_s=self.loop.now,
@@ -425,6 +460,26 @@ def _shape(chance: random.Random, extra: random.Random) -> Shape:
 def has_topics(seed: int) -> bool:
     """Whether a seed's run has a catalog and brokers."""
     return bool(_shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA)).topics)
+
+
+def _set_back(seed: int, shape: Shape) -> SetBack | None:
+    if has_versions(seed):
+        return None  # records have no ids of changes at first
+    return draw_set_back(random.Random(seed + SET_BACK), begin=2.5, length=shape.faults_s)
+
+
+def _oddity(seed: int, shape: Shape) -> Odd | None:
+    return draw_odd(random.Random(seed + ODD), begin=2.5, length=shape.faults_s)
+
+
+def is_set_back(seed: int) -> bool:
+    """Whether the cluster store of a seed's run is set back to an old copy."""
+    return _set_back(seed, _shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA))) is not None
+
+
+def has_odd_calls(seed: int) -> bool:
+    """Whether calls of the store fail unexpectedly in a seed's run."""
+    return _oddity(seed, _shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA))) is not None
 
 
 def has_versions(seed: int) -> bool:

@@ -4,12 +4,13 @@ A job's frames are in the files once its time has come; until then a crash leave
 jobs before it wrote was synced and stays.
 """
 
+import errno
 import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.errors import StorageFull
+from headrace.errors import OutOfDescriptors, StorageFull
 from headrace.log.chunk import TRAILER_BYTES, read_trailer
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
@@ -34,6 +35,8 @@ class Disk:
         self.slow = 0.0
         self._job_s = job_s
         self.full = 0
+        self.unopened = 0
+        """While it is not 0, its process has no file descriptor left."""
         self.fails = False
         """The next sync fails."""
         self._chance = chance
@@ -52,6 +55,17 @@ class Disk:
     def hangs_s(self) -> float:
         """How long nothing returns from it."""
         return max(self.hangs_until - self._loop.now, 0.0)
+
+
+_open = os.open
+
+
+def open_within_limits(path: Any, *arguments: Any, **more: Any) -> int:
+    """Stands in for os.open."""
+    process = PROCESS.get()
+    if process is not None and process.node.disk.unopened:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+    return _open(path, *arguments, **more)
 
 
 class Writer:
@@ -81,8 +95,13 @@ class Writer:
             self._node.disk.fails = False
             self._done(job, OSError(5, "the simulated disk failed"))
             return
+        try:
+            self._log.write_job(job)
+        except OutOfDescriptors as error:
+            self._job = None
+            self._done(job, error)
+            return
         self._job = None
-        self._log.write_job(job)
         self._done(job, None)
 
     def crash(self, chance: random.Random) -> str:
@@ -115,7 +134,8 @@ def _tear(portion: Portion, chance: random.Random) -> None:
             return
         first = Portion(portion.chunk, portion.at, spare=portion.spare)
         write_portion(first, fsync=False, written=lambda _position: None)
-    fd = portion.chunk.body.file.fd
+    file = portion.chunk.body.opened()
+    fd = file.fd
     in_order = chance.random() < 0.5
     for at, joined in pieces:
         end = chance.randrange(len(joined) + 1)

@@ -18,6 +18,7 @@ from headrace.store import container_records, features, records
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX
 from simulation.broker_side import BrokerSide
 from simulation.disk import damage, flip
+from simulation.odd_calls import OddError
 from simulation.topics import lives_in
 
 if TYPE_CHECKING:
@@ -114,6 +115,16 @@ def draw_hang(chance: random.Random, *, begin: float, length: float) -> list[Fau
     if chance.random() < 0.8:
         return []
     return [Fault(begin + chance.random() * length, "disk hangs", chance.uniform(8, 20), chance.random())]
+
+
+def draw_unopened(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """In some runs, processes have no file descriptor left, for a moment or for longer than is waited for them."""
+    if chance.random() < 0.7:
+        return []
+    return [
+        Fault(begin + chance.random() * length, "no descriptors", chance.choice((0.2, 2.0, 12.0)), chance.random())
+        for _ in range(chance.randint(1, 3))
+    ]
 
 
 def draw_full(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
@@ -363,6 +374,12 @@ class Trouble:
         await asyncio.sleep(fault.lasts * 2)
         node.disk.full -= 1
 
+    async def _no_descriptors(self, fault: Fault) -> None:
+        node = self._any(fault)
+        node.disk.unopened += 1
+        await asyncio.sleep(fault.lasts)
+        node.disk.unopened -= 1
+
     async def _followers_full(self, fault: Fault) -> None:
         """Of one container; they say so."""
         containers = self._cluster.containers()
@@ -383,6 +400,7 @@ class Trouble:
             self._set_full(node, False)
 
     def _set_full(self, node: "Node", full: bool) -> None:
+        node.says_full = full
         try:
             records.set_full(self._cluster.store, node.node_id, full, run=node.record.run)
         except HeadraceError as error:
@@ -585,6 +603,8 @@ class Trouble:
 
     async def _hand_over(self, fault: Fault) -> None:
         """Another replica in sync becomes the primary, as the controller has it, though nobody died."""
+        if self._cluster.set_back:
+            return  # nor would the controller
         for container_id in self._cluster.containers():
             record = self._cluster.record(container_id)
             assert record is not None
@@ -625,16 +645,16 @@ class Trouble:
 
 
 async def _rolled(rolls: Rolls, partition: Partition, to: ContainerId | None) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await rolls.roll(partition, to=to)
 
 
 async def _closed(upper: BrokerSide, container_id: ContainerId) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await upper.close_container(container_id)
 
 
 async def _retired(upper: BrokerSide, container_id: ContainerId, taken: list[bool]) -> None:
-    with contextlib.suppress(HeadraceError):
+    with contextlib.suppress(HeadraceError, OddError):
         await upper.broker.catalog.submit(RetireContainer(container_id))
         taken.append(True)

@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import structs
+
 from headrace.container import replica_folder
 from headrace.container.catalog_log import commands_in
 from headrace.container.container import Container
@@ -19,11 +21,22 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observed import Settings
-from headrace.errors import Code, CorruptLog, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
+from headrace.errors import (
+    Code,
+    CorruptLog,
+    FolderRefused,
+    HeadraceError,
+    KafkaError,
+    NewerFormat,
+    OutOfDescriptors,
+    StorageFull,
+)
 from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.scrub import Scrubbed, scrub
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
+from headrace.node.registration import Registration
+from headrace.node.store_recovery import StoreRecovery
+from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled, Unrecorded
 from headrace.peer.reports import NodeLoad
 from headrace.store import features, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
@@ -33,6 +46,7 @@ from simulation import disk
 from simulation.broker_side import BrokerSide, data_folder
 from simulation.loop import Process, Task
 from simulation.network import PORT, End, Host
+from simulation.odd_calls import OddError
 from simulation.store import StoreLink, StoreView
 
 if TYPE_CHECKING:
@@ -82,7 +96,7 @@ class Node:
         cluster.network.hosts[number] = self.host
         self.wall_ahead = cluster.clocks_ahead.get(number, 0.0)
         """Seconds by which its wall clock is ahead of the true time."""
-        self.link = StoreLink(cluster.store, cluster.loop, self.chance)
+        self.link = StoreLink(cluster.store, cluster.loop, self.chance, cluster.odd)
         self.format = uuid.uuid4()
         self.node_format = str(self.format)
         self.node_id = NodeId(0)
@@ -99,6 +113,8 @@ class Node:
         self.runs = 0
         self.is_old = False
         """It runs an older version (simulation.versions)."""
+        self.says_full = False
+        """What it says of its disk."""
         self.fenced = 0
         """The feature level that its folder has seen."""
         self._scrubbing: set[ContainerId] = set()
@@ -207,6 +223,9 @@ class Node:
                 self.is_old = False
                 self.restart(process, str(error))
                 await asyncio.sleep(math.inf)
+            except OddError as error:  # so does a process that could not start
+                self.restart(process, str(error))
+                await asyncio.sleep(math.inf)
         self.record = record
         self.node_id = record.node_id
         self.view = StoreView(self.link, self.cluster.loop, self.chance)
@@ -220,6 +239,7 @@ class Node:
             Probe: self._probed,
             Prepare: self._prepare,
             RollAway: self._roll_away,
+            Unrecorded: self._unrecorded,
             Append: self._append,
             Latest: self._latest,
             Read: self._read,
@@ -235,12 +255,23 @@ class Node:
             settings=SETTINGS,
         )
         self.controller._levelling = self.is_old
+        self.registration = Registration(
+            record,
+            view=self.view,
+            store=self.store,
+            folder_level=lambda: self.fenced,
+            full=lambda: self.says_full,
+            removed=lambda reason: self.cluster.checks.fail(f"node {self.number} takes itself for removed: {reason}"),
+        )
         if self.cluster.shape.topics:
             self.upper = BrokerSide(self, process)
             self.cluster.loop.spawn(self.upper.serve())
         self.view.on_change(self._view_changed)
         replicas.on_trouble.append(self.controller.look_at)
         replicas.gone = self.controller.gone
+        replicas.heard = self.controller.heard
+        replicas.told_of = self.controller.told_of
+        self.controller.on_answer.append(replicas.told)
         replicas.start()
         self.controller.start()
 
@@ -249,7 +280,7 @@ class Node:
         process, replicas, controller = self.process, self.replicas, self.controller
         if process is None or replicas is None or controller is None:
             return
-        with contextlib.suppress(HeadraceError, TimeoutError):
+        with contextlib.suppress(HeadraceError, TimeoutError, OddError):
             await self.store(lambda store: records.set_stopping(store, self.node_id, run=self.record.run))
             async with asyncio.timeout(5):
                 while any(len(each.primary.in_sync) > 1 for each in replicas.led.values()):  # noqa: ASYNC110
@@ -311,6 +342,8 @@ class Node:
 
     def _view_changed(self, changed: Changed) -> None:
         assert self.replicas is not None
+        if not self.is_old:
+            self.registration.look()
         if changed.features or changed.nodes:
             self._heed_level()
         if self.upper is not None:
@@ -361,15 +394,19 @@ class Node:
         return await self.cluster.network.open(self.host, (node.host, node.peer_port), 2.0)
 
     async def call(self, address: tuple[str, int], message: Any, buffers: Any = (), *, timeout_s: float) -> Any:
+        if self.is_old and isinstance(message, Probe):
+            message = Probe()  # as an older version asks
         return await self.cluster.network.call(self.host, address, message, buffers, timeout_s=timeout_s)
 
     # --- asked by others
 
     async def _probed(self, asked: Probe, _payload: memoryview, _session: None) -> ProbeAnswer:
-        if asked.doubted:
+        if asked.doubted and not self.is_old:
             await self.controller.look_and_tell(asked.doubted)
         await self._begun()
-        return self.probe()
+        assert self.replicas is not None
+        # An older version does not know what it is asked for.
+        return self.replicas.teller().answer(Probe() if self.is_old else asked, self._alive())
 
     async def _begun(self) -> None:
         """Where the process has yet to register, the one before it is asked: it does not answer."""
@@ -377,13 +414,16 @@ class Node:
             await self.cluster.loop.create_future()
 
     def probe(self) -> ProbeAnswer:
-        now = asyncio.get_running_loop().time()
         assert self.replicas is not None
+        return structs.replace(self._alive(), replicas=self.replicas.states())
+
+    def _alive(self) -> ProbeAnswer:
+        now = asyncio.get_running_loop().time()
         heard = self.controller.heard() if self.controller is not None else set()
         return ProbeAnswer(
             node=self.node_id,
             run=self.record.run,
-            replicas=self.replicas.states(),
+            replicas=[],
             load=NodeLoad(),
             reaches_store=now - self.view.reachable_at < STORE_SILENT_S,
             ready=True,
@@ -399,6 +439,15 @@ class Node:
 
     async def _roll_away(self, _asked: RollAway, _payload: memoryview, _session: None) -> Rolled:
         return Rolled(0)
+
+    async def _unrecorded(self, asked: Unrecorded, payload: memoryview, session: Any) -> Any:
+        await self._begun()
+        assert self.replicas is not None
+        peers: Any = self
+        recovery = StoreRecovery(
+            node=self.node_id, replicas=self.replicas, peers=peers, store=self.store, view=self.view
+        )
+        return await recovery.answer(asked, payload, session)
 
     async def _append(self, asked: Append, _payload: memoryview, _session: None) -> Position:
         container = self._led(asked.container)
@@ -454,7 +503,12 @@ class Node:
                 log = replica.log
                 read = partial(scrub, log.folder, Scrubbed(), synced=log.synced)
                 try:
-                    found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
+                    while True:
+                        try:
+                            found = await asyncio.get_running_loop().run_in_executor(None, lambda: list(read()))
+                            break
+                        except OutOfDescriptors:  # later
+                            await asyncio.sleep(1.0)
                 except OSError:
                     if self._has(replica, log):
                         raise

@@ -7,12 +7,14 @@ that it expects by then. A call reads at one moment and writes at another, and o
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable, VersionConflict, Versioned
 from headrace.store.view import ClusterView
 from simulation.loop import PROCESS, Process, SimulatedLoop, fail
 from simulation.network import WORLD
+from simulation.odd_calls import OddCalls
 from simulation.old_version import as_old
 
 T = TypeVar("T")
@@ -30,6 +32,20 @@ class MemoryStore:
         self.removed: dict[str, int] = {}
         self.on_put: Callable[[str, bytes | None, bytes], None] = lambda _key, _before, _after: None
         self.views: dict[StoreView, None] = {}
+        self.falls = 0
+        """How often it was set back."""
+
+    def copy(self) -> "MemoryStore":
+        """All that it holds, as a backup has it."""
+        copy = MemoryStore()
+        copy.revision, copy.records, copy.removed = self.revision, dict(self.records), dict(self.removed)
+        return copy
+
+    def set_back(self, copy: "MemoryStore") -> None:
+        """Go on from a copy, with its versions."""
+        self.revision, self.records, self.removed = copy.revision, dict(copy.records), dict(copy.removed)
+        self.falls += 1
+        self._tell()
 
     def get(self, key: str) -> Versioned | None:
         return self.records.get(key)
@@ -54,9 +70,10 @@ class MemoryStore:
         self._tell()
 
     def watch(self, prefix: str, *, since: int, timeout_s: float) -> Changes:
-        changed = [each for each in self.list(prefix) if each.version > since]
+        whole = not 0 < since <= self.revision
+        changed = [each for each in self.list(prefix) if whole or each.version > since]
         removed = {key: at for key, at in self.removed.items() if at > since and key.startswith(prefix)}
-        return Changes(self.revision, changed, {} if since == 0 else removed, whole=since == 0)
+        return Changes(self.revision, changed, {} if whole else removed, whole=whole, one_count=True)
 
     def _expect(self, key: str, expected: int | None) -> Versioned | None:
         found = self.records.get(key)
@@ -73,7 +90,7 @@ class MemoryStore:
 class StoreLink:
     """One node's way to the store. `away`: it gets nowhere. `unsure`: how often a put's outcome is not told."""
 
-    def __init__(self, store: MemoryStore, loop: SimulatedLoop, chance: random.Random) -> None:
+    def __init__(self, store: MemoryStore, loop: SimulatedLoop, chance: random.Random, odd: OddCalls) -> None:
         self.away = 0
         self.unsure = 0.0
         self.is_old = False
@@ -83,6 +100,7 @@ class StoreLink:
         self.store = store
         self._loop = loop
         self._chance = chance
+        self._odd = odd
 
     async def call(self, change: Callable[[ClusterStore], T]) -> T:
         """As a call in a thread."""
@@ -106,8 +124,11 @@ class StoreLink:
 
     def _write(self, change: Callable[[ClusterStore], T], reading: "_Call", process: Process, done: Any) -> None:
         answer: Callable[[], None]
+        odd = self._odd.raises()
         try:
             result = change(reading)
+            if odd is not None:
+                raise odd
             answer = lambda: done.done() or done.set_result(result)  # noqa: E731
         except Exception as failure:
             error = failure
@@ -127,15 +148,18 @@ class StoreLink:
         if self.away or (self.unsure and self._chance.random() < self.unsure):
             roll = self._chance.random()
             if roll < 0.4:
+                falls = self.store.falls
                 self._loop.call_later(
-                    self._chance.random() * 6, self._land, key, value, expected_version, context=WORLD
+                    self._chance.random() * 6, self._land, key, value, expected_version, falls, context=WORLD
                 )
             elif roll < 0.7:
-                self._land(key, value, expected_version)
+                self._land(key, value, expected_version, self.store.falls)
             raise _unavailable()
         return self.store.put(key, value, expected_version)
 
-    def _land(self, key: str, value: bytes, expected_version: int | None) -> None:
+    def _land(self, key: str, value: bytes, expected_version: int | None, falls: int) -> None:
+        if falls != self.store.falls:
+            return  # what was on its way to the server was lost with it
         try:
             self.store.put(key, value, expected_version)
         except VersionConflict:
@@ -185,6 +209,10 @@ class StoreView(ClusterView):
         self._process = PROCESS.get()
         self._looking = False
         self._ended = False
+        self._highest = 0
+        """The highest revision seen, as a store's client keeps it."""
+        self._falls = 0
+        self._looks = 0
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -216,14 +244,19 @@ class StoreView(ClusterView):
 
     def _watch_on(self) -> None:
         if not self._ended:
-            self._look_once()
+            self._looks += 1
+            # Now and then at everything, as the view does (view.WHOLE_S).
+            self._look_once(whole=self._link.store.falls > 0 and self._looks % 5 == 0)
             self._later(AGAIN_S if self._link.away else WATCH_S, self._watch_on)
 
-    def _look_once(self) -> None:
+    def _look_once(self, *, whole: bool = False) -> None:
         self._looking = False
         if self._link.away or self._ended:
             return
-        changes = self._link.store.watch("", since=self.revision, timeout_s=0)
+        store = self._link.store
+        self._falls += store.revision < self._highest
+        self._highest = store.revision
+        changes = replace(store.watch("", since=0 if whole else self.revision, timeout_s=0), generation=self._falls)
         self._later(self._chance.random() * 0.002, lambda: self._ended or self._take(changes, _TAKEN))
 
 

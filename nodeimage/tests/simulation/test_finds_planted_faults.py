@@ -1,10 +1,13 @@
 """The simulator finds what it is there to find: faults that are planted in the code fail some seed soon."""
 
+import asyncio
+import copy
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,23 +23,28 @@ from headrace.catalog.commands import CommitCursors, RollDone, Rolled
 from headrace.catalog.reader import Reader
 from headrace.container import feed, replica_folder
 from headrace.container.catalog_log import CatalogLog
+from headrace.container.cycle import SyncCycle
 from headrace.container.follower import Follower
 from headrace.container.history import History
+from headrace.container.in_sync import InSync
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica import Member, Primary
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
 from headrace.control import levels
 from headrace.control.clocks import Clocks
+from headrace.errors import OutOfDescriptors
 from headrace.ids import Position
 from headrace.levels import NEWEST
 from headrace.log import frames
+from headrace.log.container_log import WriteJob
 from headrace.node.catalog import NodeCatalog
 from headrace.peer.messages import Acked
-from headrace.store import features
+from headrace.store import container_records, features
 from headrace.store.records import NodeRecord
-from simulation.cluster import has_topics, has_versions, run
+from simulation.cluster import has_odd_calls, has_topics, has_versions, is_set_back, run
 from simulation.node import Node
+from simulation.odd_calls import OddError
 
 Planted = Callable[[], Any]
 
@@ -228,6 +236,49 @@ def sets_no_folder_apart() -> Any:
     return mock.patch.object(Node, "_fence")
 
 
+def counts_what_was_put_off_as_written() -> Any:
+    """Without a descriptor the next chunk's file does not appear, and its frames are nowhere."""
+    done = SyncCycle._job_done
+
+    def planted(cycle: SyncCycle, job: WriteJob, error: Exception | None) -> None:
+        done(cycle, job, None if isinstance(error, OutOfDescriptors) else error)
+
+    return mock.patch.object(SyncCycle, "_job_done", planted)
+
+
+def takes_an_old_copy_of_the_store_for_the_newest() -> Any:
+    """DESIGN section 13: whoever knows a change of which a record has no trace does nothing by that record."""
+    return mock.patch.object(container_records, "descends", return_value=True)
+
+
+def lets_who_knows_better_leave_unasked() -> Any:
+    """A primary that went on by an old copy goes on without those who stand still."""
+    both = ExitStack()
+    both.enter_context(mock.patch.object(Replicas, "unasked", return_value=()))
+    both.enter_context(mock.patch.object(Replicas, "told"))
+    return both
+
+
+def gives_a_proposal_up_at_an_unexpected_error() -> Any:
+    """Nobody else puts it, and commits wait for both sets for ever."""
+    put = InSync._put
+
+    async def planted(in_sync: InSync, container: Any, wanted: Any) -> None:
+        env = in_sync._env
+
+        async def store(change: Any) -> Any:
+            try:
+                return await env.store(change)
+            except OddError:
+                raise asyncio.CancelledError from None
+
+        once = copy.copy(in_sync)
+        once._env = SimpleNamespace(store=store, view=env.view)
+        await put(once, container, wanted)
+
+    return mock.patch.object(InSync, "_put", planted)
+
+
 # Each search begins at the first seed that noticed the fault when this was written.
 
 
@@ -243,6 +294,7 @@ def sets_no_folder_apart() -> Any:
         (makes_every_folder_with_the_same_format, 1),
         (takes_frames_as_they_are, 1),
         (leaves_damage_where_it_is, 1),
+        (counts_what_was_put_off_as_written, 20),
     ],
 )
 def test_a_planted_fault_is_found(planted: Planted, first: int) -> None:
@@ -279,6 +331,22 @@ def test_a_fault_planted_in_topics_is_found(planted: Planted, first: int) -> Non
 )
 def test_a_fault_planted_in_upgrades_is_found(planted: Planted, first: int) -> None:
     assert _is_found(planted, islice(filter(has_versions, count(first)), 40)), "40 seeds did not notice it"
+
+
+@pytest.mark.parametrize(
+    ("planted", "first"),
+    [
+        (takes_an_old_copy_of_the_store_for_the_newest, 2),
+        (lets_who_knows_better_leave_unasked, 176),
+    ],
+)
+def test_a_fault_planted_in_what_tells_an_old_store_is_found(planted: Planted, first: int) -> None:
+    assert _is_found(planted, islice(filter(is_set_back, count(first)), 40)), "40 seeds did not notice it"
+
+
+@pytest.mark.parametrize(("planted", "first"), [(gives_a_proposal_up_at_an_unexpected_error, 105)])
+def test_a_step_that_is_not_made_again_is_found(planted: Planted, first: int) -> None:
+    assert _is_found(planted, islice(filter(has_odd_calls, count(first)), 40)), "40 seeds did not notice it"
 
 
 def _is_found(planted: Planted, seeds: Iterable[int]) -> bool:

@@ -8,6 +8,7 @@ import random
 import sys
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,12 +25,15 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Retention, StreamRetention
 from headrace.catalog.service import Catalog
 from headrace.container.container import Container
+from headrace.errors import OutOfDescriptors
 from headrace.ids import Position, StreamNumber
+from headrace.log.descriptors import OPENED
 from headrace.log.folder import chunk_path
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
-from simulation.disk import Writer
+from simulation.disk import Writer, open_within_limits
 from simulation.loop import PROCESS, Event, Task
+from simulation.odd_calls import OddError
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -45,6 +49,8 @@ SNAPSHOT_BYTES = 1024
 """Of the catalog's log between two snapshots."""
 SNAPSHOT_PIECE_BYTES = 16_384
 """Of a snapshot that has some ten times as many, so that whatever happens, happens between two pieces too."""
+OPENED_AT_A_TIME = 4
+"""Closed chunks of all nodes, which share a process here: they are opened again and again."""
 
 
 class _Random(random.Random):
@@ -113,6 +119,8 @@ class _Logger:
         import traceback
 
         self._line("exception", event, fields)
+        if isinstance(sys.exception(), OddError):
+            return  # it was caused, and is told: what has to be done is done again, or the run ends otherwise
         self._cluster.checks.fail(f"{event}: {traceback.format_exc()}")
 
 
@@ -140,6 +148,9 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         mock.patch.object(asyncio, "Event", Event),
         mock.patch.object(os, "fsync", _nothing),  # what must be synced is the disk's to know
         mock.patch.object(os, "fdatasync", _nothing),
+        mock.patch.object(os, "open", open_within_limits),
+        mock.patch.object(OPENED, "_files", deque()),
+        mock.patch.object(OPENED, "most", OPENED_AT_A_TIME),
         *_clocks(cluster),
         *loggers,
         *(_with_topics(cluster, seeded) if cluster.shape.topics else ()),
@@ -210,17 +221,21 @@ async def _scrubbed(_scrub: Scrub, folder: str, synced: Position) -> tuple[list[
 class _Regrouped:
     """A helper process that has ended."""
 
-    returncode = 0
+    def __init__(self, returncode: int = 0) -> None:
+        self.returncode = returncode
 
     async def wait(self) -> int:
-        return 0
+        return self.returncode
 
 
 async def _regrouped(*command: str) -> _Regrouped:
     """What the other helper process does."""
     assert command[2] == "headrace.log.regroup", command
     path = chunk_path(Path(command[3]), int(command[4]))
-    await asyncio.get_running_loop().run_in_executor(None, rewrite, path)
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, rewrite, path)
+    except OutOfDescriptors:
+        return _Regrouped(1)
     return _Regrouped()
 
 

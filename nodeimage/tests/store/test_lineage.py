@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.store.lineage import MOST, Changes, descends, merged, with_next
+from headrace.store.lineage import MOST, Changes, descends, is_given_up, merged, with_next
 
 
 def after(changes: Changes, count: int) -> Changes:
@@ -44,3 +44,17 @@ def test_a_record_that_is_built_anew_descends_from_all_that_was_found() -> None:
     assert all(descends(built, line) for line in lines)
     assert not descends(lines[0], built)
     assert merged([(), ()]) == ()
+
+
+def test_what_was_done_by_an_old_copy_while_others_went_on_is_given_up() -> None:
+    copy = after((), 5)
+    newest, by_the_copy = after(copy, 3), after(copy, 2)
+    built = merged([newest, copy], [by_the_copy])
+    gone_on = with_next(with_next(built))
+    assert all(descends(gone_on, line) for line in (newest, copy, by_the_copy, built))
+    assert is_given_up(built, by_the_copy)
+    assert not is_given_up(built, newest)
+    assert not is_given_up(built, copy)
+    again = merged([with_next(built)], [with_next(built)])
+    assert is_given_up(again, by_the_copy), "built anew once more"
+    assert [built[-1].partition("-")[0], gone_on[-1].partition("-")[0]] == ["9", "11"]

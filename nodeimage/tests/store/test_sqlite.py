@@ -32,6 +32,25 @@ def test_prefixes_are_taken_literally(store: SqliteStore) -> None:
     assert len(store.list("")) == 4
 
 
+def test_a_watch_goes_by_the_index_of_versions(store: SqliteStore) -> None:
+    """Not through all records, of which there may be tens of thousands, for the few that changed."""
+    for number in range(3_000):
+        store.put(f"container/{number}", b"x" * 300, None)
+    revision = store.watch("", since=0, timeout_s=0).revision
+    store.put("container/7", b"y", 8)
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    store._connection.set_progress_handler(count, 10)
+    changes = store.watch("", since=revision, timeout_s=0)
+    assert [each.key for each in changes.records] == ["container/7"]
+    assert steps < 100
+
+
 def test_who_watches_from_before_forgotten_removals_gets_everything(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -224,6 +225,66 @@ async def test_a_file_that_was_set_back_to_an_old_copy_is_shown_as_it_is_now(
     assert view.fell_at > 0
     after = register(sqlite_store)
     await until(lambda: after.node_id in view.nodes)
+    await view.close()
+
+
+async def test_a_store_that_went_on_past_what_was_seen_before_anybody_looked_is_known_by_its_older_versions(
+    sqlite_store: ClusterStore,
+) -> None:
+    """As to a process that stood still, or was cut off, meanwhile."""
+    view = ClusterView(sqlite_store)
+    node = register(sqlite_store)
+    container = container_records.create_container(sqlite_store, kind="data", primary=node)
+    for _ in range(9):
+        container_records.take_container_id(sqlite_store, "data")
+    await view.start()
+    changed = container_records.change_container(
+        sqlite_store, container.container_id, lambda now: structs.replace(now, epoch=Epoch(7))
+    )
+    await until(lambda: view.containers[container.container_id] == changed)
+    version, revision = view.versions[container.container_id], view.revision
+    whole = sqlite_store.watch("", since=0, timeout_s=0)
+    older = [
+        replace(each, value=msgspec.json.encode(container), version=version - 5)
+        if each.key.startswith("container/")
+        else each
+        for each in whole.records
+    ]
+    put_meanwhile = replace(whole, revision=version - 1, records=older)
+    view._take(put_meanwhile, threading.Event())
+    assert view.containers[container.container_id] == changed, "it was put after that look"
+    view._take(replace(whole, revision=revision + 20, records=older), threading.Event())
+    assert view.containers[container.container_id] == container
+    assert view.fell_at > 0
+    await view.close()
+
+
+async def test_a_view_behind_the_copy_that_a_store_was_set_back_to_looks_at_everything(
+    tmp_path: Path, sqlite_store: ClusterStore
+) -> None:
+    """Its revision says nothing then, though it is no higher than the store's."""
+    view = ClusterView(sqlite_store)
+    node = register(sqlite_store)
+    container = container_records.create_container(sqlite_store, kind="data", primary=node).container_id
+    other = container_records.create_container(sqlite_store, kind="data", primary=node).container_id
+    await view.start()
+    path = tmp_path / "cluster.sqlite"
+    copy = await asyncio.to_thread(checkpointed, path)
+    container_records.change_container(sqlite_store, container, lambda now: structs.replace(now, state="deleted"))
+    taken = container_records.take_container_id(sqlite_store, "data")
+    await until(lambda: view.is_deleted(container))
+    await until(lambda: view.highest["next/container"] == taken + 1)
+    revision = view.revision
+    await asyncio.to_thread(checkpointed, path)
+    overwrite(path, copy)
+    fallen = sqlite_store.watch("", since=revision, timeout_s=0)
+    assert (fallen.generation, fallen.whole) == (1, True)
+    view._take(replace(fallen, whole=False, records=[]), threading.Event())
+    assert view.is_deleted(container), "it is not known yet what the copy holds"
+    await until(lambda: not view.is_deleted(container))
+    assert view.undeleted == {container}
+    assert not view.is_deleted(other)
+    assert view.counters["next/container"] < view.highest["next/container"] == taken + 1
     await view.close()
 
 

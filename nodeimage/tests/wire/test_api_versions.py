@@ -1,4 +1,7 @@
+from typing import Final
+
 import pytest
+from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
 
 from headrace.errors import MalformedRequest
 from headrace.wire import cold
@@ -44,6 +47,26 @@ def test_a_feature_at_0_is_told_to_nobody_and_none_to_older_clients() -> None:
 def test_produce_is_told_from_version_0_or_librdkafka_turns_compression_off() -> None:
     answer = cold.decode_response(ApiKey.API_VERSIONS, 3, encode_response(3))
     assert {one.api_key: one.min_version for one in answer.api_keys}[ApiKey.PRODUCE] == 0
+
+
+KAFKA_3_5: Final = """
+0:9 1:15 2:8 3:12 8:8 9:8 10:4 11:9 12:4 13:5 14:5 15:5 16:4 17:1 18:3 19:7 20:6 21:2 22:4 23:4 24:3 25:3 26:3 28:3 29:3
+30:3 31:3 32:4 33:2 34:2 35:4 36:2 37:3 38:3 39:2 40:2 41:3 42:2 43:2 44:1 45:0 46:0 47:0 48:1 49:1 50:0 51:0 60:0 61:0
+65:0 66:0
+"""
+"""The APIs of Kafka 3.5 that franz-go's kversion goes by, key:highest version."""
+
+
+def test_franz_go_and_what_stands_on_it_take_the_cluster_for_one_above_kafka_3_5() -> None:
+    """One API less, or an older version, and kversion's guess falls to the release in which that one came."""
+    told = {int(key): highest for key, (_, highest) in ADVERTISED.items()}
+    wanted = [tuple(map(int, each.split(":"))) for each in KAFKA_3_5.split()]
+    assert [(key, version) for key, version in wanted if told.get(key, -1) < version] == []
+
+
+def test_kafka_python_takes_the_cluster_for_kafka_3_8() -> None:
+    ranges = {int(key): span for key, span in ADVERTISED.items()}
+    assert infer_broker_version_from_api_versions(ranges) == (3, 8)
 
 
 @pytest.mark.parametrize("version", [-1, 5, 32767])

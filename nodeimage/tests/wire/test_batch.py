@@ -158,6 +158,15 @@ def test_a_cut_batch_is_corrupt(given_records: list[b.RecordIn], data: st.DataOb
         b.read_batch(cut)
 
 
+@given(st.binary(max_size=20))
+def test_a_headers_name_of_any_bytes_comes_back_and_hides_no_time(name: bytes) -> None:
+    header = (name.decode("utf-8", "surrogateescape"), b"1")
+    batch = b.build_batch([(5, None, b"v", []), (7, None, b"w", [header])], base_offset=3)
+    assert [record.headers for record in b.iter_records(batch)] == [[], [header]]
+    assert name in bytes(batch)
+    assert b.find_by_time(batch, 6) == (4, 7)
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_of_older_formats_are_unsupported(magic: int) -> None:
     builder = LegacyRecordBatchBuilder(magic, 0, 1 << 20)

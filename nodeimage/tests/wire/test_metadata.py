@@ -13,6 +13,7 @@ from headrace.errors import MalformedRequest
 from headrace.wire import cold
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.metadata import (
+    NO_OPERATIONS,
     Broker,
     MetadataRequest,
     MetadataResponse,
@@ -40,7 +41,13 @@ def requests(draw: st.DrawFn) -> tuple[int, MetadataRequest]:
     if version >= 10:
         topic |= st.tuples(st.none(), ids)
     topics = draw(st.none() | st.lists(topic, min_size=0 if version else 1, max_size=5))
-    return version, MetadataRequest(topics, draw(st.booleans()) if version >= 4 else True)
+    flag = st.booleans()
+    return version, MetadataRequest(
+        topics,
+        draw(flag) if version >= 4 else True,
+        draw(flag) if 8 <= version <= 10 else False,
+        draw(flag) if version >= 8 else False,
+    )
 
 
 @given(requests(), st.binary(max_size=9))
@@ -58,6 +65,8 @@ def test_a_request_has_the_bytes_of_kafkas_schema(asked: tuple[int, MetadataRequ
     fields = {
         "topics": None if topics is None else [{"name": name, "topic_id": topic_id} for name, topic_id in topics],
         "allow_auto_topic_creation": request.allow_auto_create,
+        "include_cluster_authorized_operations": request.cluster_operations,
+        "include_topic_authorized_operations": request.topic_operations,
     }
     raw = encode_request(version, request)
     assert raw == cold.encode_request(ApiKey.METADATA, version, fields)
@@ -73,11 +82,11 @@ def test_a_request_of_kafka_python_is_understood(version: int) -> None:
     asked = KafkaPythonRequest(
         topics=[topic(name="sensors", version=version)],
         allow_auto_topic_creation=True,
-        include_topic_authorized_operations=False,
+        include_topic_authorized_operations=True,
         version=version,
     )
     raw = bytes(asked.encode(version=version))
-    assert decode_request(raw, 0, version) == MetadataRequest([("sensors", None)], True)
+    assert decode_request(raw, 0, version) == MetadataRequest([("sensors", None)], True, False, version >= 8)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -112,6 +121,7 @@ topic_metas = st.builds(
     topic_id=ids,
     internal=st.booleans(),
     partitions=st.lists(partitions, max_size=3),
+    operations=int32,
 )
 brokers = st.builds(Broker, int32, names, int32, st.none() | names)
 
@@ -123,7 +133,12 @@ def known_by(version: int, topic: TopicMeta) -> TopicMeta:
         for one in topic.partitions
     ]
     return TopicMeta(
-        topic.error, topic.name, topic.topic_id if version >= 10 else NO_ID, version >= 1 and topic.internal, kept
+        topic.error,
+        topic.name,
+        topic.topic_id if version >= 10 else NO_ID,
+        version >= 1 and topic.internal,
+        kept,
+        topic.operations if version >= 8 else NO_OPERATIONS,
     )
 
 
@@ -132,7 +147,13 @@ def test_a_response_comes_back_as_far_as_its_version_goes(
     version: int, given_brokers: list[Broker], cluster: str | None, controller: int, topics: list[TopicMeta]
 ) -> None:
     raw = encode_response(
-        version, throttle_ms=9, brokers=given_brokers, cluster_id=cluster, controller_id=controller, topics=topics
+        version,
+        throttle_ms=9,
+        brokers=given_brokers,
+        cluster_id=cluster,
+        controller_id=controller,
+        topics=topics,
+        operations=7,
     )
     assert decode_response(raw, 0, version) == MetadataResponse(
         9 if version >= 3 else 0,
@@ -140,6 +161,7 @@ def test_a_response_comes_back_as_far_as_its_version_goes(
         cluster if version >= 2 else None,
         controller if version >= 1 else -1,
         [known_by(version, topic) for topic in topics],
+        7 if 8 <= version <= 10 else NO_OPERATIONS,
     )
 
 
@@ -161,6 +183,7 @@ def test_a_response_has_the_bytes_of_kafkas_schema(
                 "name": topic.name,
                 "topic_id": topic.topic_id,
                 "is_internal": topic.internal,
+                "topic_authorized_operations": topic.operations,
                 "partitions": [
                     {
                         "error_code": one.error,

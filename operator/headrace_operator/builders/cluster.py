@@ -6,6 +6,8 @@ its Role. What outlives it has none: the claims, the Secret with the cluster's o
 
 import base64
 import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
@@ -25,12 +27,21 @@ from headrace_operator.builders.names import (
     record_name,
     selector,
 )
+from headrace_operator.builders.passed_on import add, security_context
 from headrace_operator.specs import GROUP, ClusterSpec
 
 DATA: Final = "/data"
 RECORD_FOLDER: Final = "/etc/headrace/cluster"
+OUTSIDE: Final = "-external"
+"""How the names of the pods' Services for clients outside end."""
 HOST_KEY: Final = "kubernetes.io/hostname"
-USER: Final = 10001
+REQUESTS: Final = {"cpu": 100, "memory": 256 * 2**20}
+"""Of each storage node, in thousandths of a core and in bytes, where the resource says nothing: so that pods are not
+the first ones to be evicted, and are let into namespaces with a quota."""
+NEWER: Final = frozenset({"env", "volumes", "volumeMounts", "sidecars", "initContainers", "securityContext"})
+"""Fields of `pod` that are in ROLLED only where they are named: former operators knew nothing of them."""
+RESTART: Final = f"{GROUP}/restart"
+"""Annotation of a StreamCluster, and then of its pods: another value, and they are made anew."""
 ROLLED: Final = f"{GROUP}/rolled"
 """Annotation of pods: a digest of what the user asks for of them. Another digest, and they are made anew; what a newer
 operator writes otherwise in the template waits until they are made anew anyway."""
@@ -47,15 +58,18 @@ class ClusterObjects:
         image: str,
         replicas: int | None = None,
         record_format: int = 1,
+        node_ports: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         """`image`: of the storage nodes (`node_image`). `replicas`: of the volume that has most of them; None: as the
-        resource asks of the default one. `record_format`: of the record that pods get.
+        resource asks of the default one. `record_format`: of the record that pods get. `node_ports`: by pod, those that
+        its Service had, which it gets again.
         """
         self.resource = resource
         self._spec = spec
         self.image = image
         self._replicas = spec.replicas if replicas is None else replicas
         self._record_format = record_format
+        self._node_ports = node_ports or {}
         self.name: str = resource["metadata"]["name"]
         self.namespace: str = resource["metadata"]["namespace"]
 
@@ -164,12 +178,13 @@ class ClusterObjects:
         made = []
         for index in range(self._spec.nodes):
             ports = self._ports("external", EXTERNAL_PORT)
-            for port in ports:
-                if (node_port := next(fixed, None)) is not None:
-                    port["nodePort"] = node_port
             pod = f"{self.name}-{index}"
+            for port, had in zip_longest(ports, self._node_ports.get(pod, ())[: len(ports)]):
+                node_port = next(fixed, None) or (None if had in external.node_ports else had)
+                if node_port is not None:
+                    port["nodePort"] = node_port
             service = self._service(
-                f"{pod}-external",
+                f"{pod}{OUTSIDE}",
                 {
                     "type": external.type,
                     "publishNotReadyAddresses": True,
@@ -254,22 +269,15 @@ class ClusterObjects:
         template: Manifest = {
             "metadata": {
                 "labels": {**pod.labels, **made["labels"]},
-                "annotations": {**pod.annotations, ROLLED: self.rolled()},
+                "annotations": {**pod.annotations, **self._restart(), ROLLED: self.rolled()},
             },
             "spec": {
                 "serviceAccountName": self.account,
                 "enableServiceLinks": False,
                 "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": USER,
-                    "runAsGroup": USER,
-                    "fsGroup": USER,
-                    "fsGroupChangePolicy": "OnRootMismatch",
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
+                "securityContext": security_context(pod.security_context),
                 "topologySpreadConstraints": self._spread(),
-                "containers": [self._container()],
+                "containers": [self._container(), *pod.sidecars],
                 "volumes": [
                     {"name": "cluster", "secret": {"secretName": record_name(self.name, self._record_format)}},
                     {"name": "tmp", "emptyDir": {}},
@@ -286,7 +294,12 @@ class ClusterObjects:
         ):
             if value:
                 spec[key] = value
+        add(pod, spec)
         return template
+
+    def _restart(self) -> dict[str, str]:
+        asked = (self.resource["metadata"].get("annotations") or {}).get(RESTART)
+        return {RESTART: str(asked)} if asked else {}
 
     def rolled(self) -> str:
         """The digest for ROLLED."""
@@ -295,7 +308,11 @@ class ClusterObjects:
             "image": self.image,
             "shards": spec.shards,
             "settings": spec.settings,
-            "pod": msgspec.to_builtins(spec.pod),
+            "pod": {
+                name: value
+                for name, value in msgspec.to_builtins(spec.pod).items()
+                if name not in NEWER or value not in ([], None)
+            },
             "resources": msgspec.to_builtins(spec.resources),
             "pull": [spec.image_pull_policy, spec.image_pull_secrets],
         }
@@ -340,6 +357,7 @@ class ClusterObjects:
                 _from_field("POD_IP", "status.podIP"),
                 _from_field("HOST_NAME", "spec.nodeName"),
                 {"name": "HEADRACE_BOOTSTRAP", "value": bootstrap(self.name, self.namespace)},  # for `headrace status`
+                *self._spec.pod.env,
             ],
             "ports": [
                 {"name": f"{name}-{shard}", "containerPort": first + shard, "protocol": "TCP"}
@@ -362,11 +380,17 @@ class ClusterObjects:
             ],
         }
         container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"})
-        resources = self._spec.resources
-        if resources.requests or resources.limits:
-            given = (("requests", resources.requests), ("limits", resources.limits))
-            container["resources"] = {name: dict(amounts) for name, amounts in given if amounts}
+        container["resources"] = self._resources()
         return container
+
+    def _resources(self) -> Manifest:
+        """As asked for; of what nothing is said of, REQUESTS. (Kubernetes requests what is a limit, else nothing.)"""
+        asked, shards = self._spec.resources, self._spec.shards
+        missing = REQUESTS.keys() - asked.requests.keys() - asked.limits.keys()
+        own = {"cpu": f"{REQUESTS['cpu'] * shards}m", "memory": f"{REQUESTS['memory'] * shards >> 20}Mi"}
+        requests = {**asked.requests, **{name: own[name] for name in sorted(missing)}}
+        given = (("requests", requests), ("limits", asked.limits))
+        return {name: dict(amounts) for name, amounts in given if amounts}
 
     def _hand_over(self) -> list[str]:
         return ["python", "-m", "headrace.node.pod", "--hand-over", "--shards", str(self._spec.shards)]

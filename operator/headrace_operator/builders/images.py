@@ -15,8 +15,8 @@ def pull_policy(image: str, asked: str | None) -> str:
 
 
 def node_image(spec: ClusterSpec, *, default: str, present: str | None) -> str:
-    """What the nodes run: what is asked for; else what they run already (`present`), so that a newer operator changes
-    nothing by itself; else the operator's default.
+    """What the nodes are to run: what is asked for; else the default that they got once (`present`), so that a newer
+    operator changes nothing by itself; else the operator's default.
     """
     if spec.image is not None:
         return spec.image

@@ -237,7 +237,7 @@ class JobObjects:
                 "onSubmissionFailureRetries": RETRIES,
                 "onSubmissionFailureRetryInterval": 10,
             }
-        driver = submitted_driver_template(placed, account=self.account, digest=self._what_it_runs())
+        driver = submitted_driver_template(placed, account=self.account, digest=self.what_it_runs)
         made["spec"] = {
             "type": "Python",
             "pythonVersion": "3",
@@ -270,12 +270,14 @@ class JobObjects:
     # --- inside
 
     def _driver(self, restart: str) -> Manifest:
-        return driver_template(self.placed, account=self.account, restart=restart, digest=self._what_it_runs())
+        return driver_template(self.placed, account=self.account, restart=restart, digest=self.what_it_runs)
 
     def _executor(self) -> Manifest:
         return executor_template(self.placed, account=self.account)
 
-    def _what_it_runs(self) -> str:
+    @property
+    def what_it_runs(self) -> str:
+        """The digest of it, which its driver's pod has as DEFINITION."""
         executor = self._executor() if self._spec.distributed else None
         return digest([definition(self.placed), executor, self.placed.file_digest])
 

@@ -74,6 +74,11 @@ class Placed:
         return self.spec.engine == "kubeflow"
 
 
+def group_name(namespace: str, name: str, input_name: str = "input") -> str:
+    """Under which the driver commits the offsets of an input (headrace_spark.job.Job.group)."""
+    return f"{namespace}.{name}" if input_name == "input" else f"{namespace}.{name}.{input_name}"
+
+
 def fault(spec: JobSpec) -> str | None:
     """What is wrong with a spec that CEL cannot say cheaply, and what to change."""
     for name in spec.spark_conf:

@@ -21,10 +21,10 @@ from headrace_operator.builders.job_definition import (
     beside_heap,
 )
 from headrace_operator.builders.names import JOB_LABEL, Manifest, labels
+from headrace_operator.builders.passed_on import add, security_context
 from headrace_operator.specs import GROUP, quantity
 
 PROGRESS_PORT: Final = 4041
-USER: Final = 10001
 DEFINITION: Final = f"{GROUP}/definition"
 """Annotation of a driver's pod, and of a Job: a hash of what it runs."""
 ASKED: Final = f"{GROUP}/asked"
@@ -112,14 +112,7 @@ def _pod(placed: Placed, component: str, container: Manifest, *, account: str, t
     spec: Manifest = {
         "serviceAccountName": account,
         "automountServiceAccountToken": token,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": security_context(pod.security_context),
         "containers": [container],
         "volumes": [{"name": mount["name"], **volume} for mount, volume in mounts],
     }
@@ -132,6 +125,9 @@ def _pod(placed: Placed, component: str, container: Manifest, *, account: str, t
     ):
         if value:
             spec[key] = value
+    if pod.sidecars:  # of the kind that ends with the driver
+        spec["initContainers"] = [{**each, "restartPolicy": "Always"} for each in pod.sidecars]
+    add(pod, spec)
     metadata = {"labels": pod_labels(placed, component), "annotations": dict(pod.annotations)}
     return {"metadata": metadata, "spec": spec}
 

@@ -24,21 +24,27 @@ from headrace.levels import FORMAT
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.admin import Calls
-from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders import settings
+from headrace_operator.builders.cluster import OUTSIDE, ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.cluster_left import Left
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
-from headrace_operator.kinds.cluster_record import Recording, present_image
-from headrace_operator.kinds.cluster_roll import Rolling, told_of_pods
+from headrace_operator.kinds.cluster_outside import Exposing
+from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image, known_node_ports
+from headrace_operator.kinds.cluster_roll import Rolling
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
 from headrace_operator.kinds.cluster_view import (
+    ANSWER_S,
     QUIET_S,
     SOON_S,
+    STUCK_S,
     WORKING_S,
     Seen,
+    find_causes,
     is_record,
     look,
     outside_address,
@@ -55,8 +61,15 @@ from headrace_operator.status import Condition
 
 log = structlog.get_logger()
 
-TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", LEVEL)
+STORE: Final = "StoreCurrent"
+"""The condition that the cluster store is no old copy of itself, as after a restore of etcd."""
+TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", STORE, LEVEL)
 ASIDE: Final = (LEVEL,)
+COUNTS: Final = (
+    *("nodes", "readyNodes", "underReplicatedContainers", "leaderlessContainers"),
+    *("controller", "version", "externalBootstrap"),
+)
+"""Figures that are written as soon as they change."""
 PODS_END_S: Final = 30.0
 """So long the end of a cluster waits for its pods, before it deletes what they still write."""
 EVENTS: Final = 200
@@ -81,21 +94,26 @@ class Clusters:
         image: str,
         sees_workers: bool = True,
         wake: Callable[[Key], None] = lambda _key: None,
+        saw: Callable[[Key, Mapping[str, Any] | None], None] = lambda _key, _status: None,
     ) -> None:
         """`image`: of the storage nodes, where neither a resource nor a running cluster names one.
 
         `sees_workers`: whether this operator has the right to look at them, for zones and for addresses outside.
 
-        `wake`: is called with a cluster that answers again.
+        `wake`: is called with a cluster that answers again. `saw`: with what a cluster says of itself at each look;
+        None: it does not answer, or is not looked at.
         """
         self._wake = wake
+        self._saw = saw
         self._sees_workers = sees_workers
         self._kube = kube
         self._admin = admin
         self._reporter = reporter
         self._cache = cache
         self._image = image
+        self._left = Left(kube=kube)
         self._recording = Recording(kube=kube)
+        self._exposing = Exposing(kube=kube, recording=self._recording, reporter=reporter)
         self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
         self._levelling = Levelling(admin=admin, recording=self._recording)
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
@@ -106,7 +124,9 @@ class Clusters:
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
+        self._saw(key, None)
         if body is None:
+            await self._left.mark(key)
             return None
         if body["metadata"].get("deletionTimestamp"):
             return await self._end(key, body)
@@ -125,36 +145,46 @@ class Clusters:
         except NameTaken as error:
             await self._reporter.report(body, [_name_taken(error)], {}, types=TYPES)
             return QUIET_S
-        image = node_image(spec, default=self._image, present=present_image(seen))
+        image = node_image(spec, default=self._image, present=kept_image(seen))
         objects = ClusterObjects(dict(body), spec, image=image, record_format=seen.record_format)
-        if await self._recording.ensure(objects, spec, seen):
-            await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
-            await self._advance(objects, spec, seen)
+        try:
+            if await self._recording.ensure(objects, spec, seen):
+                await self._pass_on_events(objects, seen, body)  # what a node knows goes with its pod
+                await self._advance(objects, spec, seen)
+        except ApiError as error:
+            if error.status not in REFUSALS:
+                raise
+            seen.note("Reconciled", False, "Refused", f"{error}: change what it names")
+            self._availability(spec, seen)
+            seen.again_s = max(seen.again_s, STUCK_S)
         figures = self._figures(objects, spec, seen)
-        await self._reporter.report(body, seen.conditions, figures, types=TYPES, aside=ASIDE)
+        await self._reporter.report(body, seen.conditions, figures, types=TYPES, aside=ASIDE, counts=COUNTS)
+        self._saw(key, seen.status)
         if seen.status is not None and not is_available(body):
             self._wake(key)
         return seen.again_s
 
     async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        await self._recording.keep_image(objects, seen)
+        if wrong := settings.fault(spec.settings):
+            seen.note("Reconciled", False, "WrongSettings", f"{wrong}: change it, nothing else is done before")
+            self._availability(spec, seen)
+            seen.again_s = max(seen.again_s, STUCK_S)
+            return
+        await self._recording.keep_image(objects, spec, seen)
         size = await self._sizing.next_size(objects, spec, seen)
+        await find_causes(self._kube, Key("StreamCluster", objects.namespace, objects.name), seen, size)
+        self._sizing.check(objects, spec, seen, size)
         try:
             await self._apply(objects, spec, seen, size)
-        except ApiError as error:
-            if error.status not in REFUSALS:
-                raise
-            seen.note("Reconciled", False, "Refused", f"{error}: change what it names", again_s=QUIET_S)
-            self._availability(seen)
-            return
         except NameTaken as error:
             seen.conditions.append(_name_taken(error))
-            self._availability(seen)
+            self._availability(spec, seen)
             return
         await self._sizing.forget(objects, seen, size)
+        await self._left.take_back(objects.namespace, seen)
         await self._place_nodes(objects, spec, seen)
         await self._rolling.step(objects, seen, size)
-        self._availability(seen)
+        self._availability(spec, seen)
         await self._tell_cluster(objects, spec, seen)
 
     # --- objects
@@ -168,20 +198,19 @@ class Clusters:
             image=objects.image,
             replicas=most_replicas(spec, seen),
             record_format=seen.record_format,
+            node_ports=known_node_ports(seen),
         )
         is_ours = partial(belongs, cluster=objects.name)
+        await self._exposing.apply(wanted, spec, seen, is_ours)
         for manifest in wanted.all():
+            if manifest["kind"] == "Service" and manifest["metadata"]["name"].endswith(OUTSIDE):
+                continue
             if manifest["kind"] != "StatefulSet":
                 await self._kube.apply(manifest, is_ours=is_ours)
             elif not self._storing.rebuilding(seen):
                 seen.stateful_set = await self._kube.apply(manifest, is_ours=is_ours)
         if not wanted.has_disruption_budget and seen.status is not None:
             await self._drop("policy/v1", "PodDisruptionBudget", objects.namespace, objects.name, of=objects.name)
-        kept = {each["metadata"]["name"] for each in wanted.external_services()}
-        for service in seen.services:
-            name = service["metadata"]["name"]
-            if name.endswith("-external") and name not in kept:
-                await self._kube.delete("v1", "Service", objects.namespace, name)
         seen.note("Reconciled", True, "Applied")
 
     async def _drop(self, api_version: str, kind: str, namespace: str, name: str, *, of: str) -> None:
@@ -209,7 +238,7 @@ class Clusters:
             if zone:
                 wanted["zone"] = zone
             present = node.get("spec") or {}
-            external = outside_address(spec, services.get(f"{pod_name}-external"), worker, int(shard or 0))
+            external = outside_address(spec, services.get(f"{pod_name}{OUTSIDE}"), worker, int(shard or 0))
             if external or (spec.listeners.external is None and (present.get("advertised") or {}).get("external")):
                 wanted["advertised"] = {"external": external or None}
             if not external and spec.listeners.external is not None:
@@ -240,7 +269,7 @@ class Clusters:
             return
         where = bootstrap(objects.name, objects.namespace)
         try:
-            shown = await self._admin.call(where, "balance", {})
+            shown = await self._admin.call(where, "balance", {}, patience_s=ANSWER_S)
             wanted = balance_policy(spec.balance)
             if any(shown.get(name, value) != value for name, value in wanted.items()):
                 await self._admin.call(where, "balance", wanted)
@@ -255,14 +284,20 @@ class Clusters:
 
     # --- what is said of it
 
-    def _availability(self, seen: Seen) -> None:
+    def _availability(self, spec: ClusterSpec, seen: Seen) -> None:
+        self._answers(seen)
+        self._storing.note_full(spec, seen)
+
+    def _answers(self, seen: Seen) -> None:
         if seen.status is None:
-            if hopeless := told_of_pods(seen.pods):
-                seen.note("Available", False, "PodsCannotRun", hopeless, again_s=SOON_S)
+            if stuck := seen.told_of_stuck():
+                seen.note("Available", False, "PodsCannotRun", stuck, again_s=STUCK_S)
             else:
                 seen.note("Available", False, "NoAnswer", seen.problem, again_s=SOON_S)
             seen.note("Redundant", None, "NoAnswer", "the cluster does not answer")
+            seen.note(STORE, None, "NoAnswer", "the cluster does not answer")
             return
+        self._store_state(seen)
         redundancy = seen.status["redundancy"]
         # A cluster that answers has had its catalog's, at least. Older nodes do not tell of that.
         if not redundancy["containers"] or not redundancy.get("catalog", True):
@@ -270,7 +305,10 @@ class Clusters:
             seen.note("Available", False, "RecordsLost", f"{text} brings them back", again_s=WORKING_S)
             seen.note("Redundant", None, "RecordsLost", text)
             return
-        if redundancy["below_minimum"]:
+        if set_back := seen.status.get("set_back"):
+            text = f"{set_back['containers']} of {redundancy['containers']} containers stand still"
+            seen.note("Available", False, "SetBack", f"{text}: see {STORE}", again_s=WORKING_S)
+        elif redundancy["below_minimum"]:
             few, all_of_them = redundancy["below_minimum"], redundancy["containers"]
             text = f"{few} of {all_of_them} containers take no writes: see `headrace status`"
             seen.note("Available", False, "Waiting", text, again_s=WORKING_S)
@@ -282,6 +320,28 @@ class Clusters:
         reasons = sorted({str(each["reason"]) for each in seen.status["lacking"]})
         text = f"{redundancy['lacking']} of {redundancy['containers']} containers have too few replicas in sync"
         seen.note("Redundant", False, "UnderReplicated", f"{text}: {'; '.join(reasons[:3])}", again_s=WORKING_S)
+
+    @staticmethod
+    def _store_state(seen: Seen) -> None:
+        told = (seen.status or {}).get("set_back")
+        store = (seen.status or {}).get("store") or {}
+        if not told and store.get("silent_ms"):
+            text = (
+                f"node {store['node']} has not reached the API server for {store['silent_ms'] / 1000:.0f} s: nothing "
+                "fails over, and a container that a replica in sync leaves takes no writes until it does"
+            )
+            seen.note(STORE, False, "NotReached", text, again_s=WORKING_S)
+            return
+        if not told:
+            seen.note(STORE, True, "Whole")
+            return
+        nodes, such_as = (", ".join(map(str, told[name])) for name in ("nodes", "such_as"))
+        text = (
+            f"the cluster store was set back to an old copy, as by a restore of etcd: nodes {nodes} know newer records "
+            f"of {told['containers']} containers ({such_as}), which stand still. Once all pods run: "
+            "`headrace recover-store --pod --yes` in one of them"
+        )
+        seen.note(STORE, False, "SetBack", text, again_s=WORKING_S)
 
     async def _pass_on_events(self, objects: ClusterObjects, seen: Seen, body: Body) -> None:
         """Each once, also by the operator that comes after this one. Every node has seen some: most the controllers."""
@@ -298,14 +358,16 @@ class Clusters:
                 mark = digest([node["node"], event])
                 what = f"container {event['container']}: " if event["container"] else ""
                 text = f"{what}{event['reason']}"
-                if mark in told or await self._reporter.tell(objects, event_reason(event["kind"]), text, mark=mark):
+                reason, is_wrong = event_reason(event["kind"]), is_warning(event["kind"], event["reason"])
+                if mark in told or await self._reporter.tell(objects, reason, text, warning=is_wrong, mark=mark):
                     marks.add(mark)
         self._told[body["metadata"]["uid"]] = marks
 
     async def _events_of(self, objects: ClusterObjects, address: str) -> Sequence[Mapping[str, Any]]:
         try:
             return cast(
-                Sequence[Mapping[str, Any]], await self._admin.call(address, "cluster.events", {"events": EVENTS})
+                Sequence[Mapping[str, Any]],
+                await self._admin.call(address, "cluster.events", {"events": EVENTS}, patience_s=ANSWER_S),
             )
         except HeadraceError as error:
             log.info("a node's events are not known", of=f"{objects.namespace}/{objects.name}", error=str(error))
@@ -331,7 +393,7 @@ class Clusters:
             "bootstrap": bootstrap(objects.name, objects.namespace),
             "externalBootstrap": ",".join(outside[:3]),
             "clusterId": status.get("cluster"),
-            "version": image_version(objects.image),
+            "version": _versions(seen),
             "featureLevel": seen.level,
         }
 
@@ -363,6 +425,11 @@ class Clusters:
         return None
 
 
+def _versions(seen: Seen) -> str | None:
+    """Of the pods that are ready: one, or several while they are made anew; None: no pod is."""
+    return ", ".join(sorted({image_version(image) for image in images_running(seen)})) or None
+
+
 def _name_taken(error: NameTaken) -> Condition:
     return Condition("Reconciled", False, "NameTaken", f"{error}: take it away, or name this cluster otherwise")
 
@@ -378,6 +445,10 @@ def event_reason(kind: str) -> str:
             return "LoadMoved"
         case "container":
             return "ContainerChanged"
+        case "frozen":
+            return "StoreSetBack"
+        case "thawed":
+            return "StoreRecovered"
         case "wait":
             return "ContainerWaits"
         case "node":
@@ -390,6 +461,19 @@ def event_reason(kind: str) -> str:
             return "RedundancyChanged"
         case _:
             return "ClusterEvent"
+
+
+def is_warning(kind: str, reason: str) -> bool:
+    """Whether an event of the cluster's controller says that something is wrong."""
+    match kind:
+        case "wait" | "lost":
+            return True
+        case "node":
+            return not reason.endswith("answers again")
+        case "clock":
+            return not reason.endswith("is right again")
+        case _:
+            return False
 
 
 def balance_policy(asked: Balance) -> dict[str, Any]:

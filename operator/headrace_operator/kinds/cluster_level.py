@@ -14,7 +14,7 @@ from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import bootstrap
 from headrace_operator.kinds.cluster_record import Recording
-from headrace_operator.kinds.cluster_view import QUIET_S, WORKING_S, Seen
+from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, WORKING_S, Seen
 from headrace_operator.specs import AUTO, ClusterSpec
 from headrace_operator.status import Condition
 
@@ -34,7 +34,7 @@ class Levelling:
         """Have the level be as it should, or say why it is not. Raises HeadraceError."""
         where = bootstrap(objects.name, objects.namespace)
         try:
-            shown = await self._admin.call(where, "features.show", {})
+            shown = await self._admin.call(where, "features.show", {}, patience_s=ANSWER_S)
             refusal = ""
             for method, params in orders(spec.feature_level, shown):
                 try:

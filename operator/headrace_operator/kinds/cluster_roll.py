@@ -10,29 +10,20 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from headrace_operator.builders.cluster import ROLLED, ClusterObjects
+from headrace_operator.builders.cluster import RESTART, ROLLED, ClusterObjects
 from headrace_operator.builders.names import ADMIN_PORT, Manifest
-from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, annotation, is_ready, ordinal
+from headrace_operator.kinds.causes import why_hopeless
+from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, annotation, ordinal
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Pods
 
 REVISION_LABEL: Final = "controller-revision-hash"
+RESTARTS: Final = (RESTART, "kubectl.kubernetes.io/restartedAt")
+"""Annotations of the template by which somebody asks for other pods of the same kind: ours, and what `kubectl rollout
+restart` sets on a StatefulSet."""
 SHOWN: Final = 3
 """Of those that cannot be spared, in a message."""
-HOPELESS: Final = frozenset(
-    {
-        "CrashLoopBackOff",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageNeverPull",
-        "ErrImagePull",
-        "ImageInspectError",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "RunContainerError",
-    }
-)
 
 
 class Rolling:
@@ -46,20 +37,27 @@ class Rolling:
     async def step(self, objects: ClusterObjects, seen: Seen, size: int) -> None:
         """Have one pod made anew, if that can be now. Raises ApiError, ApiSilent."""
         wanted = objects.rolled()
-        older = [pod for pod in seen.pods if annotation(pod, ROLLED) != wanted or _could_do_better(pod, seen)]
+        older = [
+            pod
+            for pod in seen.pods
+            if annotation(pod, ROLLED) != wanted or _could_do_better(pod, seen) or _is_to_restart(pod, seen)
+        ]
         if not older:
-            seen.note("Current", True, "AllCurrent", f"{objects.image}")
+            if not seen.note_away("Current", size):
+                seen.note("Current", True, "AllCurrent", f"{objects.image}")
             return
         names = ", ".join(sorted(pod["metadata"]["name"] for pod in older))
         chosen = choose(older)
-        waits = why_wait(seen, older, size)
+        waits = why_wait(seen, older)
         if not waits and not is_hopeless(chosen):
             waits = await self._why_not_safe(seen.pods)
         if waits:
-            seen.note("Current", False, "Rolling", f"{names} to be made anew; waits: {waits}", again_s=WORKING_S)
+            reason = "PodsCannotRun" if seen.stuck else "Rolling"
+            seen.note("Current", False, reason, f"{names} to be made anew; waits: {waits}", again_s=WORKING_S)
             return
         meta = chosen["metadata"]
-        await self._reporter.tell(objects, "PodRolled", f"{meta['name']} is made anew, as its template was changed")
+        why = "a restart was asked for" if _is_to_restart(chosen, seen) else "its template was changed"
+        await self._reporter.tell(objects, "PodRolled", f"{meta['name']} is made anew, as {why}")
         await self._kube.delete("v1", "Pod", objects.namespace, meta["name"], uid=meta["uid"])
         seen.note("Current", False, "Rolling", f"{names} to be made anew", again_s=SOON_S)
 
@@ -81,16 +79,15 @@ def choose(older: Sequence[Manifest]) -> Manifest:
     return max(older, key=lambda pod: (is_hopeless(pod), ordinal(pod["metadata"]["name"])))
 
 
-def why_wait(seen: Seen, older: Sequence[Manifest], size: int) -> str:
+def why_wait(seen: Seen, older: Sequence[Manifest]) -> str:
     """Why no pod of `older` may go now; "": one may."""
     going = [pod["metadata"]["name"] for pod in seen.pods if pod["metadata"].get("deletionTimestamp")]
     if going:
         return f"{', '.join(going)} is on its way out"
     if any(is_hopeless(pod) for pod in older):
         return ""  # it serves nobody, and may never without the change
-    away = sorted(pod["metadata"]["name"] for pod in seen.pods if not is_ready(pod))
-    if away or len(seen.pods) < size:
-        return f"{', '.join(away) or 'a pod that is missing'} is not ready"
+    if seen.stuck or seen.coming:
+        return f"{seen.told_of_away()} is not ready"
     if seen.status is None:
         return f"the cluster does not answer: {seen.problem}"
     unsafe = may_improve(seen.status)
@@ -112,30 +109,12 @@ def _could_do_better(pod: Mapping[str, Any], seen: Seen) -> bool:
     return is_hopeless(pod) and None not in (newest, made_by) and newest != made_by
 
 
+def _is_to_restart(pod: Mapping[str, Any], seen: Seen) -> bool:
+    """Whether a restart was asked for after it was made."""
+    template = ((seen.stateful_set or {}).get("spec") or {}).get("template") or {"metadata": {}}
+    return any(asked and annotation(pod, name) != asked for name in RESTARTS if (asked := annotation(template, name)))
+
+
 def is_hopeless(pod: Mapping[str, Any]) -> bool:
     """Whether it cannot run as it is."""
     return bool(why_hopeless(pod))
-
-
-def why_hopeless(pod: Mapping[str, Any]) -> str:
-    """An image that is not there, a container that crashes, no place to run; "" where there is no such thing."""
-    if pod["metadata"].get("deletionTimestamp") or is_ready(pod):
-        return ""
-    status = pod.get("status", {})
-    for each in status.get("containerStatuses", []):
-        waiting = each.get("state", {}).get("waiting") or {}
-        if waiting.get("reason") in HOPELESS:
-            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-    for each in status.get("conditions", []):
-        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
-            return f"Unschedulable: {each.get('message', '')}".rstrip(": ")
-    return ""
-
-
-def told_of_pods(pods: Sequence[Mapping[str, Any]]) -> str:
-    """Of those that cannot run as they are, the first and why; "" where there are none."""
-    hopeless = [(pod["metadata"]["name"], why) for pod in pods if (why := why_hopeless(pod))]
-    if not hopeless:
-        return ""
-    (name, why), *others = sorted(hopeless)
-    return f"{name}{f' and {len(others)} more' if others else ''}: {why}"

@@ -1,8 +1,8 @@
 """How many pods a cluster has: from what it has to what is asked for, one pod at a time, with nothing lost on the way.
 
-Down: the nodes of the last pod are drained; its claim is marked as drained; the StatefulSet shrinks; when the pod has
-gone the nodes are forgotten; then the claim is deleted. Up: a claim that is marked goes first, as its nodes are
-forgotten and their folders would be refused.
+Down, unless a volume could not have its replicas any more: the nodes of the last pod are drained; its claim is marked
+as drained; the StatefulSet shrinks; when the pod has gone the nodes are forgotten; then the claim is deleted. Up: a
+claim that is marked goes first, as its nodes are forgotten and their folders would be refused.
 
 1. A claim is deleted only if it is marked, and it is marked only when the cluster itself has said that all nodes in it,
    one for each shard, are drained and hold nothing. That StorageNodes are missing proves nothing: so a pod that is
@@ -10,7 +10,7 @@ forgotten and their folders would be refused.
 2. Each step is decided by what there is, so it can be broken off after any write.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -19,15 +19,17 @@ from headrace.errors import HeadraceError
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import Manifest, bootstrap
+from headrace_operator.kinds.causes import is_ready
 from headrace_operator.kinds.cluster_roll import is_hopeless
 from headrace_operator.kinds.cluster_view import (
+    SHOWN,
     SOON_S,
     WORKING_S,
     Seen,
     annotation,
     claim_ordinal,
-    is_ready,
     node_ordinal,
+    ordinal,
     seconds_since,
 )
 from headrace_operator.kinds.reporting import Reporter
@@ -40,6 +42,11 @@ DRAINED_BY: Final = f"{GROUP}/drained-by"
 """Annotation of a StorageNode: the operator drains it, to make the cluster smaller."""
 DRAINED: Final = f"{GROUP}/drained"
 """Annotation of a claim: the ids of its nodes, all drained. Nothing in it is needed."""
+
+FEWER_REPLICAS: Final = f"{GROUP}/fewer-replicas"
+"""Annotation of a StreamCluster: the number of nodes with which volumes may have fewer replicas than they ask for. It
+has to be the number that is asked for, so that it lets nothing pass that comes later.
+"""
 
 REGISTERS_S: Final = 60.0
 """A pod that has not registered its nodes so long after it was made is not waited for."""
@@ -71,10 +78,30 @@ class Sizing:
             text = f"{wanted} pods have data and come back first, then {wanted - spec.nodes} of them are drained"
             seen.note("Sized", False, "TooMany", text, again_s=SOON_S)
         else:
-            seen.note("Sized", True, "AsAsked", f"{wanted} pods")
+            seen.note("Sized", True, "AsAsked", f"{wanted} pods")  # see `check`
         if seen.size is not None and size > seen.size:
             await self._reporter.tell(objects, "ScaledUp", f"from {seen.size} to {size} pods")
         return size
+
+    def check(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
+        """Asked for is not there: the condition is so only with the pods themselves, and without those that go."""
+        if size != spec.nodes or not any(each.type == "Sized" and each.ok for each in seen.conditions):
+            return
+        going = [pod["metadata"]["name"] for pod in seen.pods if ordinal(pod["metadata"]["name"]) >= size]
+        going += [
+            f"claim {claim['metadata']['name']}"
+            for claim in seen.claims
+            if claim_ordinal(claim) >= size and annotation(claim, DRAINED)
+        ]
+        if seen.note_away("Sized", size):
+            return
+        registered = {node["status"].get("slot") for node in seen.nodes}
+        slots = [f"{objects.name}-{index}/{shard}" for index in range(size) for shard in range(spec.shards)]
+        if going:
+            seen.note("Sized", False, "Shrinking", f"{', '.join(going[:SHOWN])} is on its way out", again_s=SOON_S)
+        elif missing := [slot for slot in slots if slot not in registered]:
+            text = f"{', '.join(missing[:SHOWN])} has not registered yet"
+            seen.note("Sized", False, "Starting", text, again_s=WORKING_S)
 
     # --- up
 
@@ -128,6 +155,11 @@ class Sizing:
             seen.note("Sized", False, "Shrinking", text, again_s=SOON_S)
             return present
         left = [node for node in leaving if not _is_drained(seen, node)]
+        if not all((node.get("spec") or {}).get("drain") for node in left) and (
+            few := why_too_few(objects.resource, spec, seen)
+        ):
+            seen.note("Sized", False, "DrainRefused", f"pod {last} stays: {few}")
+            return present
         for node in left:
             refused = await self._drain(objects, node, last)
             if refused:
@@ -215,6 +247,50 @@ class Sizing:
     async def _annotate_claim(self, objects: ClusterObjects, claim: Manifest, value: str | None) -> None:
         where = path("v1", "PersistentVolumeClaim", objects.namespace, claim["metadata"]["name"])
         await self._kube.merge(where, {"metadata": {"annotations": {DRAINED: value}}})
+
+
+def why_too_few(resource: Manifest, spec: ClusterSpec, seen: Seen) -> str:
+    """Which volume could not have its replicas on the nodes that would stay; "": none, or the user has confirmed it."""
+    if annotation(resource, FEWER_REPLICAS) == str(spec.nodes):
+        return ""
+    taking = [node for node in seen.nodes if _takes_replicas(seen, node)]
+    staying = [node for node in taking if node_ordinal(node) < spec.nodes]
+    lacking = []
+    for volume in (seen.status or {}).get("volumes", []):
+        room = _places(volume, seen, staying)
+        if room >= int(volume["replicas"]) or room == _places(volume, seen, taking):
+            continue
+        where = "hosts" if volume.get("spread") == "required" else "pods"
+        lacking.append(f"volume {volume['volume']!r} asks for {volume['replicas']} replicas, with {where} for {room}")
+    if not lacking:
+        return ""
+    more = f", and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
+    return (
+        f"with {spec.nodes} nodes {'; '.join(lacking[:SHOWN])}{more}: ask for more nodes, or for fewer replicas first"
+        f' (spec.replication, or the Volume), or confirm it by the annotation {FEWER_REPLICAS}: "{spec.nodes}"'
+    )
+
+
+def _takes_replicas(seen: Seen, node: Manifest) -> bool:
+    """Whether a node lives, and stays as far as others than the operator have a say in it."""
+    shown = seen.shown(node)
+    state = str((shown or {}).get("state", "down"))
+    return not state.startswith(("down", "drain")) or annotation(node, DRAINED_BY) == "operator"
+
+
+def _places(volume: Mapping[str, Any], seen: Seen, nodes: Sequence[Manifest]) -> int:
+    """How many replicas of a container these nodes have room for: never two in a pod; nor on a host, where the volume
+    says so.
+    """
+    found = set()
+    for node in nodes:
+        shown = seen.shown(node) or {}
+        zones, labels = volume.get("zones") or (), volume.get("labels") or {}
+        if (zones and shown.get("zone") not in zones) or not labels.items() <= (shown.get("labels") or {}).items():
+            continue
+        pod = str(node["status"].get("slot", "")).partition("/")[0]
+        found.add(str(shown.get("host") or pod) if volume.get("spread") == "required" else pod)
+    return len(found)
 
 
 def _held(seen: Seen) -> int:

@@ -1,7 +1,8 @@
 """The claims of a cluster: they grow where the resource asks for more, and never shrink.
 
 A StatefulSet's claim template cannot change, so with claims that have grown it is made anew: deleted without its pods,
-then applied again, which takes the pods over.
+then applied again, which takes the pods over. A claim that never had a volume holds nothing: where it asks for
+something else than the resource does by now, it goes, and is made anew.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,15 @@ from typing import Any
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import Manifest
-from headrace_operator.kinds.cluster_view import SOON_S, WORKING_S, Seen, claim_ordinal
+from headrace_operator.kinds.causes import is_never_bound, is_stale, is_unbound
+from headrace_operator.kinds.cluster_view import (
+    QUIET_S,
+    SHOWN,
+    SOON_S,
+    WORKING_S,
+    Seen,
+    claim_ordinal,
+)
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import ClusterSpec, Storage, quantity
@@ -25,14 +34,21 @@ class Storing:
 
     async def settle(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Storage:
         """The storage that the StatefulSet is to ask for now. Raises ApiError, ApiSilent."""
+        await self._replace_unbound(objects, spec, seen)
         if seen.stateful_set is None:
-            _note_size(spec, seen)
+            _note_size(objects, spec, seen)
             return spec.storage
         template = seen.stateful_set["spec"]["volumeClaimTemplates"][0]["spec"]
         present = Storage(
             size=str(template["resources"]["requests"]["storage"]),
             class_=template.get("storageClassName") if spec.storage.class_ is not None else None,
         )
+        never_bound = all(is_never_bound(claim) for claim in seen.claims)
+        if never_bound and template.get("storageClassName") != spec.storage.class_ and seen.claims:
+            await self._rebuild(objects, seen)
+            _note_size(objects, spec, seen)
+            seen.again_s = min(seen.again_s, SOON_S)
+            return spec.storage
         if spec.storage.class_ is not None and present.class_ != spec.storage.class_:
             text = (
                 f"storage.class cannot change from {template.get('storageClassName')} to {spec.storage.class_}: set it"
@@ -46,14 +62,10 @@ class Storing:
             return present
         if not await self._grow_claims(objects, spec, seen):
             return present
-        _note_size(spec, seen)
+        _note_size(objects, spec, seen)
         if quantity(spec.storage.size) > quantity(present.size) and not self.rebuilding(seen):
-            meta = seen.stateful_set["metadata"]
-            await self._kube.delete(
-                "apps/v1", "StatefulSet", objects.namespace, objects.name, uid=meta.get("uid"), propagation="Orphan"
-            )
+            await self._rebuild(objects, seen)
             await self._reporter.tell(objects, "StorageGrows", f"claims from {present.size} to {spec.storage.size}")
-            meta["deletionTimestamp"] = "now"
         if self.rebuilding(seen):
             seen.again_s = min(seen.again_s, SOON_S)
         return present if quantity(spec.storage.size) == quantity(present.size) else spec.storage
@@ -61,6 +73,62 @@ class Storing:
     def rebuilding(self, seen: Seen) -> bool:
         """Whether the StatefulSet is on its way out, and is applied again when it has gone."""
         return seen.stateful_set is not None and bool(seen.stateful_set["metadata"].get("deletionTimestamp"))
+
+    def note_full(self, spec: ClusterSpec, seen: Seen) -> None:
+        """Say that nodes have no room for more records, as they themselves say. Comes after all else of Storage."""
+        full = sorted((node for node in seen.nodes if is_full(node, seen)), key=lambda node: node["status"]["nodeId"])
+        if not full:
+            return
+        named = [f"node {node['status']['nodeId']} ({node['status'].get('slot', '')})" for node in full]
+        others = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+        text = (
+            f"the disk of {', '.join(named[:SHOWN])}{others} is full: writes wait or are refused. Ask for a larger"
+            f" storage.size than {spec.storage.size}, shorten the ttl of streams, or delete topics"
+        )
+        if former := [each for each in seen.conditions if each.type == "Storage" and each.ok is False]:
+            text = f"{text}; {former[0].message}"
+        seen.note("Storage", False, "DiskFull", text)
+        staying = [node for node in seen.nodes if not (node.get("spec") or {}).get("drain")]
+        if seen.status is not None and all(is_full(node, seen) for node in staying):
+            seen.note("Available", False, "DiskFull", text)
+
+    async def _rebuild(self, objects: ClusterObjects, seen: Seen) -> None:
+        """Have the StatefulSet go without its pods; it is applied again when it has gone."""
+        assert seen.stateful_set is not None
+        if self.rebuilding(seen):
+            return
+        meta = seen.stateful_set["metadata"]
+        await self._kube.delete(
+            "apps/v1", "StatefulSet", objects.namespace, objects.name, uid=meta.get("uid"), propagation="Orphan"
+        )
+        meta["deletionTimestamp"] = "now"
+
+    async def _replace_unbound(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        """Have claims go that never had a volume, and ask for another class or size than the resource: what a claim
+        asks for cannot change then, and nothing is in it. Their StatefulSet makes them anew.
+        """
+        for claim in seen.claims:
+            meta = claim["metadata"]
+            cause = seen.claim_causes.get(meta["name"], "")
+            if not is_stale(claim, size=spec.storage.size, class_=spec.storage.class_, cause=cause):
+                continue
+            # Only as it was seen: once it is bound, a pod may write to it.
+            is_gone = await self._kube.delete(
+                "v1",
+                "PersistentVolumeClaim",
+                objects.namespace,
+                meta["name"],
+                uid=meta.get("uid"),
+                version=meta.get("resourceVersion"),
+            )
+            seen.again_s = min(seen.again_s, SOON_S)
+            if not is_gone:
+                continue
+            meta["deletionTimestamp"] = "now"
+            seen.claim_causes.pop(meta["name"], None)
+            asked = f"{spec.storage.size}, class {spec.storage.class_ or 'by default'}"
+            text = f"{meta['name']} never had a volume: it is made anew as the resource asks ({asked})"
+            await self._reporter.tell(objects, "ClaimReplaced", text)
 
     async def _grow_claims(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> bool:
         """Whether all of them ask for as much as the resource."""
@@ -85,14 +153,31 @@ class Storing:
         return True
 
 
-def _note_size(spec: ClusterSpec, seen: Seen) -> None:
-    """By what the claims have, which comes after what they ask for. One that is bound to no volume yet has nothing, and
-    one that no pod uses may never have more.
-    """
-    used = [claim for claim in seen.claims if seen.size is None or claim_ordinal(claim) < seen.size]
+def is_full(node: Manifest, seen: Seen) -> bool:
+    """Whether a node has said so: in its record, or in what the cluster tells."""
+    state = str((seen.shown(node) or {}).get("state", ""))
+    return state == "up, full" or (bool(node["status"].get("full")) and not state.startswith("down"))
+
+
+def _note_size(objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    """By what the claims have, which comes after what they ask for. One that no pod uses may never have more."""
+    size = spec.nodes if seen.size is None else seen.size
+    used = {claim["metadata"]["name"]: claim for claim in seen.claims if claim_ordinal(claim) < size}
+    unbound = [
+        name
+        for name in (f"data-{objects.name}-{index}" for index in range(size))
+        if name not in used or is_unbound(used[name]) or used[name]["metadata"].get("deletionTimestamp")
+    ]
+    if unbound:
+        told = [f"{name} ({seen.claim_causes[name]})" for name in unbound if name in seen.claim_causes]
+        named = ", ".join((told or unbound)[:SHOWN])
+        text = f"{len(unbound)} of {size} claims have no volume: {named}"
+        again_s = QUIET_S if told else WORKING_S
+        seen.note("Storage", False, "ClaimWaits" if told else "Binding", text, again_s=again_s)
+        return
     small = [
         claim
-        for claim in used
+        for claim in used.values()
         if "storage" in _capacity(claim) and quantity(_capacity(claim)["storage"]) < quantity(spec.storage.size)
     ]
     if not small:
@@ -100,8 +185,8 @@ def _note_size(spec: ClusterSpec, seen: Seen) -> None:
         return
     first = small[0]
     others = f", and {len(small) - 1} more are too small" if len(small) > 1 else ""
-    told = "".join(f"; {each['type']}: {each.get('message', '')}" for each in first["status"].get("conditions") or [])
-    text = f"claim {first['metadata']['name']} has {_capacity(first)['storage']} of {spec.storage.size}{others}{told}"
+    says = "".join(f"; {each['type']}: {each.get('message', '')}" for each in first["status"].get("conditions") or [])
+    text = f"claim {first['metadata']['name']} has {_capacity(first)['storage']} of {spec.storage.size}{others}{says}"
     seen.note("Storage", False, "Growing", text, again_s=WORKING_S)
 
 

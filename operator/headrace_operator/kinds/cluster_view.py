@@ -1,5 +1,6 @@
 """What there is of a StreamCluster: objects, nodes, and what the cluster says of itself. Looks, and decides nothing."""
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -9,8 +10,9 @@ from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.levels import FORMAT
-from headrace_operator.admin import Calls
+from headrace_operator.admin import Calls, Unreachable
 from headrace_operator.builders.names import (
+    CLIENT_PORT,
     CLUSTER_LABEL,
     EXTERNAL_PORT,
     Manifest,
@@ -20,13 +22,29 @@ from headrace_operator.builders.names import (
     selector,
 )
 from headrace_operator.engine import Key
+from headrace_operator.kinds.causes import (
+    is_ready,
+    is_unbound,
+    why_hopeless,
+    why_missing,
+    why_not_ready,
+    why_unbound,
+)
 from headrace_operator.kube import Kube, NameTaken
 from headrace_operator.specs import API, ClusterSpec
 from headrace_operator.status import Condition
 
 SOON_S: Final = 3.0
 WORKING_S: Final = 5.0
+STUCK_S: Final = 10.0
+"""What somebody else has to see to; a change of a pod is told of anyway."""
 QUIET_S: Final = 30.0
+ANSWER_S: Final = 5.0
+"""How long a node may take to answer a question: it asks others for a second at most."""
+ASKED: Final = 5
+"""Pods that are asked where their Service does not answer."""
+SHOWN: Final = 3
+"""Pods and claims that a message names, and whose events are asked for."""
 _ORDINAL: Final = re.compile(r"-(\d+)(?:/\d+)?$")
 
 
@@ -49,6 +67,12 @@ class Seen:
     level: int | None = None
     """The feature level; None: not known."""
     problem: str = ""
+    stuck: dict[str, str] = field(default_factory=dict)
+    """Why pods are not there or not ready that will not be by themselves, by name."""
+    coming: dict[str, str] = field(default_factory=dict)
+    """The others that are not there or not ready, and why, as far as that is known."""
+    claim_causes: dict[str, str] = field(default_factory=dict)
+    """Why claims have no volume, by name."""
     conditions: list[Condition] = field(default_factory=list)
     again_s: float = QUIET_S
 
@@ -67,6 +91,28 @@ class Seen:
         """A StorageNode as the cluster tells of it."""
         number = node["status"]["nodeId"]
         return next((each for each in (self.status or {}).get("nodes", []) if each["node"] == number), None)
+
+    def told_of_stuck(self) -> str:
+        """Of the pods that are stuck, the first and why; "": there are none."""
+        if not self.stuck:
+            return ""
+        (name, why), *others = sorted(self.stuck.items())
+        return f"{name}{f' and {len(others)} more' if others else ''}: {why}"
+
+    def told_of_away(self) -> str:
+        """Of the pods that are not there or not ready, those first that are stuck; "": there are none."""
+        told = [f"{name} ({why})" if why else name for name, why in (*self.stuck.items(), *self.coming.items())]
+        return f"{', '.join(told[:SHOWN])}{f' and {len(told) - SHOWN} more' if len(told) > SHOWN else ''}"
+
+    def note_away(self, type: str, size: int) -> bool:
+        """Whether pods are not there or not ready: the condition says so then."""
+        away = len(self.stuck) + len(self.coming)
+        if not away:
+            return False
+        text = f"{size - away} of {size} pods are ready; not {self.told_of_away()}"
+        reason, again_s = ("PodsCannotRun", QUIET_S) if self.stuck else ("Starting", WORKING_S)
+        self.note(type, False, reason, text, again_s=again_s)
+        return True
 
     def has_pod(self, name: str) -> bool:
         """Whether there is such a pod, be it on its way out."""
@@ -100,10 +146,73 @@ async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
         seen.problem = "it has no pods yet"
         return seen
     try:
-        seen.status = await admin.call(bootstrap(key.name, key.namespace), "cluster.status")
+        seen.status = await _ask(admin, key, seen.pods)
     except HeadraceError as error:
         seen.problem = str(error)
     return seen
+
+
+async def _ask(admin: Calls, key: Key, pods: Sequence[Manifest]) -> Mapping[str, Any]:
+    """What the cluster says of itself, by any node: its Service may still name one that has just gone silent.
+
+    Raises HeadraceError: what came of asking the Service.
+    """
+
+    async def ask(address: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = await admin.call(address, "cluster.status", patience_s=ANSWER_S)
+        return found
+
+    try:
+        return await ask(bootstrap(key.name, key.namespace))
+    except Unreachable as error:
+        where = [f"{pod['metadata']['name']}.{key.name}-nodes.{key.namespace}.svc:{CLIENT_PORT}" for pod in pods]
+        asked = [asyncio.ensure_future(ask(address)) for address in where[:ASKED]]
+        try:
+            for answer in asyncio.as_completed(asked):
+                try:
+                    return await answer
+                except HeadraceError:
+                    continue
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        raise error
+
+
+async def find_causes(kube: Kube, key: Key, seen: Seen, size: int) -> None:
+    """Why pods and claims of a cluster of `size` pods are not as they should be. Asks for events only where something
+    is not, and of few. Raises ApiError, ApiSilent.
+    """
+    pods = {pod["metadata"]["name"]: pod for pod in seen.pods}
+    claims = {claim["metadata"]["name"]: claim for claim in seen.claims}
+    wanted = [f"{key.name}-{index}" for index in range(size)]
+    away = [name for name in wanted if name not in pods or not is_ready(pods[name])]
+    unclaimed = [f"data-{name}" for name in wanted if f"data-{name}" not in claims]
+    of_set: Sequence[Manifest] = []
+    if seen.stateful_set is not None and (unclaimed or any(name not in pods for name in away)):
+        of_set = await kube.events_of("StatefulSet", key.namespace, key.name)
+    for name in unclaimed:
+        if why := why_missing(name, of_set):
+            seen.claim_causes[name] = why
+    pending = [name for name in (f"data-{each}" for each in wanted) if name in claims and is_unbound(claims[name])]
+    for name in pending[:SHOWN]:
+        events = await kube.events_of("PersistentVolumeClaim", key.namespace, name)
+        if why := why_unbound(claims[name], events):
+            seen.claim_causes[name] = why
+    asked = 0
+    for name in away:
+        if name not in pods:
+            why, is_stuck = why_missing(name, of_set), bool(why_missing(name, of_set))
+        else:
+            why = why_hopeless(pods[name])
+            is_stuck = bool(why)
+            if not is_stuck and asked < SHOWN:
+                asked += 1
+                why = why_not_ready(pods[name], await kube.events_of("Pod", key.namespace, name))
+        if of_claim := seen.claim_causes.get(f"data-{name}"):
+            why, is_stuck = "; ".join(filter(None, (why, f"claim data-{name}: {of_claim}"))), True
+        (seen.stuck if is_stuck else seen.coming)[name] = why
 
 
 def is_record(secret: Mapping[str, Any], cluster: str) -> bool:
@@ -135,14 +244,6 @@ def annotation(found: Mapping[str, Any], name: str) -> str:
 def seconds_since(instant: str) -> float:
     """Since one that Kubernetes writes down, such as when an object was made."""
     return time.time() - datetime.fromisoformat(instant.replace("Z", "+00:00")).timestamp()
-
-
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether it serves, and stays."""
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def outside_address(

@@ -18,7 +18,7 @@ from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import bootstrap
 from headrace_operator.engine import Cache, Key
 from headrace_operator.kinds.cluster_record import DEFAULT_VOLUME, Recording, known_default_volume
-from headrace_operator.kinds.cluster_view import Seen
+from headrace_operator.kinds.cluster_view import SOON_S, Seen
 from headrace_operator.kinds.references import cluster_key, is_allowed
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.specs import ClusterSpec, VolumeSpec
@@ -47,9 +47,11 @@ class Replicating:
                 await self._alter(objects, asked)
             elif not _may_rise(spec, seen, present) or not await self._raised(objects, asked):
                 return
+            text = f"the default volume is to have {spec.replicas} replicas from now on: containers follow"
+            seen.note("Redundant", False, "UnderReplicated", text, again_s=SOON_S)
         noted = _pair(asked)
         if known_default_volume(seen) != noted:
-            await self._recording.note(objects, seen, DEFAULT_VOLUME, noted)
+            await self._recording.note(objects, seen, {DEFAULT_VOLUME: noted})
 
     async def _raised(self, objects: ClusterObjects, asked: dict[str, int]) -> bool:
         """Nobody has asked for it in so many words, so where it cannot be, nothing is wrong."""

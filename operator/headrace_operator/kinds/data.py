@@ -247,6 +247,8 @@ class Streams(Kind[StreamSpec]):
         changes = {name: value for name, value in policy.items() if name in shown and shown[name] != value}
         if changes:
             await self._admin.call(bootstrap, "stream.alter", {"path": spec.path, "changes": changes})
+            # What is wrong with it was said of what it was.
+            shown = await self._admin.call(bootstrap, "stream.show", {"path": spec.path, "figures": True})
         oldest = shown.get("oldest_ms")
         figures = {
             "topics": shown.get("topics"),

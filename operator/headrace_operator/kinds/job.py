@@ -9,19 +9,33 @@ cleared away.
 """
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+import structlog
 
+from headrace.errors import HeadraceError
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.admin import Calls
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
-from headrace_operator.builders.job_definition import Placed, fault
-from headrace_operator.builders.job_pods import ASKED, DEFINITION, PROGRESS_PORT, driver_selector
-from headrace_operator.builders.names import JOB_LABEL, Manifest
+from headrace_operator.builders.job_definition import Placed, fault, group_name
+from headrace_operator.builders.job_pods import ASKED, DEFINITION, PROGRESS_PORT, claim_name, driver_selector
+from headrace_operator.builders.names import JOB_LABEL, Manifest, bootstrap
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.causes import (
+    is_never_bound,
+    is_ready,
+    is_stale,
+    is_unbound,
+    why_hopeless,
+    why_not_ready,
+    why_refused,
+    why_unbound,
+)
 from headrace_operator.kinds.job_status import (
     Seen,
     end_of,
@@ -39,21 +53,27 @@ from headrace_operator.kube import REFUSALS, Kube, path_of
 from headrace_operator.pod_http import Pods
 from headrace_operator.specs import ClusterSpec, JobSpec
 
+log = structlog.get_logger()
+
 ASK_S: Final = 10.0
 """A job that starts, fails, or whose executors are scaled."""
 STEADY_S: Final = 30.0
 QUIET_S: Final = 60.0
 """One that is suspended, done, or between two runs."""
 AGAIN_S: Final = 15.0
+ANSWER_S: Final = 5.0
 TYPES: Final = ("Reconciled", "Running")
+COUNTS: Final = ("state", "restarts", "executors", "executorsWanted")
+"""Figures that are written as soon as they change."""
 
 
 class Jobs:
     """Reconciles StreamJobs."""
 
-    def __init__(self, *, kube: Kube, pods: Pods, reporter: Reporter, cache: Cache, image: str) -> None:
+    def __init__(self, *, kube: Kube, admin: Calls, pods: Pods, reporter: Reporter, cache: Cache, image: str) -> None:
         """`image`: of drivers and executors, where neither resource nor cluster names one."""
         self._kube = kube
+        self._admin = admin
         self._pods = pods
         self._reporter = reporter
         self._cache = cache
@@ -85,12 +105,14 @@ class Jobs:
             return AGAIN_S
         seen = await self._see(objects)
         state, conditions = judge(spec, seen)
-        await self._clear_away(seen)
+        await self._clear_away(objects, seen)
         if spec.suspend:
             await self._end_runs(seen)
         await self._tell(key, objects, seen)
         shown = figures(spec, state, seen, name=key.name, namespace=key.namespace)
-        await self._reporter.report(body, conditions, shown, types=TYPES)
+        if state != "Done" and not seen.told.get("lag_known", bool(seen.told)):
+            shown |= await self._committed_lag(key, spec)
+        await self._reporter.report(body, conditions, shown, types=TYPES, counts=COUNTS)
         if state in ("Suspended", "Done", "Scheduled"):
             return QUIET_S
         return STEADY_S if state == "Running" and spec.autoscale is None else ASK_S
@@ -199,6 +221,8 @@ class Jobs:
                     continue
                 if manifest["kind"] == "Job":
                     await self._make_room_for_run(objects, manifest, present)
+            if manifest["kind"] == "PersistentVolumeClaim":
+                await self._make_room_for_claim(manifest)
             try:
                 await self._kube.apply(manifest)
             except ApiError as error:
@@ -230,6 +254,24 @@ class Jobs:
         await self._gone("batch/v1", "Job", objects)
         raise Unresolved("Replacing", "waits until the Job of the former definition has ended")
 
+    async def _make_room_for_claim(self, manifest: Manifest) -> None:
+        """A claim that never had a volume goes, if it asks for something else: nothing is in it, and it cannot change.
+        Raises Unresolved until it is gone.
+        """
+        meta, spec = manifest["metadata"], manifest["spec"]
+        where = meta["namespace"], meta["name"]
+        present = await self._kube.get("v1", "PersistentVolumeClaim", *where)
+        if present is None or not is_never_bound(present):
+            return
+        size, class_ = spec["resources"]["requests"]["storage"], spec.get("storageClassName")
+        cause = "" if class_ is not None else await self._why_unbound(*where)
+        if is_stale(present, size=size, class_=class_, cause=cause):
+            meta = present["metadata"]
+            await self._kube.delete(
+                "v1", "PersistentVolumeClaim", *where, uid=meta.get("uid"), version=meta.get("resourceVersion")
+            )
+            raise Unresolved("Replacing", f"claim {meta['name']} never had a volume, and is made anew as asked for now")
+
     async def _gone(self, api_version: str, kind: str, objects: JobObjects) -> None:
         """Foreground: it stays until its pods are gone."""
         placed = objects.placed
@@ -245,7 +287,41 @@ class Jobs:
             found = await self._kube.get(*objects.form, placed.namespace, placed.base)
             workload = None if found is None else {**found, "kind": objects.form[1]}
         driver = newest_driver(pods)
-        return Seen(workload, driver, executors(pods), await self._ask(driver))
+        told = await self._ask(driver)
+        cause = "" if told else await self._cause(objects, workload, driver)
+        return Seen(workload, driver, executors(pods), told, cause, self._definition(objects))
+
+    def _definition(self, objects: JobObjects) -> str:
+        """What a driver that goes on is to run. A run that ends by itself is ended by its workload's replacement."""
+        return objects.what_it_runs if objects.form[1] == "StatefulSet" else ""
+
+    async def _cause(self, objects: JobObjects, workload: Manifest | None, driver: Manifest | None) -> str:
+        """Why there is no driver, or why it does not run; asks for events only where nothing else says it."""
+        placed, causes = objects.placed, []
+        maker, name = objects.form[1], placed.base
+        if placed.spec.suspend or end_of(workload) is not None:
+            return ""
+        if maker == "CronJob":
+            active = ((workload or {}).get("status") or {}).get("active")
+            if not active:
+                return ""
+            maker, name = "Job", str(active[0]["name"])
+        if driver is None:
+            causes.append(why_refused(await self._kube.events_of(maker, placed.namespace, name)))
+        elif not is_over(driver) and not is_ready(driver) and not why_hopeless(driver):
+            pod = driver["metadata"]["name"]
+            causes.append(why_not_ready(driver, await self._kube.events_of("Pod", placed.namespace, pod)))
+        if placed.spec.checkpoint.url is None and (driver is None or not is_ready(driver)):
+            name = placed.spec.checkpoint.claim or claim_name(placed)
+            if why := await self._why_unbound(placed.namespace, name):
+                causes.append(f"claim {name}: {why}")
+        return "; ".join(filter(None, causes))
+
+    async def _why_unbound(self, namespace: str, name: str) -> str:
+        claim = await self._kube.get("v1", "PersistentVolumeClaim", namespace, name)
+        if claim is None or not is_unbound(claim):
+            return ""
+        return why_unbound(claim, await self._kube.events_of("PersistentVolumeClaim", namespace, name))
 
     async def _ask(self, driver: Manifest | None) -> Mapping[str, Any]:
         """What the driver tells; {} where it does not."""
@@ -260,11 +336,33 @@ class Jobs:
             return {}
         return told if isinstance(told, dict) else {}
 
-    async def _clear_away(self, seen: Seen) -> None:
+    async def _committed_lag(self, key: Key, spec: JobSpec) -> dict[str, Any]:
+        """The lag by the offsets that are committed, of a job whose driver does not tell it (yet); {}: not known."""
+        where = bootstrap(spec.cluster_ref.name, spec.cluster_ref.namespace or key.namespace)
+        records, behind_since_ms = 0, float("inf")
+        try:
+            for each in spec.all_inputs:
+                group = each.options.get("group") or group_name(key.namespace, key.name, each.name)
+                shown = await self._admin.call(where, "groups.show", {"group": group}, patience_s=ANSWER_S)
+                records += int(shown["lag"])
+                behind = [part["committed_ms"] for part in shown["partitions"] if part["lag"] and part["committed_ms"]]
+                behind_since_ms = min([behind_since_ms, *behind])
+        except HeadraceError as error:
+            log.info("the lag of a job is not known", of=f"{key.namespace}/{key.name}", error=str(error))
+            return {}
+        if not spec.all_inputs:
+            return {}
+        seconds = max(0.0, time.time() - behind_since_ms / 1000) if records and behind_since_ms < float("inf") else 0.0
+        return {"lagRecords": records, "lagSeconds": round(seconds, 1)}
+
+    async def _clear_away(self, objects: JobObjects, seen: Seen) -> None:
         """Executors that have ended: a driver whose container started again does not know them."""
         for pod in seen.executors:
             if is_over(pod):
                 meta = pod["metadata"]
+                why = why_not_ready(pod)
+                if "OOMKilled" in why or "Evicted" in why:  # else the driver ended it, or says itself what went wrong
+                    await self._reporter.tell(objects, "ExecutorFailed", f"{meta['name']}: {why}", warning=True)
                 await self._kube.delete("v1", "Pod", meta["namespace"], meta["name"], uid=meta["uid"])
 
     async def _end_runs(self, seen: Seen) -> None:

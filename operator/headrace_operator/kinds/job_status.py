@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace_operator.builders.job_definition import UI_PORT
+from headrace_operator.builders.job_pods import DEFINITION
 from headrace_operator.builders.names import Manifest
+from headrace_operator.kinds.causes import why_hopeless
 from headrace_operator.specs import JobSpec
 from headrace_operator.status import Condition, instant
 
@@ -35,6 +37,16 @@ class Seen:
     executors: Sequence[Manifest] = ()
     told: Mapping[str, Any] = field(default_factory=dict)
     """What the driver answers; {}: it does not."""
+    cause: str = ""
+    """Why there is no driver, or it does not run, beyond what its own status says."""
+    definition: str = ""
+    """The digest of what the driver is to run; "": whatever it runs."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the driver runs what the job asks for by now."""
+        known = ((self.driver or {"metadata": {}})["metadata"].get("annotations") or {}).get(DEFINITION)
+        return not self.definition or known in (None, self.definition)
 
 
 def newest_driver(pods: Sequence[Manifest]) -> Manifest | None:
@@ -74,6 +86,13 @@ def why_ended(driver: Manifest | None) -> tuple[str, str] | None:
     if not ended or ended.get("exitCode") == 0:
         return None
     word = last_word(driver)
+    if ended.get("reason") == "OOMKilled":  # what it said last is only what that looked like from within
+        said = f"; its last words: {word['failure']}" if word.get("failure") else ""
+        code = ended.get("exitCode", "?")
+        return (
+            "OOMKilled",
+            f"the driver needed more memory than its limit: raise driver.memory (exit code {code}){said}",
+        )
     if word.get("failure"):
         return _ENDS.get(str(word.get("end")), "QueryFailed"), str(word["failure"])
     reason = str(ended.get("reason") or "Error")
@@ -85,6 +104,9 @@ def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
     found = [Condition("Reconciled", True, "AsAsked")]
     if spec.suspend:
         return "Suspended", [*found, Condition("Running", False, "Suspended", "spec.suspend is set")]
+    if not seen.is_current and seen.driver is not None and not is_over(seen.driver):
+        text = f"{seen.driver['metadata']['name']} still runs what was asked for before"
+        return "Starting", [*found, Condition("Running", False, "Starting", text)]
     if seen.told.get("state") in ("Running", "Done"):  # done, and about to end
         return "Running", [*found, Condition("Running", True, "Running")]
     end = end_of(seen.workload)
@@ -100,7 +122,11 @@ def judge(spec: JobSpec, seen: Seen) -> tuple[str, list[Condition]]:
         return "Scheduled", [*found, state]
     if failure is not None:
         return "Failed", [*found, Condition("Running", False, *failure)]
-    return "Starting", [*found, Condition("Running", False, "Starting", _why_not_yet(seen.driver))]
+    stuck = why_hopeless(seen.driver) if seen.driver is not None else seen.cause
+    text = "; ".join(filter(None, (_why_not_yet(seen.driver), seen.cause if seen.cause not in stuck else "")))
+    if stuck and seen.driver is None:
+        text = f"{text}: {stuck}" if stuck not in text else text
+    return "Starting", [*found, Condition("Running", False, "PodsCannotRun" if stuck else "Starting", text)]
 
 
 def figures(spec: JobSpec, state: str, seen: Seen, *, name: str, namespace: str) -> dict[str, Any]:
@@ -114,8 +140,8 @@ def figures(spec: JobSpec, state: str, seen: Seen, *, name: str, namespace: str)
         "executors": len(running),
         "executorsWanted": told.get("wanted_executors") if spec.autoscale is not None else None,
         "restarts": restarts(seen.driver),
-        "lagRecords": told.get("lag_records"),
-        "lagSeconds": told.get("lag_s"),
+        "lagRecords": told.get("lag_records") if told.get("lag_known", True) else None,
+        "lagSeconds": told.get("lag_s") if told.get("lag_known", True) else None,
         "recordsPerSecond": told.get("records_per_s") if seen.told else 0.0,
         "batchSeconds": told.get("batch_s"),
         "records": told.get("records"),

@@ -35,6 +35,7 @@ from headrace_operator.kinds.link_asked import Asked, Asking, Unheard, addresses
 from headrace_operator.kinds.link_credentials import without_secrets
 from headrace_operator.kinds.link_status import (
     ASIDE,
+    JUST_CHANGED,
     TYPES,
     Homes,
     Shown,
@@ -109,8 +110,12 @@ class Links(Kind[LinkSpec]):
                 return _failed(problem, credentials), {}, self._again_after(problem)
             shown = _clean(shown, credentials)
             reconciled = _failed(problem, credentials)[:1] if problem else [Condition("Reconciled", True, "AsAsked")]
+            is_told = before.get("observedGeneration") == body["metadata"]["generation"]
             conditions = [*reconciled, *judge(shown, before, now=time())]
             again = self._again_after(problem) if problem else self._next_look(shown, conditions)
+            if not is_told:
+                conditions = [JUST_CHANGED if each.type == "CaughtUp" else each for each in conditions]
+                again = min(again, self._again(SOON_S, AGAIN_EACH_S))
             found = {**figures(shown, spec), "credentialsVersion": self._sent.get(body["metadata"]["uid"])}
             if asked.both or (_has_reverse(body) and problem is None):
                 found["reverseLink"] = asked.both

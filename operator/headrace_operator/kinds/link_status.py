@@ -17,6 +17,8 @@ CONNECTING_S: Final = 10.0
 """A link that was connected and is so again by then, was so all the time: a node has started anew."""
 BEHIND_S: Final = 30.0
 """A link that had caught up is called behind when it is so much: for a moment it always is."""
+JUST_CHANGED: Final = Condition("CaughtUp", False, "CatchingUp", "what is asked for has changed: the next look says it")
+"""At the first look since: the link may not have heard of it yet, and be where it was."""
 MOST_LISTED: Final = 20
 MOST_NAMED: Final = 3
 MOST_REASON: Final = 500

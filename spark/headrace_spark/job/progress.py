@@ -135,6 +135,7 @@ class Progress(StreamingQueryListener):
                 "state": state,
                 "failure": self.failure,
                 "queries": sorted(name or "" for name in self._running.values()),
+                "lag_known": bool(self._lags),
                 "lag_records": records,
                 "lag_s": round(max((each.seconds for each in self._lags.values()), default=0.0), 1),
                 "records": self._rate.records,

@@ -1,5 +1,6 @@
 """Java's AdminClient, and the command line programs that stand on it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -157,6 +158,30 @@ def test_kafka_consumer_groups_lists_describes_and_resets(java: Any, unique: str
 def test_kafka_get_offsets_prints_the_ends(java: Any, unique: str) -> None:
     java.call("produce", topic=unique, records=[{"value": str(i)} for i in range(10)])
     assert f"{unique}:0:10" in java.tool("GetOffsetShell", "--topic", unique).split()
+
+
+def test_kafka_reassign_partitions_verifies_and_clears_throttles_that_nobody_set(
+    java: Any, unique: str, tmp_path: Any
+) -> None:
+    java.call("create_topic", topic=unique, partitions=1)
+    (node,) = java.call("describe_cluster")["nodes"]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"partitions": [{"topic": unique, "partition": 0, "replicas": [node]}]}))
+    said = java.tool("reassign.ReassignPartitionsCommand", "--verify", "--reassignment-json-file", str(plan))
+    assert f"Reassignment of partition {unique}-0 is completed" in said
+    assert "Clearing broker-level throttles" in said
+
+
+def test_kafka_topics_lists_what_is_at_its_minimum_in_sync(java: Any, unique: str) -> None:
+    java.call("create_topic", topic=unique, partitions=1)
+    assert unique in java.tool("TopicCommand", "--describe", "--topic", unique, "--at-min-isr-partitions")
+    assert unique not in java.tool("TopicCommand", "--describe", "--topic", unique, "--under-min-isr-partitions")
+
+
+@pytest.mark.headrace_only
+def test_a_refused_transaction_says_why(java: Any) -> None:
+    with pytest.raises(Exception, match="transactions are not supported"):
+        java.call("init_transactions", id="t")
 
 
 @pytest.mark.headrace_only

@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -19,6 +20,7 @@ final class Producing {
         commands.put("produce", Producing::produce);
         commands.put("produce_many", Producing::produceMany);
         commands.put("partitions_for", Producing::partitionsFor);
+        commands.put("init_transactions", Producing::initTransactions);
     }
 
     private static KafkaProducer<String, String> producer(JsonNode request) {
@@ -69,6 +71,16 @@ final class Producing {
             }
         }
         return Map.of("last", last, "ordered", ordered);
+    }
+
+    private static Object initTransactions(JsonNode request) {
+        Properties properties =
+                Shell.properties(request, "max.block.ms", "20000", "transactional.id", request.get("id").asText());
+        try (KafkaProducer<String, String> producer =
+                new KafkaProducer<>(properties, new StringSerializer(), new StringSerializer())) {
+            producer.initTransactions();
+            return true;
+        }
     }
 
     private static Object partitionsFor(JsonNode request) {

@@ -1,0 +1,103 @@
+"""A record's headers byte for byte, read a second time.
+
+A header's name may be any bytes. librdkafka's Python client (2.16.1) gives it as text: it ends at a zero byte, and one
+that is no UTF-8 cannot be had at all. So the batches of records with headers are fetched once more, by our own client.
+"""
+
+import time
+from typing import Any, Final
+
+from headrace.errors import Code, CorruptBatch, HeadraceError, MalformedRequest
+from headrace.wire import fetch
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import iter_records
+from headrace.wire.client import BrokerConnection
+
+FETCH_VERSION: Final = 4
+"""The oldest that every broker takes; a node answers it for old offsets too, wherever they lie."""
+FETCH_BYTES: Final = 1 << 20
+METADATA_TIMEOUT_S: Final = 10.0
+GIVEN_UP_S: Final = 10.0
+AGAIN_S: Final = 0.1
+
+Headers = list[tuple[bytes, bytes | None]]
+
+
+class HeadersUnreadable(HeadraceError):
+    """A record's headers cannot be read a second time."""
+
+
+class HeaderReader:
+    """Headers of records of one topic, for a consumer that gives its records in order."""
+
+    def __init__(self, consumer: Any, topic: str, *, client_id: str, timeout_s: float) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._connections: dict[tuple[str, int], BrokerConnection] = {}
+        self._read: dict[int, dict[int, Headers]] = {}
+        """By partition: what the last fetch had, by offset."""
+
+    def headers(self, partition: int, offset: int) -> Headers:
+        """Of the record at the offset. Raises HeadersUnreadable: it has expired since, or nobody answers."""
+        found = self._read.get(partition, {})
+        if offset not in found:
+            found = self._read[partition] = self._fetched(partition, offset)
+        if offset not in found:
+            raise HeadersUnreadable(f"{self._topic}/{partition}: the record at offset {offset} has gone meanwhile")
+        return found[offset]
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def _fetched(self, partition: int, offset: int) -> dict[int, Headers]:
+        deadline = time.monotonic() + GIVEN_UP_S
+        while True:
+            try:
+                answer = self._fetch(partition, offset)
+                if answer.error not in (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE):
+                    break
+                failure = Code(answer.error).name.lower().replace("_", " ")
+            except (OSError, MalformedRequest) as error:
+                failure = str(error)
+                self.close()
+            if time.monotonic() >= deadline:
+                raise HeadersUnreadable(f"{self._topic}/{partition}: {failure}")
+            time.sleep(AGAIN_S)
+        if answer.error:
+            raise HeadersUnreadable(f"{self._topic}/{partition}, offset {offset}: error {answer.error}")
+        found: dict[int, Headers] = {}
+        try:
+            for record in iter_records(b"".join(answer.records)):
+                if record.offset >= offset:
+                    found[record.offset] = [
+                        (name.encode("utf-8", "surrogateescape"), value) for name, value in record.headers
+                    ]
+        except CorruptBatch as error:  # perhaps one behind what is asked for
+            if offset not in found:
+                raise HeadersUnreadable(f"{self._topic}/{partition}, offset {offset}: {error}") from error
+        return found
+
+    def _fetch(self, partition: int, offset: int) -> fetch.FetchResult:
+        asked = fetch.FetchPartition(partition, -1, offset, -1, -1, FETCH_BYTES)
+        topics = [fetch.FetchTopic(self._topic, None, [asked])]
+        request = fetch.FetchRequest(0, 0, FETCH_BYTES, 0, 0, -1, topics, [], "")
+        body = fetch.encode_request(FETCH_VERSION, request)
+        answer = self._connection(partition).call(ApiKey.FETCH, FETCH_VERSION, body)
+        return fetch.decode_response(answer, 0, FETCH_VERSION).topics[0].partitions[0]
+
+    def _connection(self, partition: int) -> BrokerConnection:
+        """To the partition's leader. Raises OSError."""
+        metadata = self._consumer.list_topics(self._topic, timeout=METADATA_TIMEOUT_S)
+        known = metadata.topics[self._topic].partitions.get(partition)
+        leader = metadata.brokers.get(known.leader) if known is not None else None
+        if leader is None:
+            raise ConnectionError("nobody leads the partition")
+        place = (str(leader.host), int(leader.port))
+        if place not in self._connections:
+            self._connections[place] = BrokerConnection(*place, self._client_id, self._timeout_s)
+        return self._connections[place]

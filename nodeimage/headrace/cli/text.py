@@ -1,0 +1,90 @@
+"""Text of any bytes: what a user gives, and what a cluster holds, may be no UTF-8, or hold what steers a terminal.
+
+Arguments come as Python decodes them in UTF-8 mode: a byte that is no UTF-8 is a lone surrogate (`surrogateescape`),
+and gives that very byte back. Pure functions.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_ESCAPED_BYTES: Final = range(0xDC80, 0xDD00)
+_LONE = re.compile("[\ud800-\udfff]")
+_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""What JSON leaves as it is, and a terminal does not."""
+
+
+def is_utf8(text: str) -> bool:
+    """Whether the text can be written as UTF-8."""
+    return text.isascii() or _LONE.search(text) is None
+
+
+def to_bytes(text: str) -> bytes:
+    """The bytes that an argument was given as."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a pair of UTF-16: no argument, and nothing that has other bytes
+        return text.encode("utf-8", "surrogatepass")
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    r"""The text with all that does not show in its place escaped as Python does: `\x1b`, `\n`, `\u202e`.
+
+    A byte that is no UTF-8 is shown as `\xff`. Characters of `keep` stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each in keep or each.isprintable() else _escaped(each) for each in text)
+
+
+def printable_bytes(content: bytes, *, keep: str = "") -> str:
+    """The same of bytes."""
+    return printable(content.decode("utf-8", "surrogateescape"), keep=keep)
+
+
+def for_json(text: str) -> str:
+    """JSON that means the same, without what steers a terminal."""
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def exact(result: Any) -> Any:
+    """`result` as JSON can hold it: text that is no UTF-8 is escaped, with its bytes beside it as `<name>_base64`."""
+    match result:
+        case str():
+            return result if is_utf8(result) else printable(result)
+        case Mapping():
+            shown: dict[str, Any] = {}
+            for name, value in result.items():
+                shown[exact(name)] = exact(value)
+                if _holds_bytes(value):
+                    shown[f"{exact(name)}_base64"] = _in_base64(value)
+            return shown
+        case list() | tuple():
+            return [exact(each) for each in result]
+        case _:
+            return result
+
+
+def _holds_bytes(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(isinstance(each, str) for each in value) and any(map(_holds_bytes, value))
+    return isinstance(value, str) and not is_utf8(value)
+
+
+def _in_base64(value: Any) -> Any:
+    if isinstance(value, str):
+        return base64.b64encode(to_bytes(value)).decode()
+    return [_in_base64(each) for each in value]
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if code in _ESCAPED_BYTES:
+        return f"\\x{code - 0xDC00:02x}"
+    if character in _SHORT:
+        return _SHORT[character]
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,9 @@
+"""The states and kinds of containers that decisions go by, as their records have them (store.record_types)."""
+
+from typing import Final
+
+OPEN: Final = "open"
+CLOSED: Final = "closed"
+DELETED: Final = "deleted"
+CATALOG: Final = "catalog"
+DATA: Final = "data"

@@ -1,0 +1,156 @@
+"""The records that a plan puts into the cluster store: several at a time, the most important first.
+
+A put whose outcome is not known is put again until the record has another version, and nothing else is put for that
+container meanwhile. One that fails or hangs holds up none of the others.
+
+What is waiting here was decided a moment ago, from what was known then: the next plan decides it anew, and takes its
+place (`begin`). What is under way goes on.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from headrace.control.changes import PutContainer
+from headrace.control.events import Events
+from headrace.ids import ContainerId, NodeId
+from headrace.levels import Level
+from headrace.store import container_records
+from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
+from headrace.store.view import ClusterView
+
+log = structlog.get_logger()
+
+PUTS_AT_ONCE: Final = 16
+
+
+class _Unsure(NamedTuple):
+    """A put whose outcome is not known."""
+
+    change: PutContainer
+    former: NodeId | None
+    """Who led before."""
+
+
+class PutQueue:
+    """One controller's."""
+
+    def __init__(
+        self,
+        *,
+        view: ClusterView,
+        store_call: StoreCall,
+        events: Events,
+        may_put: Callable[[], bool],
+        changed: Callable[[], None],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        """`may_put`: whether this node is still in office. `changed` is called where a plan was behind. `spawn` starts
+        a task, and ends it with the controller."""
+        self._view = view
+        self._store_call = store_call
+        self._events = events
+        self._may_put = may_put
+        self._changed = changed
+        self._spawn = spawn
+        self._waiting: deque[PutContainer] = deque()
+        self._under_way: set[ContainerId] = set()
+        self._unsure: dict[ContainerId, _Unsure] = {}
+        self._workers = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the outcome of some put is not known."""
+        return bool(self._unsure)
+
+    def forget(self) -> None:
+        """Another controller decides from here on, or none did before."""
+        self._waiting.clear()
+        self._unsure.clear()
+
+    def begin(self) -> None:
+        """A plan begins: what waits is void, and what is not sure is put again first."""
+        self._waiting.clear()
+        for unsure in self._unsure.values():
+            self._add(unsure.change)
+
+    def put(self, change: PutContainer) -> None:
+        """Put a record after those that wait, unless something is under way for its container."""
+        container = change.record.container_id
+        if container not in self._unsure and container not in self._under_way:
+            traced = self._view.may(Level.FENCED)
+            self._add(replace(change, record=container_records.stamped(change.record, traced=traced)))
+
+    async def rest(self, timeout_s: float) -> None:
+        """Wait until all is put, or so long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+
+    def _add(self, change: PutContainer) -> None:
+        if change.record.container_id in self._under_way:
+            return
+        self._waiting.append(change)
+        if self._workers < PUTS_AT_ONCE:
+            self._workers += 1
+            self._idle.clear()
+            self._spawn(self._work(), "put containers")
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting and self._may_put():
+                change = self._waiting.popleft()
+                container = change.record.container_id
+                self._under_way.add(container)
+                try:
+                    await self._put(change)
+                finally:
+                    self._under_way.discard(container)
+        finally:
+            self._workers -= 1
+            if not self._workers:
+                self._idle.set()
+
+    async def _put(self, change: PutContainer) -> None:
+        container = change.record.container_id
+        known = self._view.containers.get(container)
+        if self._view.versions.get(container) != change.version:
+            unsure = self._unsure.pop(container, None)
+            if unsure is not None and known == change.record:
+                self._tell(change, unsure.former)
+            self._changed()
+            return
+        former = None if known is None else known.primary
+        try:
+            version = await self._store_call(
+                lambda store: container_records.put_container(store, change.record, change.version)
+            )
+        except StoreUnavailable as error:
+            # It may have landed, or may yet. Whatever version comes next tells.
+            self._unsure[container] = _Unsure(change, former)
+            log.warning("a container's record could not be put", container=container, reason=str(error))
+            return
+        except VersionConflict:
+            # One of before has landed, or somebody else was faster: the view will tell.
+            self._view.refresh()
+            return
+        except Exception:  # as little is known of what came of it
+            self._unsure[container] = _Unsure(change, former)
+            log.exception("putting a container's record went wrong", container=container)
+            return
+        self._unsure.pop(container, None)
+        self._tell(change, former)
+        self._view.put_seen(change.record, version)
+
+    def _tell(self, change: PutContainer, former: NodeId | None) -> None:
+        record = change.record
+        kind = "primary" if former is not None and former != record.primary else "replicas"
+        self._events.add(kind, change.reason, container=record.container_id, node=record.primary)

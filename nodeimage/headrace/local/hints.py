@@ -1,0 +1,26 @@
+"""Words of commands that a message tells the reader to run, so that they can be pasted into a shell. Pure."""
+
+import os
+import shlex
+from pathlib import Path
+
+
+def quoted(word: str | Path) -> str:
+    """The word as a shell takes it: bare, in quotes, or as `$'...'` where it holds what no terminal shows."""
+    text = os.fspath(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(map(_in_dollar_quotes, text)) + "'"
+
+
+def data_option(folder: Path | None) -> str:
+    """` --data FOLDER`, or nothing where the folder was not said."""
+    return f" --data {quoted(folder)}" if folder else ""
+
+
+def _in_dollar_quotes(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

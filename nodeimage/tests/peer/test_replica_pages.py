@@ -1,0 +1,162 @@
+"""A node's replicas, told in pages: who asks ends up with what there is, and knows when that is all."""
+
+import uuid
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.peer import replica_pages
+from headrace.peer.framing import MAX_HEADER, encode_message
+from headrace.peer.messages import ALL_AT_ONCE, NO_REPLICAS, Probe, ProbeAnswer
+from headrace.peer.replica_pages import PAGE_BYTES, ReplicaTeller, ToldReplicas
+from headrace.peer.reports import NodeLoad, ReplicaState
+
+ALIVE = ProbeAnswer(NodeId(1), uuid.UUID(int=1), [], NodeLoad(), True, True)
+
+
+def state(number: int, end: int = 0, **fields: object) -> ReplicaState:
+    told = ReplicaState(ContainerId(number), "follower", Epoch(1), Epoch(1), Position(end), Position(0))
+    return structs.replace(told, **fields)
+
+
+def ask(teller: ReplicaTeller, told: ToldReplicas) -> ProbeAnswer:
+    since = told.since
+    answer = teller.answer(Probe(since, told.begun), ALIVE)
+    told.take(answer, asked_since=since)
+    return answer
+
+
+def ask_all(teller: ReplicaTeller, told: ToldReplicas, most: int = 1000) -> int:
+    """How many pages it took."""
+    for pages in range(1, most):
+        if not ask(teller, told).more:
+            return pages
+    raise AssertionError("there is no end to it")
+
+
+def there(teller: ReplicaTeller) -> dict[int, ReplicaState]:
+    return {each.container: each for each in teller.all()}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("is"), st.integers(1, 12), st.integers(0, 3)),
+        st.tuples(st.just("gone"), st.integers(1, 12), st.just(0)),
+        st.tuples(st.just("ask"), st.integers(0, 1), st.just(0)),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=STEPS, page=st.integers(1, 900), kept=st.integers(1, 8))
+def test_askers_know_all_that_there_is_once_they_are_told_so(
+    steps: list[tuple[str, int, int]], page: int, kept: int
+) -> None:
+    """However pages and changes mix, and though a node soon forgets what is gone."""
+    teller = ReplicaTeller(page_bytes=page, gone_kept=kept)
+    askers = [ToldReplicas(), ToldReplicas()]
+    for kind, number, end in steps:
+        match kind:
+            case "is":
+                teller.note(ContainerId(number), state(number, end))
+            case "gone":
+                teller.note(ContainerId(number), None)
+            case "ask":
+                answer = ask(teller, askers[number])
+                if not answer.more:
+                    assert askers[number].complete
+                    assert askers[number].replicas == there(teller)
+    for told in askers:
+        ask_all(teller, told)
+        assert told.replicas == there(teller)
+
+
+def test_only_what_changed_is_told_again() -> None:
+    teller, told = ReplicaTeller(), ToldReplicas()
+    for number in range(1, 101):
+        teller.note(ContainerId(number), state(number))
+    ask_all(teller, told)
+    teller.note(ContainerId(7), state(7))
+    assert ask(teller, told).replicas == []
+    teller.note(ContainerId(7), state(7, end=5))
+    teller.note(ContainerId(8), None)
+    answer = ask(teller, told)
+    assert (answer.replicas, answer.gone, answer.more) == ([state(7, end=5)], [8], False)
+
+
+def test_twenty_thousand_replicas_come_in_pages_that_fit_a_frame() -> None:
+    teller, told = ReplicaTeller(), ToldReplicas()
+    large = {"format": str(uuid.UUID(int=2**128 - 1)), "in_sync": [NodeId(2**31)] * 5, "change": "9" * 37}
+    for number in range(1, 20_001):
+        teller.note(ContainerId(2**40 + number), state(2**40 + number, end=2**62, stalled=True, **large))
+    pages = 0
+    while True:
+        answer = ask(teller, told)
+        pages += 1
+        assert len(encode_message(answer)) <= PAGE_BYTES + 1024 < MAX_HEADER
+        assert told.complete == (not answer.more)
+        if not answer.more:
+            break
+    assert pages > 10
+    assert told.replicas == there(teller)
+
+
+def test_an_older_version_is_told_of_all_at_once_or_as_many_as_a_frame_holds() -> None:
+    teller = ReplicaTeller()
+    for number in range(1, 20_001):
+        role = "primary" if number > 19_990 else "follower"
+        teller.note(ContainerId(number), state(number, role=role, format=str(uuid.UUID(int=number))))
+    answer = teller.answer(Probe(), ALIVE)
+    assert len(encode_message(answer)) < MAX_HEADER
+    assert {each.container for each in answer.replicas} >= set(range(19_991, 20_001)), "what it leads comes first"
+    assert (answer.counter, answer.more) == (ALL_AT_ONCE, False)
+
+
+def test_what_an_older_version_tells_is_all_that_it_has() -> None:
+    told = ToldReplicas()
+    told.take(structs.replace(ALIVE, replicas=[state(1), state(2)]), asked_since=0)
+    assert told.complete
+    news, known = told.take(structs.replace(ALIVE, replicas=[state(2, end=9)]), asked_since=0)
+    assert known
+    assert dict(news.changes) == {2: state(2, end=9), 1: None}
+
+
+def test_of_two_answers_to_one_question_the_second_does_not_take_back_what_the_first_told() -> None:
+    teller, told = ReplicaTeller(), ToldReplicas()
+    teller.note(ContainerId(1), state(1, end=1))
+    old = teller.answer(Probe(0, 0), ALIVE)
+    teller.note(ContainerId(1), state(1, end=2))
+    ask_all(teller, told)
+    news, known = told.take(old, asked_since=0)
+    assert (news.changes, known) == ([], False)
+    assert told.replicas == {1: state(1, end=2)}
+
+
+def test_a_node_that_cannot_tell_of_its_replicas_answers_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    teller, told = ReplicaTeller(), ToldReplicas()
+    teller.note(ContainerId(1), state(1))
+    ask_all(teller, told)
+
+    def fails(_state: ReplicaState) -> int:
+        raise ValueError("planted")
+
+    teller.note(ContainerId(2), state(2))
+    monkeypatch.setattr(replica_pages, "_bytes_of", fails)
+    for asked in (Probe(), Probe(told.since, told.begun), Probe(0, 0)):
+        assert teller.answer(asked, ALIVE).node == ALIVE.node
+    answer = ask(teller, told)
+    assert answer.more, "it is not said that this is all"
+    assert told.replicas == {1: state(1)}
+    monkeypatch.undo()
+    ask_all(teller, told)
+    assert told.replicas == there(teller)
+
+
+def test_who_asks_nothing_of_replicas_is_told_nothing() -> None:
+    teller = ReplicaTeller()
+    teller.note(ContainerId(1), state(1))
+    assert teller.answer(Probe(NO_REPLICAS), ALIVE) == ALIVE

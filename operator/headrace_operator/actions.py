@@ -1,0 +1,46 @@
+"""What was being done when an event happened: its `action`, beside the reason, which says what came of it. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+OTHER: Final = "Reconcile"
+ACTIONS: Final[Mapping[str, str]] = {
+    # the cluster's controller
+    "PrimaryMoved": "ElectPrimary",
+    "ReplicasChanged": "PlaceReplicas",
+    "LoadMoved": "BalanceLoad",
+    "ContainerChanged": "CreateOrCloseContainer",
+    "ContainerWaits": "ElectPrimary",
+    "NodeChanged": "WatchNodes",
+    "ControllerChanged": "ElectController",
+    "FeatureLevelChanged": "RaiseFeatureLevel",
+    "RedundancyChanged": "Replicate",
+    "ClusterEvent": "WatchCluster",
+    # of a StreamCluster
+    "PodRolled": "RestartPod",
+    "ScaledUp": "AddPods",
+    "ScaledDown": "RemovePod",
+    "Draining": "DrainNode",
+    "NodeRemoved": "RemoveNode",
+    "ClaimDeleted": "DeleteClaim",
+    "ReplicasRaised": "AlterVolume",
+    "StorageGrows": "ExpandClaims",
+    # of what lies in one
+    "NotDeleted": "Delete",
+    "JobRestarted": "RestartDriver",
+    "JobScaled": "ScaleExecutors",
+    "LinkCreated": "CreateLink",
+    "LinkChanged": "AlterLink",
+    "LinkPaused": "PauseLink",
+    "LinkResumed": "ResumeLink",
+    "SourceLost": "ConnectToSource",
+    "SourceConnected": "ConnectToSource",
+    "TopicsRefused": "CopyTopics",
+    "RecordsDiverged": "SetRecordsAside",
+    "HomeMoved": "MoveHome",
+}
+
+
+def action(reason: str) -> str:
+    """Of an event with this reason; OTHER where it came of a reconcile as a whole."""
+    return ACTIONS.get(reason, OTHER)

@@ -1,0 +1,58 @@
+"""What `settings` of a StreamCluster may say: the arguments of a storage node that are not the operator's own. Pure.
+
+A node does not start with an argument that it does not know, so such a one is refused before any pod is made with it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+LEAST: Final[Mapping[str, int]] = {
+    "chunk-bytes": 64 * 1024,
+    "container-bytes": 64 * 1024,
+    "partitionlet-bytes": 1024,
+    "disk-quota": 0,
+    "disk-reserve": 0,
+    "first-nodes": 1,
+    "rebalance-delay-ms": 0,
+    "snapshot-rate": 0,
+    "max-connections": 0,
+    "max-connections-per-ip": 0,
+    "connections-max-idle-ms": 1000,
+}
+"""Those that are whole numbers, and the least of each (headrace.node.options)."""
+SECONDS: Final = frozenset({"rebuild-after-s"})
+TEXTS: Final = frozenset({"label", "zone"})
+FLAGS: Final = frozenset({"no-fsync"})
+KNOWN: Final = (*LEAST, *SECONDS, *TEXTS, *FLAGS)
+
+
+def fault(settings: Mapping[str, str]) -> str:
+    """What is wrong with the first setting that a node would not start with; "": nothing."""
+    for name, value in sorted(settings.items()):
+        if wrong := _fault(name, value):
+            return f"settings.{name}: {wrong}"
+    return ""
+
+
+def _fault(name: str, value: str) -> str:
+    if name in LEAST:
+        number = _number(value, int)
+        if number is None:
+            return f"{value!r} is no whole number"
+        return "" if number >= LEAST[name] else f"{value} is too little; the least is {LEAST[name]}"
+    if name in SECONDS:
+        number = _number(value, float)
+        return "" if number is not None and math.isfinite(number) and number >= 0 else f"{value!r} are no seconds"
+    if name in FLAGS:
+        return f'it takes no value: say {name}: ""' if value else ""
+    if name in TEXTS:
+        return "" if value and not value.startswith("-") else f"{value!r} is no value for it"
+    return f"the storage nodes have no such setting; there are {', '.join(sorted(KNOWN))}"
+
+
+def _number(text: str, kind: type[int] | type[float]) -> float | None:
+    try:
+        return kind(text)
+    except ValueError:
+        return None

@@ -1,0 +1,191 @@
+"""Why a pod is not there, does not run or is not ready, and why a claim has no volume, in Kubernetes' own words. Pure.
+
+Some of it stands in the status of pods, the rest only in events: a pod that a quota or a LimitRange refuses never comes
+to be, and its StatefulSet or Job has an event instead; a claim of a storage class that is not there has one too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from headrace_operator.specs import quantity
+
+HOPELESS: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+ADVICE: Final[Mapping[str, str]] = {
+    "OOMKilled": "it needs more memory than its limit",
+    "Evicted": "its worker was short of something",
+}
+WARNING: Final = "Warning"
+BOUND: Final = "pv.kubernetes.io/bind-completed"
+"""Annotation of a claim that Kubernetes has bound to a volume."""
+_MESSAGE: Final = 400
+"""Characters of somebody else's message."""
+
+Object = Mapping[str, Any]
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether it serves, and stays."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def why_hopeless(pod: Object) -> str:
+    """An image that is not there, a container that crashes, no place to run; "" where there is no such thing."""
+    if pod["metadata"].get("deletionTimestamp") or is_ready(pod):
+        return ""
+    status = pod.get("status", {})
+    for each in _containers(pod):
+        waiting = each.get("state", {}).get("waiting") or {}
+        if waiting.get("reason") in HOPELESS:
+            return "; ".join(filter(None, (_said(waiting), _last_end(each))))
+    for each in status.get("conditions", []):
+        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
+            return _said(each)
+    if status.get("phase") == "Failed":
+        ends = [_last_end(each) for each in _containers(pod)]
+        return _with_advice(status) or next(filter(None, ends), "its containers have ended")
+    return ""
+
+
+def why_not_ready(pod: Object, events: Sequence[Object] = ()) -> str:
+    """The same, and what may pass by itself; "": nothing is known. `events`: of the pod."""
+    if why := why_hopeless(pod):
+        return why
+    if pod["metadata"].get("deletionTimestamp"):
+        return "it is on its way out"
+    if is_ready(pod):
+        return ""
+    for each in _containers(pod):
+        if ended := _last_end(each):
+            return ended
+    newest = max(_of(pod, events), key=_at, default=None)
+    if newest is not None and newest.get("type") == WARNING:
+        return _said(newest)
+    for each in _containers(pod):
+        waiting = each.get("state", {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return _said(waiting)
+    return ""
+
+
+def why_missing(pod: str, events: Sequence[Object]) -> str:
+    """Why a pod was not made, by the newest event of what should make it; "": that says no such thing."""
+    named = [each for each in events if re.search(rf"(?<![\w.-]){re.escape(pod)}(?![\w.-])", _text(each))]
+    newest = max(named, key=_at, default=None)
+    if newest is None or newest.get("type") != WARNING:
+        return ""
+    return _shortened(_text(newest))
+
+
+def why_refused(events: Sequence[Object]) -> str:
+    """Why what makes a pod could not, by its newest event; "": that says no such thing."""
+    newest = max(events, key=_at, default=None)
+    return _shortened(_text(newest)) if newest is not None and newest.get("type") == WARNING else ""
+
+
+def why_unbound(claim: Object, events: Sequence[Object]) -> str:
+    """Why a claim has no volume, as far as Kubernetes says; "": it has one, or gets one when its pod has a place."""
+    phase = (claim.get("status") or {}).get("phase")
+    if phase == "Lost":
+        return f"its volume {claim['spec'].get('volumeName', '')} is gone"
+    if phase != "Pending" or claim["metadata"].get("deletionTimestamp"):
+        return ""
+    newest = max(_of(claim, events), key=_at, default=None)
+    if newest is None or newest.get("reason") in ("WaitForFirstConsumer", "WaitForPodScheduled"):
+        return ""
+    if newest.get("type") != WARNING and newest.get("reason") != "FailedBinding":
+        return ""  # on its way: Provisioning, ExternalProvisioning
+    return _said(newest)
+
+
+def is_unbound(claim: Object) -> bool:
+    """Whether a claim has no volume, or has lost it."""
+    return (claim.get("status") or {}).get("phase") in ("Pending", "Lost")
+
+
+def is_never_bound(claim: Object) -> bool:
+    """Whether a claim has had no volume yet, so that nothing can be in it."""
+    is_pending = (claim.get("status") or {}).get("phase") == "Pending"
+    bound = BOUND in (claim["metadata"].get("annotations") or {})
+    return is_pending and not claim["spec"].get("volumeName") and not bound
+
+
+def is_stale(claim: Object, *, size: str, class_: str | None, cause: str) -> bool:
+    """Whether a claim never had a volume, and asks for something else than is asked for now: it cannot be changed.
+
+    `cause`: why it has none, as far as is known.
+    """
+    if claim["metadata"].get("deletionTimestamp") or not is_never_bound(claim):
+        return False
+    present = claim["spec"].get("storageClassName")
+    if class_ is None:  # the server has filled in its default: another one only where it is not there
+        is_other = bool(present) and "not found" in cause and f'"{present}"' in cause
+    else:
+        is_other = present != class_
+    return is_other or quantity(claim["spec"]["resources"]["requests"]["storage"]) != quantity(size)
+
+
+def _of(found: Object, events: Sequence[Object]) -> list[Object]:
+    """Those events that are of this very object, not of a former one of its name."""
+    uid = found["metadata"].get("uid")
+    return [each for each in events if (each.get("involvedObject") or {}).get("uid") in (None, "", uid)]
+
+
+def _containers(pod: Object) -> list[Object]:
+    status = pod.get("status", {})
+    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+
+
+def _last_end(container: Object) -> str:
+    """How a container that runs no longer, or again, ended last; "": it has not, or was told to."""
+    for state in (container.get("state") or {}, container.get("lastState") or {}):
+        ended = state.get("terminated")
+        if ended and (ended.get("exitCode") or ended.get("reason") == "OOMKilled"):
+            reason = str(ended.get("reason") or "Error")
+            text = f"it ended with {reason} (exit code {ended.get('exitCode', '?')})"
+            times = int(container.get("restartCount") or 0)
+            often = f", after {times} restarts" if times > 1 else ""
+            message = str(ended.get("message") or "").strip()
+            parts = (f"{text}{often}", ADVICE.get(reason), _shortened(message.splitlines()[-1]) if message else "")
+            return ": ".join(filter(None, parts))
+    return ""
+
+
+def _with_advice(status: Object) -> str:
+    return ": ".join(filter(None, (_said(status), ADVICE.get(str(status.get("reason"))))))
+
+
+def _said(found: Object) -> str:
+    return f"{found.get('reason', '')}: {_shortened(_text(found))}".strip(": ")
+
+
+def _text(found: Object) -> str:
+    return str(found.get("message") or found.get("note") or "")
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MESSAGE else f"{text[:_MESSAGE]}..."
+
+
+def _at(event: Object) -> str:
+    """When it was told last. Times of all forms begin alike."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    made = event["metadata"].get("creationTimestamp")
+    return max((str(each) for each in (*times, made) if each), default="")

@@ -1,0 +1,79 @@
+"""The Services of a cluster's pods for clients outside, with the ports that those clients know.
+
+Kubernetes chooses a NodePort when a Service is made. Clients outside remember it, so what it chose is noted in the
+cluster's own record, which outlives the resource as the data do: a Service that is made again asks for the same port.
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.cluster import OUTSIDE, ClusterObjects
+from headrace_operator.builders.names import Manifest
+from headrace_operator.kinds.cluster_record import NODE_PORTS, Recording
+from headrace_operator.kinds.cluster_view import Seen
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kube import Kube
+from headrace_operator.specs import ClusterSpec
+
+FIELD: Final = "nodePort"
+"""What the API server names where a port is somebody else's, or out of its range."""
+
+
+class Exposing:
+    """Applies them."""
+
+    def __init__(self, *, kube: Kube, recording: Recording, reporter: Reporter) -> None:
+        self._kube = kube
+        self._recording = recording
+        self._reporter = reporter
+
+    async def apply(
+        self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, is_ours: Callable[[Manifest], bool]
+    ) -> None:
+        """Have them be there, those of pods that are too many gone, and their ports noted. Raises NameTaken, ApiError,
+        ApiSilent.
+        """
+        services = objects.external_services()
+        ports: dict[str, list[int]] = {}
+        for manifest in services:
+            made = await self._applied(objects, spec, manifest, is_ours)
+            found = [port.get(FIELD) for port in made["spec"]["ports"]]
+            ports[manifest["metadata"]["name"].removesuffix(OUTSIDE)] = found if all(found) else []
+        kept = {each["metadata"]["name"] for each in services}
+        for service in seen.services:
+            name = service["metadata"]["name"]
+            if name.endswith(OUTSIDE) and name not in kept:
+                await self._kube.delete("v1", "Service", objects.namespace, name)
+        if any(ports.values()):
+            noted = msgspec.json.encode(ports, order="sorted").decode()
+            await self._recording.note(objects, seen, {NODE_PORTS: noted})
+
+    async def _applied(
+        self, objects: ClusterObjects, spec: ClusterSpec, manifest: Manifest, is_ours: Callable[[Manifest], bool]
+    ) -> Manifest:
+        """One Service, with the ports that it had, as far as nobody else has taken them."""
+        asked = spec.listeners.external.node_ports if spec.listeners.external is not None else []
+        lost: dict[int, str] = {}
+        while True:
+            ports = [
+                {name: value for name, value in port.items() if name != FIELD or value not in lost}
+                for port in manifest["spec"]["ports"]
+            ]
+            try:
+                made = await self._kube.apply(
+                    {**manifest, "spec": {**manifest["spec"], "ports": ports}}, is_ours=is_ours
+                )
+            except ApiError as error:
+                had = [port[FIELD] for port in ports if FIELD in port and port[FIELD] not in asked]
+                if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or not had or FIELD not in str(error):
+                    raise
+                lost |= dict.fromkeys([port for port in had if str(port) in str(error)] or had, str(error))
+                continue
+            for port, why in lost.items():
+                text = f"{manifest['metadata']['name']} had port {port}, and gets another one: {why}"
+                await self._reporter.tell(objects, "NodePortChanged", text, warning=True)
+            return made

@@ -12,7 +12,7 @@ behind all that it had, so that no partitionlet has the id of an earlier one.
 
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from headrace.catalog.commands import ForgetDeleted
 from headrace.catalog.row_sums import Tables
@@ -46,19 +46,24 @@ def forget_some_of_stream(connection: Tables, number: StreamNumber) -> tuple[int
     """Delete rows of a stream that is going; (how many, whether nothing is left of it)."""
     rows = 0
     while rows < AT_ONCE:
-        some = connection.rows("topics", "stream = ? ORDER BY name LIMIT ?", number, (AT_ONCE - rows + 1) // 2)
-        topics = [row[0] for row in some]
+        topics = connection.rows("topics", "stream = ? ORDER BY name LIMIT ?", number, (AT_ONCE - rows + 1) // 2)
         if not topics:
             _end(connection, number)
             return rows, True
-        deleted, _ = forget_topics(connection, topics, most=AT_ONCE - rows)
+        deleted, _ = _forget(connection, topics, AT_ONCE - rows)
         rows += deleted
     return rows, False
 
 
-def forget_topics(connection: Tables, topics: Collection[int], *, most: int) -> tuple[int, bool]:
+def forget_topics(connection: Tables, numbers: Collection[int], *, most: int) -> tuple[int, bool]:
     """Delete rows of these topics, `most` or one more for each; (how many, whether that was all). Not counts."""
-    listed = json_list(sorted(topics))
+    listed = json_list(sorted(numbers))
+    return _forget(connection, connection.rows("topics", "number IN (SELECT value FROM json_each(?))", listed), most)
+
+
+def _forget(connection: Tables, topics: Sequence[tuple[Any, ...]], most: int) -> tuple[int, bool]:
+    """As `forget_topics`, given the rows of the topics."""
+    listed = json_list(sorted(topic[0] for topic in topics))
     rows = 0
     for table in _PARTS:
         found = connection.rows(table, "topic IN (SELECT value FROM json_each(?)) LIMIT ?", listed, most - rows)
@@ -66,8 +71,7 @@ def forget_topics(connection: Tables, topics: Collection[int], *, most: int) -> 
         rows += len(found)
         if rows >= most:
             return rows, False
-    found = connection.rows("topics", "number IN (SELECT value FROM json_each(?))", listed)
-    connection.delete_rows("topics", found)
+    connection.delete_rows("topics", topics)
     return rows + len(topics), True
 
 

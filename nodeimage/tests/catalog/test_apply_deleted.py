@@ -29,6 +29,7 @@ from headrace.catalog.commands import (
     SkipNumbers,
     StreamPolicy,
 )
+from headrace.catalog.row_sums import COLUMNS
 from headrace.catalog.tables import apply_all, open_tables
 from headrace.errors import Code, KafkaError
 from headrace.ids import (
@@ -188,6 +189,37 @@ def test_partitionlets_live_until_their_rows_go(tables: Tables) -> None:
     forget_all(tables)
     assert tables.reader.owners([last]) == {}
     assert tables.reader.not_yet_made([last]) == []
+
+
+def test_replicas_delete_the_same_rows_at_the_same_command_be_there_checksums_or_not(tmp_path: Path) -> None:
+    """While the level rises some have them, and others not yet."""
+    replicas = [Tables(tmp_path / f"{sums}.sqlite", sums=sums) for sums in (True, False)]
+    ids = [at.to_bytes(16, "big") for at in range(900)]
+    made = [
+        NewTopic("/s", f"t-{7 * at % 900}", each, 1, {}, [ContainerId(5)], [Epoch(1)]) for at, each in enumerate(ids)
+    ]
+    loose = NewTopic("/o", "loose", b"l" * 16, 1300, {}, [ContainerId(5)] * 1300, [Epoch(1)] * 1300)
+    cursors = [Cursor(each, 0, Offset(1), LeaderEpoch(-1)) for each in ids]
+    steps = [
+        RaiseLevel(1),
+        *(CreateStream(path, StreamPolicy(), NOW) for path in ("/s", "/o", "/small")),
+        CreateTopics([*made, loose], NOW),
+        *(CommitCursors(group, -1, "", cursors, NOW) for group in ("b", "a")),
+        DeleteTopics([loose.topic_id], NOW),
+        DeleteStream("/s", NOW, force=True),
+        DeleteStream("/small", NOW),
+        *(ForgetDeleted() for _ in range(6)),
+        SkipNumbers(1),
+    ]
+    for step in steps:
+        assert len({repr(each.apply(step)) for each in replicas}) == 1
+        for table, columns in COLUMNS.items():
+            listed = ", ".join(f'"{column}"' for column in columns)
+            found = [set(each.connection.execute(f"SELECT {listed} FROM {table}")) for each in replicas]
+            assert found[0] == found[1], (table, step)
+    for each in replicas:
+        assert not each.reader.is_forgetting()
+        each.close()
 
 
 def test_a_deletion_goes_on_behind_a_restart(tmp_path: Path) -> None:

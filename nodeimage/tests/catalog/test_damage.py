@@ -20,6 +20,7 @@ from headrace.catalog.commands import (
     CreateTopics,
     Cursor,
     DeleteStream,
+    ForgetDeleted,
     LinkConfig,
     LogStart,
     NewTopic,
@@ -497,6 +498,36 @@ def test_what_cannot_be_opened_just_now_has_no_damage(
     path.mkdir()  # SQLite says of one that it cannot open it, and no more
     with pytest.raises(sqlite3.OperationalError):
         check.damage(path)
+
+
+async def test_a_snapshot_whose_check_came_to_no_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = await opened(tmp_path, MemoryLog())
+    position = await catalog.snapshot()
+    with monkeypatch.context() as patched:
+        patched.setattr(check, "SMALL_BYTES", 0)
+        patched.setattr(check.sys, "executable", "/bin/false")  # as one that the kernel ended for want of memory
+        with pytest.raises(sqlite3.OperationalError, match="could not be checked"):
+            await catalog.newest_snapshot(position, keeps_log=False)
+    assert snapshots.positions(tmp_path) == [position]
+    (await catalog.newest_snapshot(position, keeps_log=False)).close()
+    await catalog.close()
+
+
+@pytest.mark.parametrize("table", ["partitionlets", "topics", "going"])
+def test_a_step_of_a_deletion_that_meets_damage_deletes_nothing(tables: Tables, tmp_path: Path, table: str) -> None:
+    path = tmp_path / "catalog.sqlite"
+    last = tables.connection.execute("SELECT max(number) FROM topics").fetchone()[0]
+    (partitionlet,) = tables.connection.execute("SELECT id FROM partitionlets WHERE topic = ?", (last,)).fetchone()
+    damages = {
+        "partitionlets": f"UPDATE partitionlets SET first = first + 1 WHERE id = {partitionlet}",
+        "topics": f"UPDATE topics SET created = created + 1 WHERE number = {last}",
+        "going": "UPDATE going SET next_serial = next_serial - 1",
+    }
+    changed(path, damages[table])
+    with pytest.raises(sqlite3.DatabaseError) as found:
+        _ = [tables.apply(ForgetDeleted()) for _ in range(9)]
+    assert is_damage(found.value)
+    assert any(line.startswith(f"{table}: ") for line in check.damage_in(path))
 
 
 def test_the_sum_of_a_row_is_pinned() -> None:

@@ -22,7 +22,7 @@ from headrace.ids import StreamNumber
 from headrace.levels import Level
 
 AT_ONCE: Final = 1000
-"""Rows that one command deletes, about: some 10 ms. The same for ever, as it belongs to the commands."""
+"""Rows that one command deletes, about: some 15 ms. The same for ever, as it belongs to the commands."""
 LOOSE: Final = StreamNumber(0)
 """The stream of deleted topics whose own stream stays."""
 

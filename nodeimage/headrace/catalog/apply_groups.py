@@ -5,6 +5,7 @@ not only where they arrive.
 """
 
 from collections.abc import Collection
+from typing import Any
 
 import msgspec
 
@@ -193,31 +194,42 @@ def expire_cursors(connection: Tables, command: ExpireCursors) -> Expired:
 def expire_some_cursors(connection: Tables, command: ExpireSomeCursors) -> Expired:
     """As `expire_cursors`, for a bounded number of groups and of their cursors."""
     name, *place = command.after
-    page = connection.rows("groups", "name >= ? ORDER BY name LIMIT ?", name, AT_ONCE)
-    cursors = groups = looked = 0
-    for row in page:
-        group = group_row(row[:GROUP_COLUMNS])
-        if group.changed >= command.before or group.member_ids:
+    page = connection.execute(  # without what groups at work hold of their members, which may be much
+        "SELECT name, changed, member_ids FROM groups WHERE name >= ? ORDER BY name LIMIT ?", (name, AT_ONCE)
+    ).fetchall()
+    cursors: list[tuple[Any, ...]] = []
+    groups: list[tuple[str]] = []
+    after = (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None
+    looked = 0
+    for name, changed, member_ids in page:
+        if changed >= command.before or member_ids != _NO_MEMBERS:
             continue
-        (topic, partition) = place if group.group == command.after[0] else (-1, -1)
+        (topic, partition) = place if name == command.after[0] else (-1, -1)
         found = connection.rows(
             "cursors",
             '"group" = ? AND (topic, partition) > (?, ?) ORDER BY topic, partition LIMIT ?',
-            group.group,
+            name,
             topic,
             partition,
             AT_ONCE - looked,
         )
         old = [each for each in found if each[CURSOR_TIME] < command.before]
-        connection.delete_rows("cursors", old)
-        cursors += len(old)
+        cursors += old
         looked += len(found)
         if looked == AT_ONCE:
-            return Expired(cursors, groups, (group.group, found[-1][1], found[-1][2]))
-        if connection.execute('SELECT 1 FROM cursors WHERE "group" = ? LIMIT 1', (group.group,)).fetchone() is None:
-            connection.delete_rows("groups", [row])
-            groups += 1
-    return Expired(cursors, groups, (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None)
+            after = (name, found[-1][1], found[-1][2])
+            break
+        if len(old) == len(found) and not _has_cursors(connection, name, topic, partition):
+            groups.append((name,))
+    connection.delete_rows("cursors", cursors)
+    connection.delete_rows("groups", groups)
+    return Expired(len(cursors), len(groups), after)
+
+
+def _has_cursors(connection: Tables, group: str, topic: int, partition: int) -> bool:
+    """Whether some are left of an earlier step, which came up to there."""
+    where = '"group" = ? AND (topic, partition) <= (?, ?) LIMIT 1'
+    return topic >= 0 and bool(connection.rows("cursors", where, group, topic, partition))
 
 
 def _fence(group: GroupRow | None, command: CommitCursors) -> None:

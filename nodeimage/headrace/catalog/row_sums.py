@@ -190,7 +190,7 @@ class Tables(sqlite3.Connection):
         return self.execute(_delete(table, where, summed=self.summed), parameters).rowcount
 
     def delete_rows(self, table: str, rows: Iterable[Sequence[Sql]]) -> None:
-        """Remove rows that `rows` gave in this transaction: it has checked them."""
+        """Remove rows that were read, and so checked, in this transaction; by their first columns."""
         count = KEYS.get(table, 1)
         self.executemany(_delete_by_key(table), [row[:count] for row in rows])
 

@@ -8,6 +8,7 @@ import base64
 import sys
 import time
 import uuid
+from operator import methodcaller
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from headrace.cli.text import printable_bytes
 BATCH = 500
 POLL_S = 0.2
 COMMIT_EVERY_S = 5.0
+LONGEST_GROUP = 2**15 - 1
 SILENCE_S = 10.0
 """Partitions whose end is awaited and that give nothing for so long are named."""
 
@@ -48,6 +50,8 @@ def consume(
     """
     if group is not None and not group.strip():
         raise typer.BadParameter("--group is empty")
+    if group is not None and len(group.encode()) > LONGEST_GROUP:
+        raise typer.BadParameter(f"--group is longer than {LONGEST_GROUP} bytes, which Kafka's protocol cannot tell")
     if group is not None and group[0].isspace():
         raise typer.BadParameter("--group begins with a blank, which librdkafka leaves out: it would be another group")
     from confluent_kafka import Consumer
@@ -76,6 +80,11 @@ def consume(
             pass
         finally:
             reading.close()
+
+
+_headers_of = methodcaller("headers")
+"""Of confluent-kafka's messages. It may give a result and leave an exception: what calls it has to look for that, and
+the interpreter's own, specialised call (3.11) does not, so that the exception comes up anywhere later."""
 
 
 class _Reading:
@@ -167,7 +176,7 @@ class _Reading:
     def _headers_of(self, message: Any) -> Headers:
         """Byte for byte, or as librdkafka has them where they cannot be read again. Raises HeadersUnreadable."""
         try:
-            given = message.headers()
+            given = _headers_of(message)
         except (SystemError, UnicodeDecodeError):  # a name is no UTF-8
             return self._headers.headers(message.partition(), message.offset())
         if not given:

@@ -200,12 +200,12 @@ def _left(answer: dict[str, Any]) -> str:
 
 def _stop_process(folder: Path, node: int) -> None:
     """Stops the node's process, where it is one of this folder and runs."""
-    from headrace.local.folder import node_name
+    from headrace.local.folder import ClusterNotRunning, node_name
     from headrace.local.nodes import NodeRefused, stop_node
 
     try:
         stop_node(folder, node_name(node))
-    except NodeRefused:
+    except (NodeRefused, ClusterNotRunning):
         return  # none of ours, or it does not run
     note(f"stopped {node_name(node)}")
 

@@ -16,6 +16,7 @@ from headrace.local.folder import (
     ClusterFile,
     ClusterNotRunning,
     NodeProcess,
+    expanded,
     node_folders,
     node_name,
     open_folder,
@@ -38,7 +39,7 @@ def add_node(folder: Path, *, port: int | None, options: Sequence[str], progress
 
     Raises ClusterNotRunning, PortTaken, NodeDied, FolderRefused.
     """
-    folder = open_folder(folder)
+    folder = _opened(folder)
     with start_lock(folder):
         cluster = _running(folder)
         if len(cluster.nodes) >= MOST_NODES:
@@ -61,7 +62,7 @@ def start_node(folder: Path, asked: str, *, progress: Progress) -> NodeProcess:
 
     Raises ClusterNotRunning, NodeRefused, PortTaken, NodeDied, FolderRefused.
     """
-    folder = open_folder(folder)
+    folder = _opened(folder)
     with start_lock(folder):
         cluster = _running(folder)
         name = known_name(folder, asked)
@@ -80,7 +81,7 @@ def start_node(folder: Path, asked: str, *, progress: Progress) -> NodeProcess:
 
 def stop_node(folder: Path, asked: str, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[str, bool]:
     """Stops one node: its name, and whether it had to be killed. Raises NodeRefused, FolderRefused."""
-    folder = open_folder(folder)
+    folder = _opened(folder)
     with start_lock(folder):
         cluster = read_cluster_file(folder) or ClusterFile(host=HOST)
         name = known_name(folder, asked)
@@ -98,7 +99,7 @@ def stop_node(folder: Path, asked: str, *, timeout_s: float = STOP_TIMEOUT_S) ->
 
 def drop_node(folder: Path, asked: str, *, erase: bool) -> None:
     """Takes a node that does not run out of `cluster.json`; with `erase` its data go too. Raises FolderRefused."""
-    folder = open_folder(folder)
+    folder = _opened(folder)
     with start_lock(folder):
         name = known_name(folder, asked)
         cluster = read_cluster_file(folder)
@@ -119,6 +120,14 @@ def known_name(folder: Path, asked: str) -> str:
         has = ", ".join(present) or "none"
         raise NodeRefused(f"{folder} has no {name}; it has {has}")
     return name
+
+
+def _opened(folder: Path) -> Path:
+    """A cluster's folder, by its full path; in another nothing is made. Raises ClusterNotRunning, FolderRefused."""
+    path = expanded(folder)
+    if read_cluster_file(path) is None and not node_folders(path):
+        raise ClusterNotRunning(f"no cluster runs in {path}: start it with `headrace up`, or name one with --data")
+    return open_folder(path)
 
 
 def _running(folder: Path) -> ClusterFile:

@@ -267,3 +267,16 @@ def new_topic() -> Callable[..., str]:
         return name
 
     return make
+
+
+def test_a_folder_that_was_named_by_mistake_stays_as_it_is(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ClusterNotRunning):
+            add_node(folder, port=None, options=(), progress=silent)
+        with pytest.raises(ClusterNotRunning):
+            start_node(folder, "1", progress=silent)
+        with pytest.raises(ClusterNotRunning):
+            stop_node(folder, "1")
+        with pytest.raises(ClusterNotRunning):
+            drop_node(folder, "1", erase=True)
+    assert list(tmp_path.iterdir()) == []

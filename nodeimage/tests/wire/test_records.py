@@ -23,7 +23,7 @@ from headrace.wire.compression import compress
 from headrace.wire.records import Checked, check_any, check_records, check_small, is_packed
 
 field = st.none() | st.binary(max_size=300)
-name = st.text(max_size=20)
+name = st.binary(max_size=20).map(lambda given: given.decode("utf-8", "surrogateescape"))
 record = st.tuples(st.integers(0, 1 << 45), field, field, st.lists(st.tuples(name, field), max_size=3))
 
 
@@ -118,12 +118,6 @@ def in_another_order() -> bytearray:
     return batch
 
 
-def header_of_bytes() -> bytearray:
-    batch = build_batch([(1000, b"k", b"v", [("n", b"x")])])
-    batch[batch.index(b"n", BATCH_HEADER_SIZE)] = 0xFF
-    return batch
-
-
 def over_the_limit() -> bytearray:
     return of(compress(4, bytes(200 << 20)), 1, codec=4)
 
@@ -134,7 +128,6 @@ def over_the_limit() -> bytearray:
         without_header_name(),
         that_say_two(),
         in_another_order(),
-        header_of_bytes(),
         of(b"\x1f\x8b not gzip", 1, codec=1),
         of(gzip.compress(b"no record"), 1, codec=1),
         of(b"", 1, codec=3),
@@ -167,3 +160,11 @@ def test_look_ups_by_time_go_by_the_header_of_what_was_stored_before_it_was_chec
     assert find_by_time(without_header_name(), 500) == (0, 1000)
     assert find_by_time(without_header_name(), 1500) is None
     assert find_max_time(without_header_name()) == (0, 1000)
+
+
+def test_names_of_headers_that_are_no_utf8_pass_in_batches_that_do_not_hold_up_the_loop() -> None:
+    few = build_batch([(5, b"k", None, [("caf\udce9", None)]), (7, None, None, [])])
+    assert check(few) == Checked(7, (1,))
+    many = build_batch([(5, b"k", None, [("\udcff", None)])] * (records.ANY_NAMES + 1))
+    with pytest.raises(InvalidBatch, match="not UTF-8"):
+        check(many)

@@ -124,7 +124,8 @@ def test_a_node_that_hears_no_answer_to_its_registration_registers_once(
     lost: str, new: KubernetesCluster, api: ToyApi
 ) -> None:
     """What it asked for took place, or does later: it left nodes behind that nobody ever met."""
-    setattr(api, lost, 6)
+    # One that took place is found there, and not asked for again.
+    setattr(api, lost, len(new.nodes) if lost == "swallow" else 6)
     api.loses = "storagenodes"
     new.start()
     until("answers are lost", lambda: getattr(api, lost) == 0)
@@ -142,7 +143,9 @@ def test_a_new_node_passes_over_ids_that_a_store_which_was_set_back_gives_again(
     del api.objects[STORE]["data"]["next.node"]
     new.start(3)
     new.await_ready(3)
-    assert {new.nodes[number].node_id for number in new.nodes} == {1, 2, 3}
+    ids = [new.nodes[number].node_id for number in new.nodes]
+    assert sorted(ids[:2]) == [1, 2]
+    assert ids[2] > 2
 
 
 def test_clients_from_outside_are_told_what_the_operator_advertises(three: KubernetesCluster, api: ToyApi) -> None:

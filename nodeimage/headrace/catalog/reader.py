@@ -12,6 +12,7 @@ from headrace.catalog.apply_topics import check_new_topics
 from headrace.catalog.commands import NewTopic
 from headrace.catalog.homes import decode_lists
 from headrace.catalog.retention import retention
+from headrace.catalog.row_sums import COLUMNS, KEYS, prepare
 from headrace.catalog.rows import (
     INTENDED,
     OPEN,
@@ -75,6 +76,8 @@ class Reader:
             f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=30
         )
         self._connection.execute("PRAGMA cache_size=-2048")
+        self.checks = prepare(self._connection)
+        """Rows are checked as they are read (row_sums.py): the file has their sums."""
 
     def begin(self) -> None:
         """Fix the moment that queries see, from the first of them on."""
@@ -156,6 +159,18 @@ class Reader:
     def check_new_topics(self, items: list[NewTopic]) -> list[TopicOutcome | None]:
         """What CreateTopics would refuse now, per item; None for one that it would make (validate_only)."""
         return check_new_topics(self._connection, items)
+
+    def check_rows(self, table: str, *, after: tuple[object, ...] = (), limit: int = _PAGE) -> tuple[object, ...]:
+        """Check the next rows of a table behind a key, in its order; the last one's key, () if there are no more.
+
+        Raises sqlite3.DatabaseError where one is damaged.
+        """
+        count = KEYS.get(table, 1)
+        keys = ", ".join(f'"{column}"' for column in COLUMNS[table][:count])
+        where = f"WHERE ({keys}) > ({', '.join('?' * count)}) " if after else ""
+        rows = self._connection.execute(f"SELECT {keys} FROM {table} {where}ORDER BY {keys} LIMIT ?", (*after, limit))
+        found = rows.fetchall()
+        return found[-1] if len(found) == limit else ()
 
     # Chains
 

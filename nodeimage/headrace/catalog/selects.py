@@ -29,7 +29,7 @@ _PARTITIONLET_COLUMNS = (
 PARTITIONLET = f"SELECT {_PARTITIONLET_COLUMNS} FROM partitionlets p"
 GROUP = "SELECT name, generation, protocol_type, protocol, leader, member_ids, members, state, changed FROM groups"
 LINK = "SELECT l.id, l.name, s.path, l.config, l.state, l.created FROM links l JOIN streams s ON s.number = l.stream"
-_TOPIC_IDS_AT_ONCE = 500
+TOPIC_IDS_AT_ONCE = 500
 
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 _policies = msgspec.json.Decoder(StreamPolicy)
@@ -114,8 +114,8 @@ def select_topics_by_id(connection: sqlite3.Connection, topic_ids: Collection[by
     """The topics with these ids, of those that exist."""
     found: dict[bytes, TopicRow] = {}
     wanted = list(topic_ids)
-    for start in range(0, len(wanted), _TOPIC_IDS_AT_ONCE):
-        some = wanted[start : start + _TOPIC_IDS_AT_ONCE]
+    for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
+        some = wanted[start : start + TOPIC_IDS_AT_ONCE]
         marks = ",".join("?" * len(some))
         for row in connection.execute(f"{TOPIC} WHERE t.topic_id IN ({marks})", some):
             found[row[1]] = topic_row(row)

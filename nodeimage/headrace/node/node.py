@@ -50,7 +50,17 @@ from headrace.node.options import KubernetesCluster, Options
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, ReadSnapshot, Submit, Unrecorded
+from headrace.peer.messages import (
+    Follow,
+    Prepare,
+    Prepared,
+    Probe,
+    ProbeAnswer,
+    ReadMarks,
+    ReadSnapshot,
+    Submit,
+    Unrecorded,
+)
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
@@ -220,6 +230,7 @@ class Node:
             Prepare: self._prepare,
             Submit: self._catalog.submitted,
             ReadSnapshot: self._catalog.snapshot_read,
+            ReadMarks: self._catalog.marks_read,
             Unrecorded: self._recovery.answer,
         }
         self._peer_server = PeerServer(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from catalog_kit import MemoryLog, paths, stream, topics, until
 
-from headrace.catalog import snapshot_pool, snapshots
+from headrace.catalog import live_copy, snapshot_pool, snapshots
 from headrace.catalog.service import Catalog
 from headrace.catalog.snapshot_pool import SharedSnapshot
 from headrace.errors import HeadraceError, StorageFull
@@ -178,8 +178,8 @@ async def test_a_full_disk_puts_a_snapshot_off_and_takes_nothing_of_the_reserve(
 
 
 async def test_room_that_goes_while_a_snapshot_is_written_ends_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_STEP", 10)
-    monkeypatch.setattr(snapshots, "_STEPS_A_SYNC", 2)
+    monkeypatch.setattr(live_copy, "_STEP", 10)
+    monkeypatch.setattr(live_copy, "_STEPS_A_SYNC", 2)
     before = await held.grow()
 
     def less_and_less(length: int) -> None:
@@ -223,8 +223,8 @@ async def test_who_goes_away_leaves_nothing_held_and_what_was_begun_to_the_next(
 
 
 async def test_a_node_that_stops_gives_up_what_it_writes(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_STEP", 10)
-    monkeypatch.setattr(snapshots, "_REST_S", 0.2)
+    monkeypatch.setattr(live_copy, "_STEP", 10)
+    monkeypatch.setattr(live_copy, "_REST_S", 0.2)
     writing = asyncio.create_task(held.catalog.snapshot())
     await until(lambda: (held.folder / "snapshot.tmp").exists())
     await held.catalog.close()

@@ -27,7 +27,7 @@ from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.node import PeerHandlers, make_broker
-from headrace.peer.messages import ReadSnapshot, Submit
+from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit
 from headrace.store.records import PRODUCER_IDS_KEY, next_producer_block
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
@@ -169,6 +169,7 @@ class BrokerSide:
         self._handlers: PeerHandlers = {
             Submit: self._opening.submitted,
             ReadSnapshot: self._opening.snapshot_read,
+            ReadMarks: self._opening.marks_read,
         }
         self._link = ClusterLink(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
         self.replicas.on_opened.append(lambda _: self._changes.wake())

@@ -148,7 +148,7 @@ def records_a_roll_without_its_end() -> Any:
 
     def planted(connection: Any, topic: Any, item: Rolled) -> Any:
         outcome = _finish(connection, topic, item)
-        connection.execute("UPDATE partitionlets SET first = first - 1 WHERE id = ? AND first > 0", (item.opened,))
+        connection.update("partitionlets", {"first": "first - 1"}, "id = ?1 AND first > 0", item.opened)
         return outcome
 
     return mock.patch.object(apply_chains, "_finish", planted)

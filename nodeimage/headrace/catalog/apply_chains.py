@@ -255,7 +255,7 @@ def skip_numbers(connection: Tables, command: SkipNumbers) -> list[Code]:
     """Let all numbers begin behind those that commands which were lost may have given away."""
     known = connection.execute("SELECT value FROM counters WHERE name = 'recovered'").fetchone()
     if known is None or known[0] < command.recovered:
-        connection.insert("counters", [("recovered", command.recovered)], upsert=True)
+        connection.put_counter("recovered", command.recovered)
         reuses = in_pieces(connection)
         skip = f"((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}"
         for table in ("streams", "going", "free_streams") if reuses else ("streams",):
@@ -276,7 +276,7 @@ def _skip_streams(connection: Tables) -> None:
         "SELECT coalesce(max(value), 1) FROM counters WHERE name = 'first_serial'"
     ).fetchone()
     serial = ((serial >> SKIPPED_BITS) + 1) << SKIPPED_BITS
-    connection.insert("counters", [("first_serial", serial)], upsert=True)
+    connection.put_counter("first_serial", serial)
     count = min(SKIPPED_STREAMS, MAX_STREAM_NUMBER + 1 - first)
     if count > 0:
         _raise_counter(connection, "next_stream", count)
@@ -291,7 +291,7 @@ def raise_level(connection: Tables, command: RaiseLevel) -> list[Code]:
     """Note the highest feature level that the log has come to."""
     known = connection.execute("SELECT value FROM counters WHERE name = 'level'").fetchone()
     if known is None or known[0] < command.level:
-        connection.insert("counters", [("level", command.level)], upsert=True)
+        connection.put_counter("level", command.level)
     return [Code.NONE]
 
 

@@ -33,6 +33,7 @@ CURSOR_TIME = COLUMNS["cursors"].index("committed_at")
 AT_ONCE = 1000
 """Groups, and cursors of theirs, that one ExpireSomeCursors looks at, at most: some 10 ms. The same for ever, as it
 belongs to the command."""
+SIZES_KEPT = 10_000
 _NO_MEMBERS = msgspec.msgpack.encode(())
 
 
@@ -251,16 +252,18 @@ def _select(connection: Tables, name: str) -> GroupRow | None:
 
 
 def _sizes(connection: Tables, topic_ids: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
-    """(number, partitions) of the topics with these ids, of those that exist."""
-    found: dict[bytes, tuple[int, int]] = {}
-    wanted = list(topic_ids)
+    """(number, partitions) of at least the topics with these ids, of those that exist."""
+    known = connection.sizes
+    if len(known) > SIZES_KEPT:
+        known.clear()
+    wanted = [topic_id for topic_id in topic_ids if topic_id not in known]
     for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
         some = wanted[start : start + TOPIC_IDS_AT_ONCE]
         rows = connection.rows("topics", f"topic_id IN ({','.join('?' * len(some))})", *some)
         # A stream that has no row is being deleted, and a topic of it is gone.
         there = {stream for stream in {row[2] for row in rows} if connection.rows("streams", "number = ?", stream)}
-        found.update({row[1]: (row[0], row[4]) for row in rows if row[2] in there})
-    return found
+        known.update({row[1]: (row[0], row[4]) for row in rows if row[2] in there})
+    return known
 
 
 def _store(connection: Tables, row: GroupRow) -> None:

@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from headrace.catalog.row_sums import COLUMNS, KEYS, is_summed, row_sum
-from headrace.catalog.sqlite_errors import is_damage
+from headrace.catalog.row_sums import COLUMNS, KEYS, is_summed, row_sum, totals_in
+from headrace.catalog.sqlite_errors import TablesDamaged, is_damage
 from headrace.log.descriptors import put_off_without_descriptors
 
 MOST: Final = 10
@@ -61,9 +61,9 @@ def damage_in(path: Path, *, stop: threading.Event | None = None) -> list[str]:
         if found == ["structure: ok"]:
             found = []
         if is_summed(connection):
-            totals = {name: (total, filled) for name, total, filled in connection.execute("SELECT * FROM digests")}
+            totals, unfilled = _totals_in(connection)
             for table in COLUMNS:
-                found += _damage_of(connection, table, totals.get(table))
+                found += _damage_of(connection, table, None if totals is None else totals.get(table, -1), unfilled)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return [_told(error)]
     finally:
@@ -79,26 +79,31 @@ def _told(error: sqlite3.Error | UnicodeDecodeError) -> str:
     return f"it cannot be read: {error}"
 
 
-def _damage_of(connection: sqlite3.Connection, table: str, told: tuple[int, int] | None) -> list[str]:
-    if told is None:
-        return [f"{table}: it has no total"]
-    total, filled = told
+def _totals_in(connection: sqlite3.Connection) -> tuple[dict[str, int] | None, list[str]]:
+    """None where the row that has them is damaged, which is told as any other."""
+    try:
+        return totals_in(connection)
+    except TablesDamaged:
+        return None, []
+
+
+def _damage_of(connection: sqlite3.Connection, table: str, total: int | None, unfilled: list[str]) -> list[str]:
     found: list[str] = []
     columns = ", ".join(f'"{column}"' for column in COLUMNS[table])
     sums = 0
     try:
         for stored, *row in connection.execute(f"SELECT sum, {columns} FROM {table}"):
-            if stored is None and not filled:
+            if stored is None and table in unfilled:
                 continue
             if stored != row_sum(table, row):
                 found.append(f"{table}: the row {row[: KEYS.get(table, 1)]} is not what was written")
                 if len(found) == MOST:
                     return found
-            elif stored is not None:
+            elif stored is not None and (table != "counters" or row[0] != "applied"):
                 sums += stored
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return [*found, f"{table}: {_told(error)}"]
-    if not found and sums != total:
+    if not found and total is not None and sums != total:
         found.append(f"{table}: rows are missing, or are older than the others")
     return found
 

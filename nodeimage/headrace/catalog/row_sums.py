@@ -1,14 +1,16 @@
 """Checksums of the catalog's rows and of its tables: the writing connection, and what every reading one checks.
 
     sum (a column of each table)   CRC-32C of the table's name and of the row's other columns, as a msgpack array
-    digests                        table -> the total of the sums of its rows, moved in the transaction that moves them
+    totals (a column of counters)  in the row `applied`: by table the total of the sums of its rows, but for that row.
+                                   It moves in the transaction that moves them, as the applied position does, and is so
+                                   written with no statement and no page of its own
 
 A row is checked wherever it is read: each connection has views, in its own temporary schema, of the tables' names,
 whose condition is that the sum fits. So a SELECT of a table's name reads checked rows alone, and statements that write
 name `main.<table>`; `Tables.insert`, `update` and `delete` make them. An update or deletion checks what it is about to
-change, so that a sum is never made anew over damage. A temporary trigger moves the total by what a statement does to
-the sums; nothing of all this but the column and the table of totals lies in the file, and a foreign connection can read
-it.
+change, so that a sum is never made anew over damage. Functions that these statements call, and a temporary trigger for
+deletions, move the total by what is done to the sums; nothing of all this but the two columns lies in the file, and a
+foreign connection can read it.
 
 What no row shows is seen by the total alone: a row that is missing, or that is an older version of itself (check.py).
 
@@ -32,7 +34,7 @@ from headrace.ids import Position
 from headrace.wal import WalBound
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "counters": ("name", "value"),
+    "counters": ("name", "value", "totals"),
     "streams": ("number", "path", "policy", "created", "next_serial", "topics", "partitions"),
     "topics": (
         "number", "topic_id", "stream", "name", "partitions", "configs", "created", "own_retention",
@@ -65,6 +67,7 @@ GRID: Final = 1 << 20
 MARKS: Final = 64
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_totals = msgspec.msgpack.Decoder(tuple[dict[str, int], list[str]]).decode
 _SEEDS: Final = {table: crc32c(table.encode() + b"\0") for table in COLUMNS}
 
 Sql = int | str | bytes | None
@@ -87,7 +90,9 @@ def is_summed(connection: sqlite3.Connection) -> bool:
     """Whether rows have sums: by the format and by the schema, of which one alone may be wrong. Raises
     TablesDamaged."""
     (format,) = connection.execute("PRAGMA user_version").fetchone()
-    (told,) = connection.execute("SELECT count(*) FROM main.sqlite_master WHERE name = 'digests'").fetchone()
+    (told,) = connection.execute(
+        "SELECT count(*) FROM pragma_table_info('counters', 'main') WHERE name = 'totals'"
+    ).fetchone()
     if bool(told) != (format >= SUMMED_FORMAT):
         raise TablesDamaged(f"the file says that its format is {format}, and its schema is another's")
     return bool(told)
@@ -97,15 +102,24 @@ def prepare(connection: sqlite3.Connection) -> bool:
     """Have a connection check the rows that it reads; False: they have no sums yet. Raises TablesDamaged."""
     if not is_summed(connection):
         return False
-    filled = {name for name, filled in connection.execute("SELECT name, filled FROM digests") if filled}
+    _, unfilled = totals_in(connection)
     for table, columns in COLUMNS.items():
-        connection.create_function(f"{table}_ok", len(columns) + 1, _checking(table, passes_none=table not in filled))
+        connection.create_function(f"{table}_ok", len(columns) + 1, _checking(table, passes_none=table in unfilled))
         connection.execute(
             f"CREATE TEMP VIEW IF NOT EXISTS {table} AS SELECT {_listed(columns)} FROM main.{table} "
             # A scalar subquery is looked at last, when all else has chosen the row.
             f"WHERE (SELECT {table}_ok(sum, {_listed(columns)}))"
         )
     return True
+
+
+def totals_in(connection: sqlite3.Connection) -> tuple[dict[str, int], list[str]]:
+    """Of a file with sums: by table their total, and the tables of which some rows have none yet. Raises
+    TablesDamaged."""
+    row = connection.execute("SELECT name, value, totals, sum FROM main.counters WHERE name = 'applied'").fetchone()
+    if row is None or row[-1] != row_sum("counters", row[:-1]):
+        raise TablesDamaged("counters: the row of the applied position is not what was written")
+    return _decode_totals(row[2])
 
 
 class Tables(sqlite3.Connection):
@@ -129,33 +143,44 @@ class Tables(sqlite3.Connection):
         self._new_marks: list[Mark] = []
         self.applied = Position(0)
         """As committed: up to where the commands are applied that these rows come of."""
+        self._was: dict[str, list[int | None]] = {table: [] for table in COLUMNS}
+        """By table, the sums that a statement under way puts others in place of; they give NULL."""
         self._unfilled: list[str] = []
         self._after: Parameters = ()
+        self.sizes: dict[bytes, tuple[int, int]] = {}
+        """(number, partitions) of topics as the tables have them: what commits of offsets have read and checked."""
         summed = prepare(self)
         (at,) = self.execute("SELECT max(value) FROM counters WHERE name = 'applied'").fetchone()
         self.applied = Position(at or 0)
         if not summed:
             return
-        for name, total, filled in self.execute("SELECT name, total, filled FROM digests"):
-            self.totals[name] = total
-            if not filled:
-                self._unfilled.append(name)
+        self.totals, self._unfilled = totals_in(self)
         self.filled = not self._unfilled
         self.summed = True
         for table, columns in COLUMNS.items():
-            self.create_function(f"{table}_sum", len(columns), _summing(table))
-            self.create_function(f"{table}_moved", 2, self._moving(table))
-            for event, sums in (("INSERT", "0, NEW.sum"), ("UPDATE", "OLD.sum, NEW.sum"), ("DELETE", "OLD.sum, 0")):
-                self.execute(
-                    f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_{event.lower()} AFTER {event} ON main.{table} "
-                    f"BEGIN SELECT {table}_moved({sums}); END"
-                )
+            self.create_function(f"{table}_sum", len(columns) + 1, self._summing(table))
+            self.create_function(f"{table}_was", 1, self._was[table].append)  # of C, as rows of commits go by it
+            self.create_function(f"{table}_gone", 1, self._leaving(table))
+            self.execute(
+                f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_delete AFTER DELETE ON main.{table} "
+                f"BEGIN SELECT {table}_gone(OLD.sum); END"
+            )
 
-    def _moving(self, table: str) -> Callable[[int | None, int | None], None]:
-        def move(old: int | None, new: int | None) -> None:
-            self.moved[table] = self.moved.get(table, 0) + (new or 0) - (old or 0)
+    def _summing(self, table: str) -> Callable[..., int]:
+        seed = _SEEDS[table]
 
-        return move
+        def summed(before: int | None, *row: Sql) -> int:
+            after = crc32c(_encode(row), seed)
+            self._move(table, after - (before or 0))
+            return after
+
+        return summed
+
+    def _leaving(self, table: str) -> Callable[[int | None], None]:
+        return lambda before: self._move(table, -(before or 0))
+
+    def _move(self, table: str, by: int) -> None:
+        self.moved[table] = self.moved.get(table, 0) + by
 
     # --- reading
 
@@ -175,10 +200,16 @@ class Tables(sqlite3.Connection):
     def insert(self, table: str, rows: Iterable[Parameters], *, upsert: bool = False, ignore: bool = False) -> None:
         """Add rows, whose values are in the order of COLUMNS; what an `upsert` meets gets the values of the row."""
         statement = _insert(table, summed=self.summed, upsert=upsert, ignore=ignore)
-        if self.summed:
-            seed = _SEEDS[table]
-            rows = [(*row, crc32c(_encode(row), seed)) for row in rows]
-        self.executemany(statement, rows)
+        if not self.summed:
+            self.executemany(statement, rows)
+            return
+        seed = _SEEDS[table]
+        listed = [*rows]
+        sums = [crc32c(_encode(row), seed) for row in listed]
+        was = self._was[table]
+        was.clear()
+        self.executemany(statement, [(*row, each) for row, each in zip(listed, sums, strict=True)])
+        self._move(table, sum(sums) - sum(filter(None, was)))
 
     def update(self, table: str, changes: Mapping[str, str], where: str, *parameters: Sql) -> int:
         """Change rows, and how many. `changes`: column -> SQL expression; parameters are numbered (?1, ?2)."""
@@ -194,20 +225,24 @@ class Tables(sqlite3.Connection):
         count = KEYS.get(table, 1)
         self.executemany(_delete_by_key(table), [row[:count] for row in rows])
 
+    def put_counter(self, name: str, value: int) -> None:
+        """Set a counter, be it there or not."""
+        self.insert("counters", [(name, value, None) if self.summed else (name, value)], upsert=True)
+
     # --- totals
 
-    def keep_totals(self) -> None:
-        """Before a COMMIT: write by how much the totals have moved."""
+    def keep(self, applied: Position) -> None:
+        """Before a COMMIT: write that all up to `applied` is applied, and what the tables come to."""
         if not self.summed:
+            self.put_counter("applied", applied)
             return
-        for table, by in self.moved.items():
-            if by:
-                self.execute("UPDATE digests SET total = ? WHERE name = ?", (self.totals[table] + by, table))
+        totals = {table: total + self.moved.get(table, 0) for table, total in self.totals.items()}
+        row = ("applied", applied, _encode((totals, self._unfilled)))
+        self.execute(_KEEP, (*row, crc32c(_encode(row), _SEEDS["counters"])))
 
-    def committed(self, applied: Position | None = None) -> None:
+    def committed(self, applied: Position) -> None:
         """After a COMMIT, of what is applied up to `applied`."""
-        if applied is not None:
-            self.applied = applied
+        self.applied = applied
         for table, by in self.moved.items():
             self.totals[table] += by
         self.moved = {}
@@ -217,22 +252,20 @@ class Tables(sqlite3.Connection):
     def rolled_back(self) -> None:
         """After a ROLLBACK: nothing has moved."""
         self.moved = {}
+        self.sizes.clear()
         self._new_marks.clear()
 
-    def mark(self, position: Position, applied: Position) -> None:
-        """All up to `position` is applied, in a transaction in which the tables still say that it is up to
-        `applied`."""
+    def mark(self, position: Position) -> None:
+        """All up to `position` is applied, in a transaction that may go on."""
         if self.filled:
-            self._new_marks.append(Mark(position, self._digest(applied)))
+            self._new_marks.append(Mark(position, self._digest()))
 
     def now(self) -> Mark:
         """As committed."""
-        return Mark(self.applied, self._digest(self.applied))
+        return Mark(self.applied, self._digest())
 
-    def _digest(self, applied: Position) -> str:
-        """The applied position is left out: in a transaction that a mark lies in, it says less than is applied."""
+    def _digest(self) -> str:
         totals = [self.totals.get(table, 0) + self.moved.get(table, 0) for table in COLUMNS]
-        totals[0] -= row_sum("counters", ("applied", applied))
         return hashlib.blake2b(_encode(totals), digest_size=16).hexdigest()
 
     # --- the rows of a file that had no sums
@@ -241,13 +274,11 @@ class Tables(sqlite3.Connection):
         """Make a file of format 3 one of format 4, at once. Rows are without sums until `fill_some` has no more."""
         self.execute("BEGIN IMMEDIATE")
         try:
-            self.execute(
-                "CREATE TABLE digests(name TEXT PRIMARY KEY, total INTEGER NOT NULL, filled INTEGER NOT NULL) "
-                "WITHOUT ROWID"
-            )
+            self.execute("ALTER TABLE main.counters ADD COLUMN totals BLOB")
             for table in COLUMNS:
                 self.execute(f"ALTER TABLE main.{table} ADD COLUMN sum INTEGER")
-                self.execute("INSERT INTO digests VALUES (?, 0, 0)", (table,))
+            row = ("applied", self.applied, _encode((dict.fromkeys(COLUMNS, 0), list(COLUMNS))))
+            self.execute(_KEEP, (*row, row_sum("counters", row)))
             self.execute(f"PRAGMA user_version={SUMMED_FORMAT}")
             self.execute("COMMIT")
         except BaseException:
@@ -260,7 +291,8 @@ class Tables(sqlite3.Connection):
         """Give some rows their sums; whether there may be more without one."""
         if not self._unfilled:
             return False
-        table = self._unfilled[0]
+        unfilled = self._unfilled
+        table = unfilled[0]
         columns = COLUMNS[table]
         keys = columns[: KEYS.get(table, 1)]
         marks = ", ".join(f"?{number}" for number in range(1, len(keys) + 1))
@@ -271,27 +303,28 @@ class Tables(sqlite3.Connection):
             self._after,
         ).fetchall()
         chosen = " AND ".join(f'"{key}" = ?' for key in keys)
+        sums = [row_sum(table, row) for row in found]
         self.execute("BEGIN IMMEDIATE")
         try:
             self.executemany(
                 f"UPDATE main.{table} SET sum = ? WHERE {chosen}",
-                [(row_sum(table, row), *row[: len(keys)]) for row in found],
+                [(each, *row[: len(keys)]) for each, row in zip(sums, found, strict=True)],
             )
-            self.keep_totals()
-            if len(found) < rows:
-                self.execute("UPDATE digests SET filled = 1 WHERE name = ?", (table,))
+            self._move(table, sum(sums))
+            done = len(found) < rows
+            self._unfilled = self._unfilled[1:] if done else self._unfilled
+            self.keep(self.applied)
             self.execute("COMMIT")
         except BaseException:
             if self.in_transaction:
                 self.execute("ROLLBACK")
             self.rolled_back()
+            self._unfilled = unfilled
             raise
-        self.committed()
+        self.committed(self.applied)
         self.wal.written()
-        self._after = found[-1][: len(keys)] if found else ()
-        if len(found) < rows:
-            self._after = ()
-            self._unfilled.pop(0)
+        self._after = found[-1][: len(keys)] if found and not done else ()
+        if done:
             self.filled = not self._unfilled
             prepare(self)
         return not self.filled
@@ -308,29 +341,34 @@ def _checking(table: str, *, passes_none: bool) -> Callable[..., int]:
     return check
 
 
-def _summing(table: str) -> Callable[..., int]:
-    seed = _SEEDS[table]
-    return lambda *row: crc32c(_encode(row), seed)
-
-
 def _listed(columns: Iterable[str]) -> str:
     return ", ".join(f'"{column}"' for column in columns)
 
 
+def _columns(table: str, *, summed: bool) -> tuple[str, ...]:
+    if summed:
+        return (*COLUMNS[table], "sum")
+    return tuple(column for column in COLUMNS[table] if column != "totals")
+
+
 @cache
 def _select(table: str, where: str, *, summed: bool) -> str:
-    columns = (*COLUMNS[table], "sum") if summed else COLUMNS[table]
+    columns = _columns(table, summed=summed)
     return f"SELECT {_listed(columns)} FROM main.{table} WHERE {where}"
 
 
 @cache
 def _insert(table: str, *, summed: bool, upsert: bool, ignore: bool) -> str:
-    columns = (*COLUMNS[table], "sum") if summed else COLUMNS[table]
+    columns = _columns(table, summed=summed)
     marks = ", ".join("?" * len(columns))
     conflict = ""
     if upsert:
-        others = columns[KEYS.get(table, 1) :]
-        conflict = " ON CONFLICT DO UPDATE SET " + ", ".join(f'"{each}" = excluded."{each}"' for each in others)
+        sets = {each: f'excluded."{each}"' for each in columns[KEYS.get(table, 1) :]}
+        if summed:
+            sets["sum"] = f"coalesce({table}_was(main.{table}.sum), excluded.sum)"
+        conflict = " ON CONFLICT DO UPDATE SET " + ", ".join(f'"{each}" = {value}' for each, value in sets.items())
+    elif ignore and summed:
+        conflict = f" ON CONFLICT DO UPDATE SET sum = coalesce({table}_was(excluded.sum), main.{table}.sum)"
     elif ignore:
         conflict = " ON CONFLICT DO NOTHING"
     return f"INSERT INTO main.{table}({_listed(columns)}) VALUES ({marks}){conflict}"
@@ -344,7 +382,7 @@ def _update(table: str, changes: tuple[tuple[str, str], ...], where: str, *, sum
     if not summed:
         return f"UPDATE main.{table} SET {assigned} WHERE {where}"
     after = ", ".join(changed.get(column, f'"{column}"') for column in COLUMNS[table])
-    return f"UPDATE main.{table} SET {assigned}, sum = {table}_sum({after}) WHERE ({where}) AND {_checked(table)}"
+    return f"UPDATE main.{table} SET {assigned}, sum = {table}_sum(sum, {after}) WHERE ({where}) AND {_checked(table)}"
 
 
 @cache
@@ -361,3 +399,7 @@ def _delete_by_key(table: str) -> str:
 def _checked(table: str) -> str:
     columns = ", ".join(f'main.{table}."{column}"' for column in COLUMNS[table])
     return f"(SELECT {table}_ok(main.{table}.sum, {columns}))"
+
+
+_KEEP: Final = "UPDATE main.counters SET value = ?2, totals = ?3, sum = ?4 WHERE name = ?1"
+"""The row of the applied position is in no total."""

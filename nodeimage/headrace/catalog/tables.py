@@ -1,6 +1,7 @@
 """The catalog's SQLite file: its schema, and the application of commands to it.
 
-    counters       name -> value: `applied` (the position below which all commands are applied), the next numbers
+    counters       name -> value: `applied` (the position below which all commands are applied), the next numbers; from
+                   format 4 on, `totals` of the rows' checksums with the former (row_sums.py)
     streams        number, path, policy, counts
     topics         number, topic id, stream, name, partitions, configs; one row per topic
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
@@ -13,7 +14,6 @@
     home_starts    the history of each partition: where each home with a counter above 0 begins
     settled_homes  the home that a partition was last rolled for; none: the topic's first
     pending_homes  per topic the histories that its partitions get when they are settled for its home
-    digests        from format 4 on: the totals of the rows' checksums, by table (row_sums.py)
 
 A deleted topic's partitionlets leave the table: one is alive while its row exists and its log start lies below its
 end. `apply` is deterministic: the same commands in the same order give the same rows and outcomes everywhere. The
@@ -153,6 +153,8 @@ _UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
 
+_OF_GROUPS = (CommitCursors, PutGroup, DeleteCursors)
+"""Commands that change no topic."""
 FILLED_AT_ONCE = 50
 """Pieces of rows that get their checksums before the tables are used: at most a second of work."""
 
@@ -229,8 +231,7 @@ def set_back(connection: Tables, position: Position) -> None:
     """Go on from `position`, where the log ends now, with the rows as they are."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        _put_applied(connection, position)
-        connection.keep_totals()
+        connection.keep(position)
         connection.execute("COMMIT")
     except BaseException:
         _roll_back(connection)
@@ -249,16 +250,15 @@ def apply_all(connection: Tables, commands: list[tuple[Position, Command]]) -> l
     connection.execute("BEGIN IMMEDIATE")
     try:
         decided: list[Decided] = []
-        before = last = applied(connection)
+        last = connection.applied
         for position, command in commands:
             assert position > last, f"a command at {position} after {last}: the log went backwards"
             crosses = position // GRID > last // GRID
             last = position
             decided.append(_apply_one(connection, command))
             if crosses and connection.summed:
-                connection.mark(position, before)
-        _put_applied(connection, last)
-        connection.keep_totals()
+                connection.mark(position)
+        connection.keep(last)
         connection.execute("COMMIT")
     except BaseException:
         _roll_back(connection)
@@ -266,10 +266,6 @@ def apply_all(connection: Tables, commands: list[tuple[Position, Command]]) -> l
     connection.committed(last)
     connection.wal.written()
     return decided
-
-
-def _put_applied(connection: Tables, position: Position) -> None:
-    connection.insert("counters", [("applied", position)], upsert=True)
 
 
 def _roll_back(connection: Tables) -> None:
@@ -280,6 +276,8 @@ def _roll_back(connection: Tables) -> None:
 
 def _apply_one(connection: Tables, command: Command) -> Decided:
     """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
+    if not isinstance(command, _OF_GROUPS):
+        connection.sizes.clear()
     connection.execute("SAVEPOINT command")
     moved = dict(connection.moved)
     refusal: KafkaError

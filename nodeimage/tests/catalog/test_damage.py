@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from headrace.catalog import apply_deleted, check, snapshots
 from headrace.catalog.commands import (
     CommitCursors,
+    CreatePartitions,
     CreateStream,
     CreateTopics,
     Cursor,
     DeleteStream,
+    DeleteTopics,
     ForgetDeleted,
     LinkConfig,
     LogStart,
@@ -106,7 +108,7 @@ def all_answers(reader: Reader) -> dict[str, Any]:
 
 
 def answered(reader: Reader, table: str) -> list[Any]:
-    columns = ", ".join(f'"{column}"' for column in COLUMNS[table])
+    columns = ", ".join(f'"{column}"' for column in COLUMNS[table] if column != "totals")
     return reader._connection.execute(f"SELECT {columns} FROM {table} ORDER BY 1").fetchall()
 
 
@@ -121,7 +123,7 @@ def test_the_columns_are_those_of_the_schema(tables: Tables) -> None:
         assert [name for name, _ in found] == [*columns, "sum"]
         assert [name for name, pk in found if pk] == list(columns[: KEYS.get(table, 1)])
     names = "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-    assert {name for (name,) in tables.connection.execute(names)} == {*COLUMNS, "digests"}
+    assert {name for (name,) in tables.connection.execute(names)} == COLUMNS.keys()
 
 
 class Whole:
@@ -271,6 +273,42 @@ def test_a_refused_command_moves_no_total(tables: Tables, tmp_path: Path) -> Non
         tables.apply(CommitCursors("g", 7, "a", [Cursor(TOPIC, 0, Offset(99), LeaderEpoch(4))], NOW))
     assert tables.connection.now().digest == before
     assert check.damage_in(tmp_path / "catalog.sqlite") == []
+
+
+def test_commits_of_offsets_know_a_topic_as_the_commands_before_have_left_it(tables: Tables) -> None:
+    def commit(partition: int) -> Any:
+        return CommitCursors("g", 1, "a", [Cursor(TOPIC, partition, Offset(5), LeaderEpoch(4))], NOW)
+
+    assert tables.apply(commit(1)) == [Code.NONE]
+    assert tables.apply(commit(2)) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
+    more = CreatePartitions(TOPIC, 3, [ContainerId(1)], [Epoch(1)], NOW)
+    before = tables.position
+    decided = apply_all(tables.connection, [(before + each, command) for each, command in enumerate(
+        (commit(2), more, commit(2), DeleteTopics([TOPIC], NOW), commit(0)), start=1
+    )])  # fmt: skip
+    tables.position = before + 5
+    assert [decided[each] for each in (0, 2, 4)] == [
+        [Code.UNKNOWN_TOPIC_OR_PARTITION], [Code.NONE], [Code.UNKNOWN_TOPIC_OR_PARTITION]
+    ]  # fmt: skip
+
+
+def test_what_a_transaction_that_failed_has_read_is_forgotten(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = CommitCursors("g", 1, "a", [Cursor(TOPIC, 2, Offset(5), LeaderEpoch(4))], NOW)
+    more = CreatePartitions(TOPIC, 3, [ContainerId(1)], [Epoch(1)], NOW)
+
+    def fails(_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tables.connection, "keep", fails)
+        with pytest.raises(sqlite3.OperationalError):
+            apply_all(tables.connection, [(tables.position + 1, more), (tables.position + 2, commit)])
+    assert tables.apply(commit) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
+    assert check.damage_in(path_of(tables)) == []
+
+
+def path_of(tables: Tables) -> Path:
+    return Path(tables.connection.execute("PRAGMA database_list").fetchone()[2])
 
 
 # --- files without sums

@@ -1,6 +1,7 @@
 """Snapshots that several read at a time, while others are written, the disk is full, or those who asked have gone."""
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -116,10 +117,11 @@ async def test_its_room_on_the_disk_comes_back_with_the_last_who_reads(held: Hel
     inode = one.inode
 
     def is_open() -> bool:
-        return any(os.stat(f"/proc/self/fd/{each}").st_ino == inode for each in open_descriptors())
-
-    def open_descriptors() -> list[str]:
-        return [each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")]
+        found = set()
+        for each in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # it may be closed by now
+                found.add(os.stat(f"/proc/self/fd/{each}").st_ino)
+        return inode in found
 
     assert is_open()
     one.sent()

@@ -27,7 +27,15 @@ from headrace.catalog.commands import (
 from headrace.catalog.homes import settle
 from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, LogStartOutcome, PartitionletRow, RollOutcome, TopicRow
-from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_retired, select_topics_by_id, taken_out
+from headrace.catalog.selects import (
+    PARTITIONLET,
+    counter,
+    needed_counter,
+    partitionlet_row,
+    select_retired,
+    select_topics_by_id,
+    taken_out,
+)
 from headrace.errors import Code
 from headrace.ids import Epoch, Home, LeaderEpoch, Offset, PartitionletId, partitionlet_id
 
@@ -253,8 +261,8 @@ def _shorten(connection: Tables, topic: TopicRow | None, item: Shortened) -> Log
 
 def skip_numbers(connection: Tables, command: SkipNumbers) -> list[Code]:
     """Let all numbers begin behind those that commands which were lost may have given away."""
-    known = connection.execute("SELECT value FROM counters WHERE name = 'recovered'").fetchone()
-    if known is None or known[0] < command.recovered:
+    known = counter(connection, "recovered")
+    if known is None or known < command.recovered:
         connection.put_counter("recovered", command.recovered)
         reuses = in_pieces(connection)
         skip = f"((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}"
@@ -271,10 +279,8 @@ def skip_numbers(connection: Tables, command: SkipNumbers) -> list[Code]:
 def _skip_streams(connection: Tables) -> None:
     """Streams that were lost may have had the next numbers. These are given again like those of deleted streams, with
     serials that the lost ones had not, as all have that are made from now on."""
-    (first,) = connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
-    (serial,) = connection.execute(
-        "SELECT coalesce(max(value), 1) FROM counters WHERE name = 'first_serial'"
-    ).fetchone()
+    first = needed_counter(connection, "next_stream")
+    serial = counter(connection, "first_serial") or 1
     serial = ((serial >> SKIPPED_BITS) + 1) << SKIPPED_BITS
     connection.put_counter("first_serial", serial)
     count = min(SKIPPED_STREAMS, MAX_STREAM_NUMBER + 1 - first)
@@ -289,8 +295,8 @@ def _raise_counter(connection: Tables, name: str, by: int) -> None:
 
 def raise_level(connection: Tables, command: RaiseLevel) -> list[Code]:
     """Note the highest feature level that the log has come to."""
-    known = connection.execute("SELECT value FROM counters WHERE name = 'level'").fetchone()
-    if known is None or known[0] < command.level:
+    known = counter(connection, "level")
+    if known is None or known < command.level:
         connection.put_counter("level", command.level)
     return [Code.NONE]
 

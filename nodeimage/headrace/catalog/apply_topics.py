@@ -32,9 +32,11 @@ from headrace.catalog.retention import overrides_retention
 from headrace.catalog.row_sums import Parameters, Tables
 from headrace.catalog.rows import OPEN, PartitionletRow, StreamOutcome, StreamRow, TopicOutcome, TopicRow
 from headrace.catalog.selects import (
+    counter,
     encode_configs,
     encode_policy,
     json_list,
+    needed_counter,
     select_open,
     select_retired,
     select_stream,
@@ -297,20 +299,17 @@ def require_topic(connection: sqlite3.Connection, topic_id: bytes) -> TopicRow:
     return topic
 
 
-def take_numbers(connection: Tables, counter: str, count: int) -> int:
+def take_numbers(connection: Tables, name: str, count: int) -> int:
     """The first of `count` numbers that were never given out."""
-    (first,) = connection.execute("SELECT value FROM counters WHERE name = ?", (counter,)).fetchone()
-    connection.update("counters", {"value": "?1"}, "name = ?2", first + count, counter)
-    return int(first)
+    first = needed_counter(connection, name)
+    connection.update("counters", {"value": "?1"}, "name = ?2", first + count, name)
+    return first
 
 
 def _take_stream(connection: Tables) -> tuple[int, int]:
     """A number that no stream has, and the first serial of its partitionlets. Raises KafkaError."""
-    (recovered,) = connection.execute(
-        "SELECT coalesce(max(value), 1) FROM counters WHERE name = 'first_serial'"
-    ).fetchone()
-    (fresh,) = connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
-    if fresh <= MAX_STREAM_NUMBER:
+    recovered = counter(connection, "first_serial") or 1
+    if needed_counter(connection, "next_stream") <= MAX_STREAM_NUMBER:
         return take_numbers(connection, "next_stream", 1), recovered
     free = take_free_stream(connection)
     if free is None:

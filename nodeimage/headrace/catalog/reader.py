@@ -39,6 +39,7 @@ from headrace.catalog.selects import (
     json_list,
     level_of,
     link_row,
+    needed_counter,
     partitionlet_row,
     select_link,
     select_open,
@@ -48,6 +49,7 @@ from headrace.catalog.selects import (
     stream_row,
     topic_row,
 )
+from headrace.catalog.sqlite_errors import TablesDamaged
 from headrace.catalog.tables import applied
 from headrace.ids import (
     PARTITIONLET_BITS,
@@ -257,19 +259,35 @@ class Reader:
 
     def owners(self, partitionlets: Iterable[PartitionletId]) -> dict[PartitionletId, Owner]:
         """By id, the partition that each belongs to; those missing are dead."""
+        partitionlets = list(partitionlets)
         rows = self._connection.execute(
             'SELECT p.id, p.topic, t.topic_id, p.partition, p.first, p."end", coalesce(l."offset", 0) '
             "FROM json_each(?) j CROSS JOIN partitionlets p ON p.id = j.value JOIN topics t ON t.number = p.topic "
             "LEFT JOIN log_starts l ON l.topic = p.topic AND l.partition = p.partition",
             (json_list(partitionlets),),
         )
-        return {row[0]: Owner._make(row[1:]) for row in rows}
+        owners = {row[0]: Owner._make(row[1:]) for row in rows}
+        for id_ in set(partitionlets) - owners.keys() if self.checks else ():
+            self._prove_dead(id_)
+        return owners
+
+    def _prove_dead(self, partitionlet: PartitionletId) -> None:
+        """What is dead loses its bytes, and a row whose key has changed looks as if it were not there: it would stand
+        between the two that are around its place, of which neither may be damaged or out of order."""
+        topic = self._connection.execute("SELECT topic FROM partitionlets WHERE id = ?", (partitionlet,)).fetchone()
+        table, key, value = ("partitionlets", "id", partitionlet) if topic is None else ("topics", "number", topic[0])
+        for order, side in (("DESC", "<"), ("ASC", ">")):
+            row = self._connection.execute(
+                f"SELECT {key} FROM {table} WHERE {key} {side} ? ORDER BY {key} {order} LIMIT 1", (value,)
+            ).fetchone()
+            if row is not None and (row[0] >= value if side == "<" else row[0] <= value):
+                raise TablesDamaged(f"{table}: the row {row[0]} is not in its place")
 
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
         """Those whose ids nobody has been given in what this sees: it lags behind the containers that hold them."""
         wanted = list(partitionlets)
         counts = self._next_serials({stream_of(id_) for id_ in wanted})
-        (next_stream,) = self._connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
+        next_stream = needed_counter(self._connection, "next_stream")
         return [
             id_
             for id_ in wanted
@@ -428,7 +446,31 @@ class Reader:
         )
         return [(row[0], CursorRow._make(row[1:])) for row in rows]
 
+    def _prove_cursors(self, group: str, topics: Iterable[int] | None) -> None:
+        """A cursor that is not there has a consumer begin anew, and one whose key has changed looks like that. So all
+        that stands around is read, and checked: from the row before to the row behind."""
+        where = '("group", topic, partition)'
+        key = 'SELECT "group", topic, partition FROM cursors'
+        for first, last in ((0, _NEVER),) if topics is None else ((topic, topic) for topic in topics):
+            before = self._connection.execute(
+                f'{key} WHERE {where} < (?, ?, -1) ORDER BY "group" DESC, topic DESC, partition DESC LIMIT 1',
+                (group, first),
+            ).fetchone()
+            at = (group, first, -1)
+            if before is not None and before > at:
+                raise TablesDamaged(f"cursors: the row {before} is not in its place")
+            order = f'{key} WHERE {where} > (?, ?, -1) ORDER BY "group", topic, partition'
+            for row in self._connection.execute(order, (group, first)):
+                if row < at:
+                    raise TablesDamaged(f"cursors: the row {row} is not in its place")
+                at = row
+                if row > (group, last, _NEVER):
+                    break
+
     def _cursors(self, group: str, topics: Iterable[int] | None) -> Iterator[CursorRow]:
+        topics = None if topics is None else list(topics)
+        if self.checks:
+            self._prove_cursors(group, topics)
         some = "" if topics is None else "AND c.topic IN (SELECT value FROM json_each(?)) "
         rows = self._connection.execute(
             'SELECT t.topic_id, s.path, t.name, c.partition, c."offset", c.leader_epoch, c.metadata, c.committed_at '

@@ -22,7 +22,7 @@ FIRST_S: Final = 5.0
 ROWS: Final = 500
 PAUSE_S: Final = 0.05
 """Between two pieces of so many rows: 10,000 a second at most."""
-REST_S: Final = 600.0
+REST_S: Final = 60.0
 REST_TIMES: Final = 20
 """Between two passes, and so many times as long as the last one took, whichever is longer."""
 

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.catalog.commands import LinkConfig, StreamPolicy
 from headrace.catalog.rows import OPEN, GroupRow, LinkRow, PartitionletRow, StreamRow, TopicRow
+from headrace.catalog.sqlite_errors import TablesDamaged
 from headrace.ids import ContainerId, Home, Millis, StreamNumber
 
 STREAM = "SELECT number, path, policy, created, topics, partitions FROM streams"
@@ -144,8 +145,21 @@ def select_open(connection: sqlite3.Connection, topics: Iterable[int]) -> Iterat
 
 def level_of(connection: sqlite3.Connection) -> int:
     """The feature level that the log has come to by what is applied."""
-    found = connection.execute("SELECT value FROM counters WHERE name = 'level'").fetchone()
-    return 0 if found is None else int(found[0])
+    return counter(connection, "level") or 0
+
+
+def counter(connection: sqlite3.Connection, name: str) -> int | None:
+    """A counter; None: there is none. Reads, and so checks, all of the few: one whose name has changed is none that
+    is not there."""
+    return dict(connection.execute("SELECT name, value FROM counters")).get(name)
+
+
+def needed_counter(connection: sqlite3.Connection, name: str) -> int:
+    """A counter that there always is. Raises TablesDamaged."""
+    found = counter(connection, name)
+    if found is None:
+        raise TablesDamaged(f"counters: there is no {name}")
+    return found
 
 
 def select_retired(connection: sqlite3.Connection, containers: Iterable[ContainerId]) -> set[ContainerId]:

@@ -28,6 +28,7 @@ from pathlib import Path
 import structlog
 
 from headrace.catalog import apply_chains, apply_deleted, apply_groups, apply_links, apply_topics
+from headrace.catalog.check import damage_in
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -290,6 +291,8 @@ def _apply_one(connection: Tables, command: Command) -> Decided:
             raise TablesDamaged(NO_TEXT) from error
         refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {NO_TEXT}")
     except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
+        if isinstance(error, TypeError) and not connection.tolerates:
+            _raise_damage(connection)
         # The same on every replica, since it comes from the command and the rows; a full disk does not come here.
         log.error("catalog_command_failed", command=type(command).__name__, error=repr(error))
         refusal = KafkaError(Code.UNKNOWN_SERVER_ERROR, f"the catalog cannot apply {type(command).__name__}: {error}")
@@ -304,6 +307,14 @@ def _apply_one(connection: Tables, command: Command) -> Decided:
     connection.execute("RELEASE command")
     connection.moved = moved
     return refusal
+
+
+def _raise_damage(connection: Tables) -> None:
+    """A row that has to be there may not be, as its key has changed: elsewhere the command takes place. Raises
+    TablesDamaged."""
+    (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
+    if found := damage_in(Path(path)):
+        raise TablesDamaged("; ".join(found))
 
 
 def _dispatch(connection: Tables, command: Command) -> Outcome:

@@ -88,7 +88,8 @@ def open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool = True)
             if not is_damage(error):
                 raise
             log.error("catalog_damaged", folder=str(folder), error=str(error))
-        connection = snapshots.restore(folder, sums=sums)
+            reason = str(error)
+        connection = snapshots.restore(folder, sums=sums, reason=reason)
         return connection, _replay(connection, command_log, committed, end if leads else None)
     except sqlite3.Error as error:
         if is_full(error):

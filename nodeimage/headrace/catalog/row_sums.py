@@ -130,6 +130,8 @@ class Tables(sqlite3.Connection):
     """The rows have sums, and those that are written get them."""
     filled = True
     """No row is left without one."""
+    restored = ""
+    """Why these were made anew when they were opened; empty: they are as they were left."""
     tolerates = False
     """A command that meets damage is refused, and others are applied: nobody has tables without it."""
 

@@ -151,6 +151,8 @@ class Catalog:
         self._may = may
         self.damage = ""
         """Why the tables are not to be trusted; empty while they are."""
+        self.restored = connection.restored
+        """Why the tables were made anew when they were opened; empty: they are as they were left."""
         self.served_damaged = False
         """Nobody has others: what checks is served, and the rest refused."""
         self._on_damage: list[Callable[[], None]] = []

@@ -64,6 +64,7 @@ def open_newest(folder: Path, *, sums: bool = True) -> Tables:
         if ".tmp" in torn.name:  # SQLite's journals too
             torn.unlink(missing_ok=True)
     suspect = (folder / _SUSPECT).exists()
+    reason = "damage was met before the last stop" if suspect else ""
     if not suspect and live_file(folder).exists():
         connection = None
         try:
@@ -77,6 +78,7 @@ def open_newest(folder: Path, *, sums: bool = True) -> Tables:
             if not is_damage(error):
                 raise
             log.error("catalog_damaged", folder=str(folder), error=str(error))
+            reason = str(error)
         else:
             ahead = [path for path, position in _by_position(folder) if position > at]
             if not any(map(_is_whole, ahead)):
@@ -84,7 +86,7 @@ def open_newest(folder: Path, *, sums: bool = True) -> Tables:
             # The live file lost what was not synced when the power went, or was to be replaced when the process ended.
             log.warning("catalog_behind_snapshot", folder=str(folder), applied=at, snapshot=ahead[-1].name)
             connection.close()
-    return restore(folder, sums=sums)
+    return restore(folder, sums=sums, reason=reason)
 
 
 def applied_in(folder: Path) -> Position:
@@ -96,10 +98,11 @@ def applied_in(folder: Path) -> Position:
         connection.close()
 
 
-def restore(folder: Path, *, sums: bool = True) -> Tables:
+def restore(folder: Path, *, sums: bool = True, reason: str = "") -> Tables:
     """Set the live file aside and start from the newest snapshot that is whole, or from nothing.
 
-    Raises NewerFormat, with all as it was, where a newer version wrote that.
+    `reason`: what is damaged in it, if anything is. Raises NewerFormat, with all as it was, where a newer version wrote
+    that.
     """
     for snapshot in snapshots(folder):
         _refuse_newer(snapshot)
@@ -123,6 +126,7 @@ def restore(folder: Path, *, sums: bool = True) -> Tables:
     connection = open_tables(live_file(folder), sums=sums)
     sync(folder)
     (folder / _SUSPECT).unlink(missing_ok=True)
+    connection.restored = reason
     return connection
 
 

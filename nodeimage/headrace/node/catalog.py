@@ -91,6 +91,8 @@ class NodeCatalog:
         """Of tables that are lost here."""
         self._repair: TablesRepair | None = None
         """Once they are open."""
+        self.tell: Callable[[str, str], None] = lambda _kind, _reason: None
+        """Hears of events for people (control.events): that the tables are damaged, and made anew."""
         replicas.receive = self._receive
         replicas.snapshot = self._take
         replicas.on_unusable.append(self._is_unusable)
@@ -103,6 +105,11 @@ class NodeCatalog:
     def is_open(self) -> bool:
         """Whether there are tables."""
         return self._opened.is_set()
+
+    @property
+    def damage(self) -> str:
+        """Why the tables are damaged; empty while they are not, or are not open yet."""
+        return self.tables.damage if self.is_open else ""
 
     async def replica(self) -> LocalReplica:
         """This node's replica of the catalog's container, once there is one."""
@@ -129,6 +136,7 @@ class NodeCatalog:
             view=self._view,
             peers=self._peers,
             fetch=lambda: self._fetch_tables(replica),
+            tell=lambda kind, reason: self.tell(kind, reason),
         )
         self._opened.set()
         return tables

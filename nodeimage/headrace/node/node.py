@@ -86,6 +86,8 @@ KUBERNETES_CALLS: Final = 16
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
+DAMAGE_SHOWN: Final = 200
+"""Characters of what damage says that other nodes hear."""
 
 
 class Node:
@@ -254,6 +256,7 @@ class Node:
             settings=Settings(rebuild_after_s=self._options.rebuild_after_s),
             lease_call=self.lease_call,
         )
+        self._catalog.tell = lambda kind, reason: self.controller.events.add(kind, reason, node=record.node_id)
         self.containers = NodeContainers(
             node=record,
             view=self.view,
@@ -550,6 +553,8 @@ class Node:
         if hasattr(self, "broker"):
             self._disk.look()
             load = self._load.read(self.broker, disk_used=self._disk.used, disk_total=self._disk.total)
+            if damage := self._catalog.damage:
+                load = structs.replace(load, catalog_damage=damage[:DAMAGE_SHOWN])
         return ProbeAnswer(
             node=self._record.node_id,
             run=self._record.run,

@@ -55,19 +55,24 @@ class TablesRepair:
         view: ClusterView,
         peers: PeerClient,
         fetch: Callable[[], Awaitable[None]],
+        tell: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
-        """`fetch` gets the primary's tables, once, and says itself why not."""
+        """`fetch` gets the primary's tables, once, and says itself why not. `tell` hears of events, by kind."""
         self._node_id = node_id
         self._tables = tables
         self._replica = replica
         self._view = view
         self._peers = peers
         self._fetch = fetch
+        self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._repairing: asyncio.Task[None] | None = None
         self._closed = False
         tables.on_damage(self._damaged)
         self._comparing = self._loop.create_task(self._compare_always(), name="catalog-compare")
+        if tables.restored:
+            self._tell_damaged(tables.restored)
+            self._tell_repaired()
         if tables.damage:
             self._damaged()
 
@@ -87,6 +92,7 @@ class TablesRepair:
 
     async def _repair(self) -> None:
         since = self._loop.time()
+        self._tell_damaged(self._tables.damage)
         while self._tables.damage and not self._tables.failed.done():
             try:
                 await self._try(patience_over=self._loop.time() - since > LAST_RESORT_S)
@@ -96,6 +102,14 @@ class TablesRepair:
                 log.exception("making the catalog's tables anew went wrong")
             if self._tables.damage:
                 await asyncio.sleep(ALONE_RETRY_S if self._tables.served_damaged else RETRY_S)
+        if not self._tables.damage:
+            self._tell_repaired()
+
+    def _tell_damaged(self, reason: str) -> None:
+        self._tell("damaged", f"the catalog's tables of node {self._node_id} are damaged: {reason}")
+
+    def _tell_repaired(self) -> None:
+        self._tell("repaired", f"the catalog's tables of node {self._node_id} are made anew")
 
     async def _try(self, *, patience_over: bool) -> None:
         container = self._replica.container

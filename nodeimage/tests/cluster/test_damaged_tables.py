@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cluster_nodes import Cluster, until
 
 from headrace.catalog import check
+from headrace.wire.client import BrokerConnection, admin_call
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,6 +35,12 @@ def committed(three: Cluster) -> int:
 
 def tables(three: Cluster, number: int) -> Path:
     return three.nodes[number].data / "catalog" / "catalog.sqlite"
+
+
+def kinds_of(three: Cluster, number: int) -> set[str]:
+    """Of the events of a node."""
+    with BrokerConnection("127.0.0.1", three.nodes[number].port) as connection:
+        return {event["kind"] for event in admin_call(connection, "cluster.events", {"events": 200})["result"]}
 
 
 @pytest.mark.parametrize("role", ["primary", "follower"])
@@ -62,6 +69,7 @@ def test_a_committed_offset_that_changes_on_the_disk_is_told_to_nobody(three: Cl
     until("it is told", lambda: "catalog_damaged" in three.nodes[damaged].log())
     until("the tables check", lambda: not check.damage_in(tables(three, damaged)))
     three.await_whole()
+    until("its events say so", lambda: {"damaged", "repaired"} <= kinds_of(three, damaged))
     for number in [number for number in three.nodes if number != damaged]:  # now it leads, by all that it has
         three.terminate(number)
         three.start(number)

@@ -35,6 +35,8 @@ ADDED: Final = (
     Added("catalog.commands.ExpireSomeCursors", ("before", "after"), Level.FENCED),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
+    # Of a node that does not know it nobody hears that its tables are damaged: it looks for no damage, either.
+    Added("peer.reports.NodeLoad", ("catalog_damage",), Level.ORIGINAL),
     # Who does not know these tells of all its replicas at once, and is told of all.
     Added("peer.messages.Probe", ("since", "begun"), Level.ORIGINAL),
     Added("peer.messages.ProbeAnswer", ("counter", "begun", "more", "anew", "gone"), Level.ORIGINAL),

@@ -184,12 +184,12 @@ class Applier:
                 self._until = Position(0)
             self._come(position)
 
-    async def rebuild(self, snapshot: Path | None, position: Position) -> None:
+    async def rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
         """Make damaged tables anew, of a snapshot that is whole (None: of nothing, at position 0) and of the log.
 
-        Raises HeadraceError for a damaged snapshot, and where the log does not have all from there up to what is
-        applied (TrimmedLog); OSError, StorageFull, sqlite3.Error. Nothing has changed then, or the applier has
-        `failed`.
+        `keep`: the snapshot is another node's, and becomes the only one here. Raises HeadraceError for a damaged
+        snapshot, and where the log does not have all from there up to what is applied (TrimmedLog); OSError,
+        StorageFull, sqlite3.Error. Nothing has changed then, or the applier has `failed`.
         """
         async with self._turn:
             if self._outcomes.failure is not None:
@@ -210,6 +210,7 @@ class Applier:
                     snapshot,
                     lambda tables: replay(tables, self._log.commands(position, until)),
                     sums=self._sums(),
+                    keep=position if keep else None,
                     room=self._room,
                     stop=self._closing,
                 )

@@ -23,6 +23,8 @@ ROWS: Final = 500
 PAUSE_S: Final = 0.05
 """Between two pieces of so many rows: 10,000 a second at most."""
 REST_S: Final = 60.0
+LARGE_REST_S: Final = 600.0
+"""Of a file of which a copy is made to be looked at (snapshots.check_live)."""
 REST_TIMES: Final = 20
 """Between two passes, and so many times as long as the last one took, whichever is longer."""
 
@@ -33,13 +35,20 @@ class TablesScrub:
     """Of one catalog's tables. The loop thread's."""
 
     def __init__(
-        self, *, check_rows: CheckRows, check_file: Callable[[], Awaitable[None]], found: Callable[[str], None]
+        self,
+        *,
+        check_rows: CheckRows,
+        check_file: Callable[[], Awaitable[None]],
+        found: Callable[[str], None],
+        is_small: Callable[[], bool],
     ) -> None:
         """`check_rows(table, after, limit)` checks the rows behind a key and gives the last one's, () at the end, and
-        itself says what it finds; `check_file` raises what it finds, for `found`."""
+        itself says what it finds; `check_file` raises what it finds, for `found`. `is_small`: the file is read where it
+        lies."""
         self._check_rows = check_rows
         self._check_file = check_file
         self._found = found
+        self._is_small = is_small
         self._task = asyncio.get_running_loop().create_task(self._run(), name="catalog-scrub")
 
     async def close(self) -> None:
@@ -61,7 +70,8 @@ class TablesScrub:
                     log.warning("the catalog's tables are not scrubbed to the end", reason=str(error))
             except Exception:
                 log.exception("scrubbing the catalog's tables went wrong")
-            await asyncio.sleep(max(REST_S, REST_TIMES * (loop.time() - began)))
+            rest_s = REST_S if self._is_small() else LARGE_REST_S
+            await asyncio.sleep(max(rest_s, REST_TIMES * (loop.time() - began)))
 
     async def _pass(self) -> None:
         for table in COLUMNS:

@@ -171,7 +171,12 @@ class Catalog:
         self._submitter = Submitter(
             command_log=command_log, applier=self._applier, outcomes=self._outcomes, route=route
         )
-        self._scrub = TablesScrub(check_rows=self._check_rows, check_file=self._check_file, found=self.found_damage)
+        self._scrub = TablesScrub(
+            check_rows=self._check_rows,
+            check_file=self._check_file,
+            found=self.found_damage,
+            is_small=lambda: snapshots.is_live_small(folder),
+        )
 
     @property
     def _connection(self) -> Tables:
@@ -418,13 +423,14 @@ class Catalog:
         return [] if self.damage or self._closing.is_set() else await self._applier.marks()
 
     async def rebuild(self, snapshot: Path, position: Position) -> None:
-        """Make damaged tables anew, of another node's snapshot at `position`, which is left, and of the log here.
+        """Make damaged tables anew, of another node's snapshot at `position`, which is left, and of the log here. It
+        takes the place of the snapshots here.
 
         Listeners hear `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log here
         begins, StorageFull, OSError; nothing has changed then.
         """
         self._check_usable()
-        await self._to_its_end(self._rebuild(snapshot, position))
+        await self._to_its_end(self._rebuild(snapshot, position, keep=True))
 
     async def rebuild_alone(self) -> None:
         """Make damaged tables anew where no other node has any: of this node's newest snapshot, if every row of it
@@ -432,7 +438,7 @@ class Catalog:
         possible."""
         self._check_usable()
         newest = await self._snapshots.newest_kept()
-        await self._to_its_end(self._rebuild(*(newest or (None, Position(0)))))
+        await self._to_its_end(self._rebuild(*(newest or (None, Position(0))), keep=False))
 
     def serve_damaged(self) -> None:
         """Go on with damaged tables, as nobody has others: what checks is served, what does not is refused."""
@@ -443,10 +449,12 @@ class Catalog:
         if self.damage:
             self._applier.go_on_damaged()
 
-    async def _rebuild(self, snapshot: Path | None, position: Position) -> None:
+    async def _rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
         async with self._snapshots.turn:
-            await self._applier.rebuild(snapshot, position)
+            await self._applier.rebuild(snapshot, position, keep=keep)
             self._is_whole()
+            if keep:
+                self._set_snapshot_at(position)
 
     def _is_whole(self) -> None:
         if self.damage:

@@ -53,6 +53,14 @@ def live_file(folder: Path) -> Path:
     return folder / _LIVE
 
 
+def is_live_small(folder: Path) -> bool:
+    """Whether the live file is checked where it lies; True where there is none just now."""
+    try:
+        return is_small(live_file(folder))
+    except OSError:
+        return True
+
+
 def open_newest(folder: Path, *, sums: bool = True) -> Tables:
     """The live tables; where they are missing or damaged, from the newest snapshot; where there is none, empty.
 
@@ -137,14 +145,16 @@ def rebuild(
     replay: Callable[[Tables], None],
     *,
     sums: bool,
+    keep: Position | None = None,
     room: Room = plenty,
     stop: threading.Event | None = None,
 ) -> Tables:
     """Put another file in the live one's place, made of a snapshot (None: of nothing) and what `replay` does to it.
 
-    The live one, open as `connection`, is set aside. Readers see it until they open the file again. Raises
-    HeadraceError for a snapshot that is damaged, StorageFull, OSError, sqlite3.Error, and what `replay` raises; all is
-    as it was then, unless `connection` is closed.
+    `keep`: the snapshot is another node's, at that position, and becomes the only one here: what applied its commands
+    in another way than the others may have written those before. The live one, open as `connection`, is set aside.
+    Readers see it until they open the file again. Raises HeadraceError for a snapshot that is damaged, StorageFull,
+    OSError, sqlite3.Error, and what `replay` raises; the tables are as they were then, unless `connection` is closed.
     """
     fresh = folder / "rebuilt.tmp"
     unlink_all(fresh)
@@ -164,6 +174,8 @@ def rebuild(
         if found := damage(fresh, stop=stop):
             raise HeadraceError(f"the catalog's tables could not be made anew: {'; '.join(found)}")
         sync(fresh)
+        if snapshot is not None and keep is not None:
+            _keep_only(folder, snapshot, keep)
         connection.close()
         _set_aside(folder)
         fresh.rename(live_file(folder))
@@ -174,6 +186,19 @@ def rebuild(
         raise
     (folder / _SUSPECT).unlink(missing_ok=True)
     return open_tables(live_file(folder), sums=sums)
+
+
+def _keep_only(folder: Path, snapshot: Path, position: Position) -> None:
+    """Have a snapshot that lies elsewhere be the folder's only one; whenever that ends, there is one."""
+    linked, kept = folder / "installed.tmp", path_of(folder, position)
+    linked.unlink(missing_ok=True)
+    _link(snapshot, linked)
+    sync(linked)
+    linked.rename(kept)
+    sync(folder)
+    for other in snapshots(folder):
+        if other != kept:
+            other.unlink()
 
 
 def check_live(folder: Path, *, room: Room = plenty, stop: threading.Event | None = None) -> None:

@@ -483,12 +483,14 @@ async def test_another_nodes_snapshot_and_the_log_here_make_damaged_tables_anew(
     position = await there.snapshot()
     path = snapshots.path_of(tmp_path / "there", position)
     await here.submit(stream("/c"))
+    assert await here.snapshot() > position
     damage_stream(tmp_path / "here")
     with pytest.raises(CatalogFailed):
         await finds_by_query(here)
     await until(lambda: bool(here.damage))
     await here.rebuild(path, position)
     assert await paths(here) == ["/a", "/b", "/c"]
+    assert snapshots.positions(tmp_path / "here") == [position]  # and of those before none: they may have been wrong
     assert (await here.marks())[-1] == (await there.marks())[-1]
     await here.close()
     await there.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -492,6 +493,50 @@ async def test_another_nodes_snapshot_and_the_log_here_make_damaged_tables_anew(
     assert await paths(here) == ["/a", "/b", "/c"]
     assert snapshots.positions(tmp_path / "here") == [position]  # and of those before none: they may have been wrong
     assert (await here.marks())[-1] == (await there.marks())[-1]
+    await here.close()
+    await there.close()
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_a_crash_at_any_step_of_making_tables_anew_leaves_what_the_next_start_makes_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    log = MemoryLog()
+    here, there = await opened(tmp_path / "here", log), await Catalog.open(tmp_path / "there", log)
+    here.on_damage(lambda: None)
+    await here.snapshot()
+    await until(lambda: there.applied == log.committed)
+    position = await there.snapshot()
+    path = snapshots.path_of(tmp_path / "there", position)
+    await here.submit(stream("/c"))
+    damage_stream(tmp_path / "here")
+    with pytest.raises(CatalogFailed):
+        await finds_by_query(here)
+    await until((tmp_path / "here" / "catalog.suspect").exists)
+    images: list[Path] = []
+
+    def before(module: Any, name: str) -> None:
+        done = getattr(module, name)
+
+        def step(*arguments: Any, **more: Any) -> Any:
+            images.append(tmp_path / f"image-{len(images)}")
+            shutil.copytree(tmp_path / "here", images[-1])
+            return done(*arguments, **more)
+
+        patched.setattr(module, name, step)
+
+    with monkeypatch.context() as patched:
+        for each in ("sync", "_link", "_set_aside", "open_tables"):
+            before(snapshots, each)
+        for each in ("rename", "replace", "unlink"):
+            before(Path, each)
+        await (here.rebuild(path, position) if elsewhere else here.rebuild_alone())
+    assert len(images) >= 10
+    for image in images:
+        again = await Catalog.open(image, log)
+        assert await paths(again) == ["/a", "/b", "/c"], image.name
+        await again.close()
+        assert check.damage_in(image / "catalog.sqlite") == []
     await here.close()
     await there.close()
 

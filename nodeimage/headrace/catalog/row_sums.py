@@ -62,6 +62,8 @@ KEYS: Final[Mapping[str, int]] = {"log_starts": 2, "cursors": 3, "home_starts": 
 """How many of a table's first columns are its primary key, where that is not one."""
 SUMMED_FORMAT: Final = 4
 """The first format whose rows have sums."""
+SHAPE: Final = 1954623424
+"""Of the tables in SUMMED_FORMAT (shape_of)."""
 GRID: Final = 1 << 20
 """Every so many bytes of the log, at the same commands on every node, the totals are noted, to be compared."""
 MARKS: Final = 64
@@ -102,6 +104,8 @@ def prepare(connection: sqlite3.Connection) -> bool:
     """Have a connection check the rows that it reads; False: they have no sums yet. Raises TablesDamaged."""
     if not is_summed(connection):
         return False
+    if shape_of(connection) != SHAPE:
+        raise TablesDamaged("the schema's tables are not those that were made")
     _, unfilled = totals_in(connection)
     for table, columns in COLUMNS.items():
         connection.create_function(f"{table}_ok", len(columns) + 1, _checking(table, passes_none=table in unfilled))
@@ -111,6 +115,15 @@ def prepare(connection: sqlite3.Connection) -> bool:
             f"WHERE (SELECT {table}_ok(sum, {_listed(columns)}))"
         )
     return True
+
+
+def shape_of(connection: sqlite3.Connection) -> int:
+    """A checksum over names, types and keys of all columns: a key that is an integer no more is found by nobody."""
+    found = connection.execute(
+        'SELECT m.name, i.name, i.type, i."notnull", i.pk FROM main.sqlite_master m '
+        "JOIN pragma_table_info(m.name, 'main') i WHERE m.type = 'table' ORDER BY m.name, i.cid"
+    )
+    return crc32c(_encode([row for row in found if row[0] in COLUMNS]))
 
 
 def totals_in(connection: sqlite3.Connection) -> tuple[dict[str, int], list[str]]:

@@ -14,7 +14,7 @@ from catalog_kit import NOW, MemoryLog, Tables, paths, stream, topics, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.catalog import apply_deleted, check, snapshots
+from headrace.catalog import apply_deleted, apply_topics, check, snapshots
 from headrace.catalog.commands import (
     CommitCursors,
     CreatePartitions,
@@ -40,12 +40,12 @@ from headrace.catalog.commands import (
 from headrace.catalog.link_commands import HomeChange
 from headrace.catalog.outcomes import CatalogFailed
 from headrace.catalog.reader import Reader
-from headrace.catalog.row_sums import COLUMNS, GRID, KEYS, row_sum
+from headrace.catalog.row_sums import COLUMNS, GRID, KEYS, SHAPE, row_sum, shape_of
 from headrace.catalog.service import Catalog
 from headrace.catalog.sqlite_errors import TablesDamaged, is_damage
 from headrace.catalog.tables import UNSUMMED_FORMAT, apply_all, open_tables
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, Epoch, LeaderEpoch, Offset, Position
+from headrace.ids import ContainerId, Epoch, LeaderEpoch, Offset, PartitionletId, Position
 
 TOPIC = b"t" * 16
 MOVED = b"m" * 16
@@ -127,12 +127,26 @@ def test_the_columns_are_those_of_the_schema(tables: Tables) -> None:
     assert {name for (name,) in tables.connection.execute(names)} == COLUMNS.keys()
 
 
+PAGE = 4096
+PAGE_HEAD = 128
+"""Of a page with a few rows: its head, and where each of them lies."""
+MATTERS: list[Callable[[Reader, list[PartitionletId]], Any]] = [
+    lambda reader, alive: reader.owners(alive),
+    lambda reader, alive: reader.not_yet_made(alive),
+    lambda reader, _: reader.cursors("g"),
+    lambda reader, _: reader.cursors("g", [1]),
+]
+"""What is never to be answered as if a row were not there that is."""
+
+
 class Whole:
     """The bytes of a file of the tables, all of it in the one file, and what is answered of it."""
 
-    def __init__(self, content: bytes, answers: dict[str, Any]) -> None:
+    def __init__(self, content: bytes, answers: dict[str, Any], alive: list[PartitionletId], asked: list[Any]) -> None:
         self.content = content
         self.answers = answers
+        self.alive = alive
+        self.asked = asked
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +156,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         made.apply(command)
     answers = all_answers(made.reader)
     live = Path(made.reader._connection.execute("PRAGMA database_list").fetchone()[2])
+    alive = "SELECT p.id FROM partitionlets p JOIN topics t ON t.number = p.topic JOIN streams s ON s.number = t.stream"
+    ids = [PartitionletId(id_) for (id_,) in made.connection.execute(alive)]
+    asked = [each(made.reader, ids) for each in MATTERS]
     made.close()
-    return Whole(live.read_bytes(), answers)
+    return Whole(live.read_bytes(), answers, ids, asked)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -228,6 +245,58 @@ def test_a_damaged_row_is_not_changed_and_its_sum_is_not_made_anew(tables: Table
         tables.apply(RollIntent([RollTarget(TOPIC, 1, open_one, ContainerId(3))], NOW))
     tables.position -= 100
     assert check.damage_in(tmp_path / "catalog.sqlite")
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_whichever_bit_flips_who_lives_is_not_dead_and_a_group_has_its_cursors(
+    tmp_path: Path, whole: Whole, where: float, bit: int
+) -> None:
+    """Also where a key has changed, and a row is not found by it. But for the bytes that say where rows lie in a page:
+    these a look at the whole file finds."""
+    used = [at for at, byte in enumerate(whole.content) if byte and at % PAGE >= PAGE_HEAD]
+    at = used[int(where * len(used))]
+    flipped = bytearray(whole.content)
+    flipped[at] ^= 1 << bit
+    path = tmp_path / "flipped.sqlite"
+    for part in ("", "-wal", "-shm"):
+        path.with_name(path.name + part).unlink(missing_ok=True)
+    path.write_bytes(flipped)
+    reader = None
+    try:
+        reader = Reader(path)
+        for number, asked in enumerate(MATTERS):
+            try:
+                assert asked(reader, whole.alive) == whole.asked[number], (at, bit, number)
+            except UnicodeDecodeError:
+                continue
+            except sqlite3.DatabaseError as error:
+                assert is_damage(error), repr(error)  # noqa: PT017
+    except (sqlite3.DatabaseError, UnicodeDecodeError, HeadraceError):
+        pass  # it does not open at all
+    finally:
+        if reader is not None:
+            reader.close()
+
+
+def test_a_command_that_misses_a_row_that_has_to_be_there_is_no_refusal(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes place everywhere else."""
+
+    def misses(*_: object, **__: object) -> None:
+        (_value,) = None  # type: ignore[misc]  # what a row that is not there gives
+
+    monkeypatch.setattr(apply_topics, "_take_serials", misses)
+    make = CreateTopics([NewTopic("/s", "u", b"u" * 16, 1, {}, [ContainerId(1)], [Epoch(1)])], NOW)
+    with pytest.raises(KafkaError):
+        tables.apply(make)
+    changed(
+        tmp_path / "catalog.sqlite", "UPDATE streams SET number = number + 4096 WHERE path = '/gone' OR path = '/s'"
+    )
+    with pytest.raises(sqlite3.DatabaseError) as told:
+        tables.apply(make)
+    assert is_damage(told.value)
 
 
 def test_rows_that_are_missing_or_older_than_the_others_are_found_by_the_totals(tables: Tables, tmp_path: Path) -> None:
@@ -613,6 +682,11 @@ def test_a_step_of_a_deletion_that_meets_damage_deletes_nothing(tables: Tables, 
         _ = [tables.apply(ForgetDeleted()) for _ in range(9)]
     assert is_damage(found.value)
     assert any(line.startswith(f"{table}: ") for line in check.damage_in(path))
+
+
+def test_the_shape_of_the_tables_is_pinned(tables: Tables) -> None:
+    """Another one is of another format, or damaged."""
+    assert shape_of(tables.connection) == SHAPE
 
 
 def test_the_sum_of_a_row_is_pinned() -> None:

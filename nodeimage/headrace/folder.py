@@ -25,6 +25,7 @@ from typing import Final
 from headrace.errors import FolderRefused, NewerFormat
 from headrace.levels import FORMAT, NEWEST, Level, format_of
 from headrace.log.files import rewrite_file
+from headrace.sealed_json import seal, unseal
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +165,11 @@ class DataFolder:
 
     def _read(self, name: str) -> Identity | None:
         try:
-            text = (self.path / name).read_text()
+            text = (self.path / name).read_bytes()
         except FileNotFoundError:
             return None
         try:
-            fields = json.loads(text)
+            fields = json.loads(unseal(text))
             written = int(fields["format"])
             if written > FORMAT:
                 raise FolderRefused(
@@ -202,7 +203,7 @@ class DataFolder:
             fields["level"] = identity.level
         if identity.runs:
             fields |= {"runs": identity.runs, "stopped": identity.stopped}
-        rewrite_file(self.path / name, json.dumps(fields).encode())
+        rewrite_file(self.path / name, seal(json.dumps(fields).encode()))
 
     def check_cluster(self, identity: Identity, cluster_id: str) -> None:
         """Raise `FolderRefused` if the folder belongs to another cluster."""

@@ -5,7 +5,8 @@
     1       0.2.0   format 2 of the cluster's record and of node.json, which older versions refuse; the level in the
                     catalog's log (RaiseLevel), and behind it deleting in pieces (ForgetDeleted, ExpireSomeCursors)
                     and numbers of streams that are given again; the ids of changes in containers' records
-                    (store.lineage)
+                    (store.lineage); checksums of the catalog's rows, format 4 of its file (catalog.row_sums), and
+                    ReadMarks
 
 A version reads everything of the levels that it supports; what it writes is of the cluster's level (store.features).
 Whoever writes something that a lower level has not asks `may` first: a frame type, a command, a record, a message, or

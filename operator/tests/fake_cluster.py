@@ -47,6 +47,7 @@ class FakeCluster:
         self.containers = 2
         self.catalog = True
         self.set_back: Object | None = None
+        self.catalog_damage: dict[int, str] = {}
         self.unsafe: dict[str, str | None] = {}
         """Pods whose nodes cannot be spared, and why; None: they do not answer."""
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
@@ -166,6 +167,7 @@ class FakeCluster:
             state = ("drained" if number in self.moved else "draining") if drain else "up" if alive else "down"
             replicas = 0 if number in self.moved else 2
             told = {"node": number, "state": state, "replicas": replicas, "address": f"{pod}:9092"}
+            told["catalog_damage"] = self.catalog_damage.get(number, "")
             nodes.append({**told, **self.placed.get(number, {})})
         return {
             "cluster": "id",

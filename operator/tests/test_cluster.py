@@ -430,6 +430,21 @@ async def test_records_that_were_deleted_by_hand_are_a_condition_that_says_what_
     assert world.condition("StreamCluster", "c", "Redundant")[:2] == ("Unknown", "RecordsLost")
 
 
+async def test_damaged_tables_of_a_node_are_a_condition_that_goes_by_itself() -> None:
+    world = await started()
+    assert world.condition("StreamCluster", "c", "Redundant")[:2] == ("True", "Whole")
+    world.cluster.catalog_damage = {2: "cursors: the row ('g', 1, 0) is not what was written"}
+    await world.once(KEY)
+    status, reason, message = world.condition("StreamCluster", "c", "Redundant")
+    assert (status, reason) == ("False", "CatalogDamaged")
+    assert "the catalog's tables of node 2 are damaged" in message
+    assert "cursors: the row ('g', 1, 0)" in message
+    assert world.condition("StreamCluster", "c", "Available")[:2] == ("True", "Answers")
+    world.cluster.catalog_damage = {}
+    await world.once(KEY)
+    assert world.condition("StreamCluster", "c", "Redundant")[:2] == ("True", "Whole")
+
+
 async def test_a_store_that_was_set_back_is_a_condition_that_says_what_to_do_and_goes_by_itself() -> None:
     world = await started()
     assert world.condition("StreamCluster", "c", "StoreCurrent")[:2] == ("True", "Whole")

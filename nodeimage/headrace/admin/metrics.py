@@ -9,6 +9,7 @@ _GAUGES: Final = (
     ("ready", ("ready",), "Whether the node has its containers and is not behind"),
     ("controller", ("controller",), "Whether the node is the cluster's controller"),
     ("store_silent_seconds", ("store_silent_s",), "How long the cluster store has not answered"),
+    ("catalog_damaged", ("catalog", "damaged"), "Whether the catalog's tables of this node are damaged"),
     ("streams", ("streams",), "Streams in the catalog"),
     ("topics", ("topics",), "Topics in the catalog"),
     ("partitions", ("partitions",), "Partitions in the catalog"),

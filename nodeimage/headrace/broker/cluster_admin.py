@@ -271,6 +271,7 @@ def _node_shown(
         "disk_used_bytes": None if load is None else load.disk_used,
         "disk_total_bytes": None if load is None else load.disk_total,
         "clock_off_ms": None if off_s is None else round(off_s * 1000),
+        "catalog_damage": None if load is None else load.catalog_damage,
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace import __version__
 from headrace.container.local_replica import LocalReplica
+from headrace.errors import HeadraceError
 from headrace.ids import ContainerId
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class _OnDisk(NamedTuple):
 
 async def node_status(broker: "Broker") -> dict[str, object]:
     """The status as plain fields; names end in their unit."""
-    streams, topics, partitions = await broker.catalog.query(lambda reader: reader.totals())
+    streams, topics, partitions = await _totals(broker)
     replicas = broker.cluster.replicas.all()
     disk = await _measured(broker)
     uptime_s = max(time.monotonic() - broker.node.started_at, 0.001)
@@ -77,8 +78,19 @@ async def node_status(broker: "Broker") -> dict[str, object]:
             "given_back_since_start_bytes": broker.space.freed_bytes,
         },
         "scrub": scrub_shown(broker),
+        "catalog": {"damage": broker.catalog.damage, "damaged": int(bool(broker.catalog.damage))},
         "containers": _containers(broker, disk.containers),
     }
+
+
+async def _totals(broker: "Broker") -> tuple[int, int, int]:
+    """Streams, topics and partitions; zeros where the catalog is damaged so that they cannot be counted."""
+    try:
+        return await broker.catalog.query(lambda reader: reader.totals())
+    except HeadraceError:
+        if not broker.catalog.damage:
+            raise
+        return 0, 0, 0
 
 
 def scrub_shown(broker: "Broker") -> dict[str, object]:

@@ -5,7 +5,6 @@ A roll is an intent (a new partitionlet id, its container), then the seal and th
 intended ones after a crash and finishes them.
 """
 
-import sqlite3
 from collections.abc import Iterable
 
 import msgspec
@@ -26,8 +25,17 @@ from headrace.catalog.commands import (
     SkipNumbers,
 )
 from headrace.catalog.homes import settle
+from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, LogStartOutcome, PartitionletRow, RollOutcome, TopicRow
-from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_retired, select_topics_by_id, taken_out
+from headrace.catalog.selects import (
+    PARTITIONLET,
+    counter,
+    needed_counter,
+    partitionlet_row,
+    select_retired,
+    select_topics_by_id,
+    taken_out,
+)
 from headrace.errors import Code
 from headrace.ids import Epoch, Home, LeaderEpoch, Offset, PartitionletId, partitionlet_id
 
@@ -44,7 +52,7 @@ LOST_ROLLS_GAP = 1 << 16
 """Leader epochs left free at the first roll after that: rolls that were lost had given some away."""
 
 
-def roll_intent(connection: sqlite3.Connection, command: RollIntent) -> list[RollOutcome]:
+def roll_intent(connection: Tables, command: RollIntent) -> list[RollOutcome]:
     """Give each partition its next partitionlet's id."""
     topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
     retired = select_retired(connection, {item.container for item in command.items})
@@ -54,25 +62,25 @@ def roll_intent(connection: sqlite3.Connection, command: RollIntent) -> list[Rol
     ]
 
 
-def retire_container(connection: sqlite3.Connection, command: RetireContainer) -> list[Code]:
+def retire_container(connection: Tables, command: RetireContainer) -> list[Code]:
     """Let nothing be placed in a container any more."""
-    connection.execute("INSERT OR IGNORE INTO retired VALUES (?)", (command.container,))
+    connection.insert("retired", [(command.container,)], ignore=True)
     return [Code.NONE]
 
 
-def roll_done(connection: sqlite3.Connection, command: RollDone) -> list[RollOutcome]:
+def roll_done(connection: Tables, command: RollDone) -> list[RollOutcome]:
     """Seal and open in the chain what was sealed and opened in the containers."""
     topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
     return [_finish(connection, topics.get(item.topic_id), item) for item in command.items]
 
 
-def set_log_start(connection: sqlite3.Connection, command: SetLogStart) -> list[LogStartOutcome]:
+def set_log_start(connection: Tables, command: SetLogStart) -> list[LogStartOutcome]:
     """Raise log starts and drop what lies wholly below (invariant 12: the bytes go afterwards)."""
     topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
     return [_raise_start(connection, topics.get(item.topic_id), item) for item in command.items]
 
 
-def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTarget, *, retired: bool) -> RollOutcome:
+def _intend(connection: Tables, topic: TopicRow | None, item: RollTarget, *, retired: bool) -> RollOutcome:
     chain = _tail(connection, topic, item.partition)
     if topic is None or chain is None:
         return RollOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "the partition is gone")
@@ -98,7 +106,7 @@ def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTa
         return RollOutcome(Code.POLICY_VIOLATION, NO_SERIALS)
     if open_one.leader_epoch > MOST_LEADER_EPOCH:
         return RollOutcome(Code.POLICY_VIOLATION, "the partition's leader epochs are used up; go on in another topic")
-    connection.execute("UPDATE streams SET next_serial = ? WHERE number = ?", (serial + 1, topic.stream_number))
+    connection.update("streams", {"next_serial": "?1"}, "number = ?2", serial + 1, topic.stream_number)
     row = PartitionletRow(
         id=partitionlet_id(stream=topic.stream_number, serial=serial),
         topic=topic.number,
@@ -111,11 +119,11 @@ def _intend(connection: sqlite3.Connection, topic: TopicRow | None, item: RollTa
         state=INTENDED,
         epochs=(),
     )
-    connection.execute("INSERT INTO partitionlets VALUES (?,?,?,?,?,?,?,?,?,NULL,NULL)", row[:9])
+    connection.insert("partitionlets", [(*row[:9], None, None)])
     return RollOutcome(Code.NONE, "", row)
 
 
-def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled) -> RollOutcome:
+def _finish(connection: Tables, topic: TopicRow | None, item: Rolled) -> RollOutcome:
     chain = _tail(connection, topic, item.partition)
     if topic is None or chain is None:
         return RollOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION, "the partition is gone")
@@ -129,9 +137,15 @@ def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled
     first = item.end if item.resume < 0 else item.resume
     end = min(item.end, first)
     epochs = tuple((epoch, since) for epoch, since in item.epochs)
-    connection.execute(
-        'UPDATE partitionlets SET state = ?, "end" = ?, epochs = ?, cut = ? WHERE id = ?',
-        (SEALED, end, msgspec.msgpack.encode(epochs), 1 if end < item.end else None, open_one.id),
+    connection.update(
+        "partitionlets",
+        {"state": "?1", "end": "?2", "epochs": "?3", "cut": "?4"},
+        "id = ?5",
+        SEALED,
+        end,
+        msgspec.msgpack.encode(epochs),
+        1 if end < item.end else None,
+        open_one.id,
     )
     lost_rolls = intended.id >> SKIPPED_BITS != open_one.id >> SKIPPED_BITS
     highest = max([open_one.leader_epoch, *(epoch for epoch, _ in epochs)])
@@ -141,9 +155,15 @@ def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled
         leader_epoch=LeaderEpoch(highest + (LOST_ROLLS_GAP if lost_rolls else ROLL_GAP)),
         container_epoch=item.container_epoch,
     )
-    connection.execute(
-        "UPDATE partitionlets SET state = ?, first = ?, leader_epoch = ?, container_epoch = ? WHERE id = ?",
-        (OPEN, opened.first, opened.leader_epoch, opened.container_epoch, opened.id),
+    connection.update(
+        "partitionlets",
+        {"state": "?1", "first": "?2", "leader_epoch": "?3", "container_epoch": "?4"},
+        "id = ?5",
+        OPEN,
+        opened.first,
+        opened.leader_epoch,
+        opened.container_epoch,
+        opened.id,
     )
     present = _log_start(connection, topic.number, item.partition)
     if first < item.end:
@@ -162,32 +182,33 @@ def _finish(connection: sqlite3.Connection, topic: TopicRow | None, item: Rolled
     return RollOutcome(Code.NONE, "", opened, start, settled)
 
 
-def _cut_from(connection: sqlite3.Connection, topic: int, partition: int, offset: Offset, log_start: Offset) -> None:
+def _cut_from(connection: Tables, topic: int, partition: int, offset: Offset, log_start: Offset) -> None:
     """Sealed partitionlets end at `offset`; those of which nothing is left go, and their bytes expire."""
-    of_partition = "topic = ? AND state = ? AND partition = ?"
-    connection.execute(
-        f'UPDATE partitionlets SET "end" = ?, cut = 1 WHERE {of_partition} AND "end" > ?',
-        (offset, topic, SEALED, partition, offset),
-    )
-    connection.execute(
-        f'DELETE FROM partitionlets WHERE {of_partition} AND "end" <= max(first, ?)',
-        (topic, SEALED, partition, log_start),
+    of_partition = "topic = ?1 AND state = ?2 AND partition = ?3"
+    cut = {"end": "?4", "cut": "1"}
+    connection.update("partitionlets", cut, f'{of_partition} AND "end" > ?4', topic, SEALED, partition, offset)
+    connection.delete(
+        "partitionlets", f'{of_partition} AND "end" <= max(first, ?4)', topic, SEALED, partition, log_start
     )
 
 
-def _cut_cursors(connection: sqlite3.Connection, topic: int, partition: int, offset: Offset) -> None:
+def _cut_cursors(connection: Tables, topic: int, partition: int, offset: Offset) -> None:
     """Groups that had read what is cut, or was lost before, go on at `offset`, where other records follow.
 
     Cursors keep their times, which a commit at the new home is later than, one of before the cut is not. Of what epoch
     the last record below is they cannot say.
     """
-    connection.execute(
-        'UPDATE cursors SET "offset" = ?, leader_epoch = -1 WHERE topic = ? AND partition = ? AND "offset" > ?',
-        (offset, topic, partition, offset),
+    connection.update(
+        "cursors",
+        {"offset": "?1", "leader_epoch": "-1"},
+        'topic = ?2 AND partition = ?3 AND "offset" > ?1',
+        offset,
+        topic,
+        partition,
     )
 
 
-def _has_sealed(connection: sqlite3.Connection, topic: int, partition: int) -> bool:
+def _has_sealed(connection: Tables, topic: int, partition: int) -> bool:
     found = connection.execute(
         "SELECT 1 FROM partitionlets WHERE topic = ? AND state = ? AND partition = ? LIMIT 1",
         (topic, SEALED, partition),
@@ -195,7 +216,7 @@ def _has_sealed(connection: sqlite3.Connection, topic: int, partition: int) -> b
     return found is not None
 
 
-def _raise_start(connection: sqlite3.Connection, topic: TopicRow | None, item: LogStart) -> LogStartOutcome:
+def _raise_start(connection: Tables, topic: TopicRow | None, item: LogStart) -> LogStartOutcome:
     if topic is None or not 0 <= item.partition < topic.partitions:
         return LogStartOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION)
     present = _log_start(connection, topic.number, item.partition)
@@ -213,13 +234,13 @@ def _raise_start(connection: sqlite3.Connection, topic: TopicRow | None, item: L
     return LogStartOutcome(Code.NONE, start, tuple(below))
 
 
-def shorten_chains(connection: sqlite3.Connection, command: ShortenChains) -> list[LogStartOutcome]:
+def shorten_chains(connection: Tables, command: ShortenChains) -> list[LogStartOutcome]:
     """End sealed partitionlets where their records end."""
     topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
     return [_shorten(connection, topics.get(item.topic_id), item) for item in command.items]
 
 
-def _shorten(connection: sqlite3.Connection, topic: TopicRow | None, item: Shortened) -> LogStartOutcome:
+def _shorten(connection: Tables, topic: TopicRow | None, item: Shortened) -> LogStartOutcome:
     if topic is None:
         return LogStartOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION)
     start = _log_start(connection, topic.number, item.partition)
@@ -233,60 +254,55 @@ def _shorten(connection: sqlite3.Connection, topic: TopicRow | None, item: Short
     if dropped:
         _delete(connection, [item.partitionlet])
     else:
-        connection.execute('UPDATE partitionlets SET "end" = ? WHERE id = ?', (item.end, item.partitionlet))
+        connection.update("partitionlets", {"end": "?1"}, "id = ?2", item.end, item.partitionlet)
     start = _put_log_start(connection, topic.number, item.partition, start)
     return LogStartOutcome(Code.NONE, start, (item.partitionlet,) if dropped else ())
 
 
-def skip_numbers(connection: sqlite3.Connection, command: SkipNumbers) -> list[Code]:
+def skip_numbers(connection: Tables, command: SkipNumbers) -> list[Code]:
     """Let all numbers begin behind those that commands which were lost may have given away."""
-    known = connection.execute("SELECT value FROM counters WHERE name = 'recovered'").fetchone()
-    if known is None or known[0] < command.recovered:
-        connection.execute(
-            "INSERT INTO counters VALUES ('recovered', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
-            (command.recovered,),
-        )
+    known = counter(connection, "recovered")
+    if known is None or known < command.recovered:
+        connection.put_counter("recovered", command.recovered)
         reuses = in_pieces(connection)
+        skip = f"((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}"
         for table in ("streams", "going", "free_streams") if reuses else ("streams",):
-            connection.execute(
-                f"UPDATE {table} SET next_serial = ((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}"
-            )
+            connection.update(table, {"next_serial": skip}, "true")
         if reuses:
             _skip_streams(connection)
         else:
-            connection.execute("UPDATE counters SET value = value + ? WHERE name = 'next_stream'", (SKIPPED_STREAMS,))
-        connection.execute("UPDATE counters SET value = value + ? WHERE name = 'next_topic'", (SKIPPED_TOPICS,))
+            _raise_counter(connection, "next_stream", SKIPPED_STREAMS)
+        _raise_counter(connection, "next_topic", SKIPPED_TOPICS)
     return [Code.NONE]
 
 
-def _skip_streams(connection: sqlite3.Connection) -> None:
+def _skip_streams(connection: Tables) -> None:
     """Streams that were lost may have had the next numbers. These are given again like those of deleted streams, with
     serials that the lost ones had not, as all have that are made from now on."""
-    (first,) = connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
-    (serial,) = connection.execute(
-        "SELECT coalesce(max(value), 1) FROM counters WHERE name = 'first_serial'"
-    ).fetchone()
+    first = needed_counter(connection, "next_stream")
+    serial = counter(connection, "first_serial") or 1
     serial = ((serial >> SKIPPED_BITS) + 1) << SKIPPED_BITS
-    connection.execute(
-        "INSERT INTO counters VALUES ('first_serial', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (serial,)
-    )
+    connection.put_counter("first_serial", serial)
     count = min(SKIPPED_STREAMS, MAX_STREAM_NUMBER + 1 - first)
     if count > 0:
-        connection.execute("UPDATE counters SET value = value + ? WHERE name = 'next_stream'", (count,))
+        _raise_counter(connection, "next_stream", count)
         free_streams(connection, first, count, serial)
 
 
-def raise_level(connection: sqlite3.Connection, command: RaiseLevel) -> list[Code]:
+def _raise_counter(connection: Tables, name: str, by: int) -> None:
+    connection.update("counters", {"value": "value + ?1"}, "name = ?2", by, name)
+
+
+def raise_level(connection: Tables, command: RaiseLevel) -> list[Code]:
     """Note the highest feature level that the log has come to."""
-    connection.execute(
-        "INSERT INTO counters VALUES ('level', ?) ON CONFLICT DO UPDATE SET value = max(value, excluded.value)",
-        (command.level,),
-    )
+    known = counter(connection, "level")
+    if known is None or known < command.level:
+        connection.put_counter("level", command.level)
     return [Code.NONE]
 
 
 def _tail(
-    connection: sqlite3.Connection, topic: TopicRow | None, partition: int
+    connection: Tables, topic: TopicRow | None, partition: int
 ) -> tuple[PartitionletRow, PartitionletRow | None] | None:
     """The partition's open partitionlet and the intended one, if any; None if there is no such partition."""
     if topic is None:
@@ -299,14 +315,14 @@ def _tail(
     return (found[OPEN], found.get(INTENDED)) if OPEN in found else None
 
 
-def _log_start(connection: sqlite3.Connection, topic: int, partition: int) -> Offset:
+def _log_start(connection: Tables, topic: int, partition: int) -> Offset:
     row = connection.execute(
         'SELECT "offset" FROM log_starts WHERE topic = ? AND partition = ?', (topic, partition)
     ).fetchone()
     return Offset(0 if row is None else row[0])
 
 
-def _put_log_start(connection: sqlite3.Connection, topic: int, partition: int, offset: Offset) -> Offset:
+def _put_log_start(connection: Tables, topic: int, partition: int, offset: Offset) -> Offset:
     """Let records begin at `offset`, or at the first partitionlet behind it where it lies in none; where that is."""
     (first,) = connection.execute(
         "SELECT min(first) FROM partitionlets WHERE topic = ? AND state IN (?, ?) AND partition = ? "
@@ -315,12 +331,10 @@ def _put_log_start(connection: sqlite3.Connection, topic: int, partition: int, o
     ).fetchone()
     start = offset if first is None else Offset(max(offset, first))
     if start > 0:
-        connection.execute(
-            'INSERT INTO log_starts VALUES (?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset"',
-            (topic, partition, start),
-        )
+        connection.insert("log_starts", [(topic, partition, start)], upsert=True)
     return start
 
 
-def _delete(connection: sqlite3.Connection, partitionlets: Iterable[PartitionletId]) -> None:
-    connection.executemany("DELETE FROM partitionlets WHERE id = ?", [(each,) for each in partitionlets])
+def _delete(connection: Tables, partitionlets: Iterable[PartitionletId]) -> None:
+    for each in partitionlets:
+        connection.delete("partitionlets", "id = ?1", each)

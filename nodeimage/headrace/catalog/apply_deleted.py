@@ -12,38 +12,26 @@ behind all that it had, so that no partitionlet has the id of an earlier one.
 
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from headrace.catalog.commands import ForgetDeleted
+from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import Forgotten
 from headrace.catalog.selects import json_list, level_of
 from headrace.ids import StreamNumber
 from headrace.levels import Level
 
 AT_ONCE: Final = 1000
-"""Rows that one command deletes, about: some 10 ms. The same for ever, as it belongs to the commands."""
+"""Rows that one command deletes, about: some 15 ms. The same for ever, as it belongs to the commands."""
 LOOSE: Final = StreamNumber(0)
 """The stream of deleted topics whose own stream stays."""
 
 
-class _Part(NamedTuple):
-    """A table with rows of topics: what tells a row from others."""
-
-    table: str
-    key: tuple[str, ...]
+_PARTS: Final = ("partitionlets", "log_starts", "home_starts", "settled_homes", "pending_homes", "cursors")
+"""Tables with rows of topics."""
 
 
-_PARTS: Final = (
-    _Part("partitionlets", ("id",)),
-    _Part("log_starts", ("topic", "partition")),
-    _Part("home_starts", ("topic", "partition", "counter", "cluster")),
-    _Part("settled_homes", ("topic", "partition")),
-    _Part("pending_homes", ("topic",)),
-    _Part("cursors", ('"group"', "topic", "partition")),
-)
-
-
-def forget_deleted(connection: sqlite3.Connection, command: ForgetDeleted) -> Forgotten:
+def forget_deleted(connection: Tables, command: ForgetDeleted) -> Forgotten:
     """Delete the next rows of what was deleted."""
     del command
     found = connection.execute("SELECT number FROM going ORDER BY number LIMIT 1").fetchone()
@@ -54,60 +42,62 @@ def forget_deleted(connection: sqlite3.Connection, command: ForgetDeleted) -> Fo
     return Forgotten(rows, ended, more)
 
 
-def forget_some_of_stream(connection: sqlite3.Connection, number: StreamNumber) -> tuple[int, bool]:
+def forget_some_of_stream(connection: Tables, number: StreamNumber) -> tuple[int, bool]:
     """Delete rows of a stream that is going; (how many, whether nothing is left of it)."""
     rows = 0
     while rows < AT_ONCE:
-        topics = [
-            row[0]
-            for row in connection.execute(
-                "SELECT number FROM topics WHERE stream = ? ORDER BY name LIMIT ?", (number, (AT_ONCE - rows + 1) // 2)
-            )
-        ]
+        topics = connection.rows("topics", "stream = ? ORDER BY name LIMIT ?", number, (AT_ONCE - rows + 1) // 2)
         if not topics:
             _end(connection, number)
             return rows, True
-        deleted, _ = forget_topics(connection, topics, most=AT_ONCE - rows)
+        deleted, _ = _forget(connection, topics, AT_ONCE - rows)
         rows += deleted
     return rows, False
 
 
-def forget_topics(connection: sqlite3.Connection, topics: Collection[int], *, most: int) -> tuple[int, bool]:
+def forget_topics(connection: Tables, numbers: Collection[int], *, most: int) -> tuple[int, bool]:
     """Delete rows of these topics, `most` or one more for each; (how many, whether that was all). Not counts."""
-    listed = json_list(sorted(topics))
+    listed = json_list(sorted(numbers))
+    return _forget(connection, connection.rows("topics", "number IN (SELECT value FROM json_each(?))", listed), most)
+
+
+def _forget(connection: Tables, topics: Sequence[tuple[Any, ...]], most: int) -> tuple[int, bool]:
+    """As `forget_topics`, given the rows of the topics."""
+    listed = json_list(sorted(topic[0] for topic in topics))
     rows = 0
-    for table, key in _PARTS:
-        columns = ", ".join(key)
-        keys = connection.execute(
-            f"SELECT {columns} FROM {table} WHERE topic IN (SELECT value FROM json_each(?)) LIMIT ?",
-            (listed, most - rows),
-        ).fetchall()
-        where = " AND ".join(f"{column} = ?" for column in key)
-        connection.executemany(f"DELETE FROM {table} WHERE {where}", keys)
-        rows += len(keys)
+    for table in _PARTS:
+        found = connection.rows(table, "topic IN (SELECT value FROM json_each(?)) LIMIT ?", listed, most - rows)
+        connection.delete_rows(table, found)
+        rows += len(found)
         if rows >= most:
             return rows, False
-    connection.executemany("DELETE FROM topics WHERE number = ?", [(number,) for number in sorted(topics)])
+    connection.delete_rows("topics", topics)
     return rows + len(topics), True
 
 
-def hide_topics(connection: sqlite3.Connection, topics: Iterable[int]) -> None:
+def hide_topics(connection: Tables, topics: Iterable[int]) -> None:
     """Have topics be gone for everybody who looks for them; their rows go later."""
-    connection.executemany(
-        "UPDATE topics SET stream = ?, name = lower(hex(topic_id)), own_retention = 0, home_counter = NULL, "
-        "home_cluster = NULL, home_origin = NULL WHERE number = ?",
-        [(LOOSE, number) for number in topics],
-    )
-    connection.execute("INSERT OR IGNORE INTO going VALUES (?, 0)", (LOOSE,))
+    hidden = {
+        "stream": "?1",
+        "name": "lower(hex(topic_id))",
+        "own_retention": "0",
+        "home_counter": "NULL",
+        "home_cluster": "NULL",
+        "home_origin": "NULL",
+    }
+    for number in topics:
+        connection.update("topics", hidden, "number = ?2", LOOSE, number)
+    connection.insert("going", [(LOOSE, 0)], ignore=True)
 
 
-def hide_stream(connection: sqlite3.Connection, number: StreamNumber) -> None:
+def hide_stream(connection: Tables, number: StreamNumber) -> None:
     """Have a stream be gone for everybody, with all its topics; their rows go later."""
-    connection.execute("INSERT INTO going SELECT number, next_serial FROM streams WHERE number = ?", (number,))
-    connection.execute("DELETE FROM streams WHERE number = ?", (number,))
+    (serial,) = connection.execute("SELECT next_serial FROM streams WHERE number = ?", (number,)).fetchone()
+    connection.insert("going", [(number, serial)])
+    connection.delete("streams", "number = ?1", number)
 
 
-def ids_still_held(connection: sqlite3.Connection, topic_ids: Sequence[bytes]) -> set[bytes]:
+def ids_still_held(connection: Tables, topic_ids: Sequence[bytes]) -> set[bytes]:
     """Those ids that deleted topics have still, after an attempt to delete these first: a copy that is made again has
     its source's id, as the one before."""
     if connection.execute("SELECT 1 FROM going LIMIT 1").fetchone() is None:
@@ -126,7 +116,7 @@ def ids_still_held(connection: sqlite3.Connection, topic_ids: Sequence[bytes]) -
     return held
 
 
-def take_free_stream(connection: sqlite3.Connection) -> tuple[StreamNumber, int] | None:
+def take_free_stream(connection: Tables) -> tuple[StreamNumber, int] | None:
     """A number that was free for the longest time, and the first serial of its next life; None: there is none."""
     found = connection.execute(
         "SELECT turn, first, count, next_serial FROM free_streams ORDER BY turn LIMIT 1"
@@ -135,17 +125,16 @@ def take_free_stream(connection: sqlite3.Connection) -> tuple[StreamNumber, int]
         return None
     turn, first, count, serial = found
     if count == 1:
-        connection.execute("DELETE FROM free_streams WHERE turn = ?", (turn,))
+        connection.delete("free_streams", "turn = ?1", turn)
     else:
-        connection.execute("UPDATE free_streams SET first = first + 1, count = count - 1 WHERE turn = ?", (turn,))
+        connection.update("free_streams", {"first": "first + 1", "count": "count - 1"}, "turn = ?1", turn)
     return StreamNumber(first), int(serial)
 
 
-def free_streams(connection: sqlite3.Connection, first: int, count: int, next_serial: int) -> None:
+def free_streams(connection: Tables, first: int, count: int, next_serial: int) -> None:
     """Nothing is left of these numbers."""
-    connection.execute(
-        "INSERT INTO free_streams(first, count, next_serial) VALUES (?, ?, ?)", (first, count, next_serial)
-    )
+    last = connection.execute("SELECT turn FROM free_streams ORDER BY turn DESC LIMIT 1").fetchone()
+    connection.insert("free_streams", [(1 if last is None else last[0] + 1, first, count, next_serial)])
 
 
 def in_pieces(connection: sqlite3.Connection) -> bool:
@@ -153,8 +142,8 @@ def in_pieces(connection: sqlite3.Connection) -> bool:
     return level_of(connection) >= Level.FENCED
 
 
-def _end(connection: sqlite3.Connection, number: StreamNumber) -> None:
+def _end(connection: Tables, number: StreamNumber) -> None:
     (serial,) = connection.execute("SELECT next_serial FROM going WHERE number = ?", (number,)).fetchone()
-    connection.execute("DELETE FROM going WHERE number = ?", (number,))
+    connection.delete("going", "number = ?1", number)
     if number != LOOSE:
         free_streams(connection, number, 1, serial)

@@ -4,7 +4,8 @@ The group as stored fences commits: the generation is checked here, where commit
 not only where they arrive.
 """
 
-import sqlite3
+from collections.abc import Collection
+from typing import Any
 
 import msgspec
 
@@ -18,38 +19,42 @@ from headrace.catalog.commands import (
     ExpireSomeCursors,
     PutGroup,
 )
+from headrace.catalog.row_sums import COLUMNS, Tables
 from headrace.catalog.rows import Expired, GroupRow, TopicRow
-from headrace.catalog.selects import GROUP, group_row, select_topics_by_id
+from headrace.catalog.selects import TOPIC_IDS_AT_ONCE, group_row, select_topics_by_id
 from headrace.errors import Code, KafkaError
 from headrace.ids import Millis
 
 EMPTY = "Empty"
 """The state of a group without members, in Kafka's words."""
 
+GROUP_COLUMNS = len(COLUMNS["groups"])
+CURSOR_TIME = COLUMNS["cursors"].index("committed_at")
 AT_ONCE = 1000
 """Groups, and cursors of theirs, that one ExpireSomeCursors looks at, at most: some 10 ms. The same for ever, as it
 belongs to the command."""
+SIZES_KEPT = 10_000
 _NO_MEMBERS = msgspec.msgpack.encode(())
 
 
-def commit_cursors(connection: sqlite3.Connection, command: CommitCursors) -> list[Code]:
+def commit_cursors(connection: Tables, command: CommitCursors) -> list[Code]:
     """Store the offsets of those partitions that exist."""
     group = _select(connection, command.group)
     _fence(group, command)
-    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
+    topics = _sizes(connection, {item.topic_id for item in command.items})
     codes, items = [], []
     for item in command.items:
-        topic = topics.get(item.topic_id)
-        if topic is None or not 0 <= item.partition < topic.partitions:
+        number, partitions = topics.get(item.topic_id, (0, 0))
+        if not 0 <= item.partition < partitions:
             codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         codes.append(Code.NONE)
-        items.append((topic, item))
+        items.append((number, item))
     _put(connection, group, command, items)
     return codes
 
 
-def copy_cursors(connection: sqlite3.Connection, command: CopyCursors) -> list[Code]:
+def copy_cursors(connection: Tables, command: CopyCursors) -> list[Code]:
     """Store the offsets that the home of their topics has, unless the group is at work here."""
     group = _select(connection, command.group)
     if group is not None and group.member_ids:
@@ -65,15 +70,15 @@ def copy_cursors(connection: sqlite3.Connection, command: CopyCursors) -> list[C
         else:
             codes.append(Code.NONE)
             if _counts(connection, command, topic, item):
-                items.append((topic, item))
+                items.append((topic.number, item))
     if items:
         _put(connection, group, command, items)
     if command.alive:
-        connection.execute("UPDATE groups SET changed = max(changed, ?) WHERE name = ?", (command.now, command.group))
+        connection.update("groups", {"changed": "max(changed, ?1)"}, "name = ?2", command.now, command.group)
     return codes
 
 
-def _counts(connection: sqlite3.Connection, command: CopyCursors, topic: TopicRow, item: Cursor) -> bool:
+def _counts(connection: Tables, command: CopyCursors, topic: TopicRow, item: Cursor) -> bool:
     """Whether it is to be stored, by what stands."""
     if not command.only_newer and item.expected is None:
         return True
@@ -90,20 +95,19 @@ def _counts(connection: sqlite3.Connection, command: CopyCursors, topic: TopicRo
 
 
 def _put(
-    connection: sqlite3.Connection,
+    connection: Tables,
     group: GroupRow | None,
     command: CommitCursors | CopyCursors,
-    items: list[tuple[TopicRow, Cursor]],
+    items: list[tuple[int, Cursor]],
 ) -> None:
     if group is None:
         _store(connection, GroupRow(command.group, 0, "", "", "", (), b"", EMPTY, command.now))
-    connection.executemany(
-        'INSERT INTO cursors VALUES (?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "offset" = excluded."offset", '
-        "leader_epoch = excluded.leader_epoch, metadata = excluded.metadata, committed_at = excluded.committed_at",
+    connection.insert(
+        "cursors",
         [
             (
                 command.group,
-                topic.number,
+                topic,
                 item.partition,
                 item.offset,
                 item.leader_epoch,
@@ -112,10 +116,11 @@ def _put(
             )
             for topic, item in items
         ],
+        upsert=True,
     )
 
 
-def delete_cursors(connection: sqlite3.Connection, command: DeleteCursors) -> list[Code]:
+def delete_cursors(connection: Tables, command: DeleteCursors) -> list[Code]:
     """Forget the offsets of these partitions."""
     if _select(connection, command.group) is None:
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {command.group!r}")
@@ -127,14 +132,12 @@ def delete_cursors(connection: sqlite3.Connection, command: DeleteCursors) -> li
             codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         codes.append(Code.NONE)
-        connection.execute(
-            'DELETE FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?',
-            (command.group, topic.number, partition),
-        )
+        of_partition = '"group" = ?1 AND topic = ?2 AND partition = ?3'
+        connection.delete("cursors", of_partition, command.group, topic.number, partition)
     return codes
 
 
-def put_group(connection: sqlite3.Connection, command: PutGroup) -> GroupRow:
+def put_group(connection: Tables, command: PutGroup) -> GroupRow:
     """Store the group, unless a later generation is stored already."""
     present = _select(connection, command.group)
     if present is not None and command.generation < present.generation:
@@ -157,7 +160,7 @@ def put_group(connection: sqlite3.Connection, command: PutGroup) -> GroupRow:
     return row
 
 
-def delete_groups(connection: sqlite3.Connection, command: DeleteGroups) -> list[Code]:
+def delete_groups(connection: Tables, command: DeleteGroups) -> list[Code]:
     """Forget empty groups with their cursors."""
     codes = []
     for name in command.groups:
@@ -168,55 +171,66 @@ def delete_groups(connection: sqlite3.Connection, command: DeleteGroups) -> list
             codes.append(Code.NON_EMPTY_GROUP)
         else:
             codes.append(Code.NONE)
-            connection.execute('DELETE FROM cursors WHERE "group" = ?', (name,))
-            connection.execute("DELETE FROM groups WHERE name = ?", (name,))
+            connection.delete("cursors", '"group" = ?1', name)
+            connection.delete("groups", "name = ?1", name)
     return codes
 
 
-def expire_cursors(connection: sqlite3.Connection, command: ExpireCursors) -> Expired:
+def expire_cursors(connection: Tables, command: ExpireCursors) -> Expired:
     """Forget old cursors of groups that have long been empty, then those groups if nothing is left of them."""
     idle = [
-        (row[0],)
+        row[0]
         for row in connection.execute(
             "SELECT name FROM groups WHERE changed < ? AND member_ids = ? ORDER BY name", (command.before, _NO_MEMBERS)
         )
     ]
-    cursors = connection.executemany(
-        'DELETE FROM cursors WHERE "group" = ? AND committed_at < ?', [(name, command.before) for (name,) in idle]
-    ).rowcount
-    groups = connection.executemany(
-        'DELETE FROM groups WHERE name = ? AND NOT EXISTS (SELECT 1 FROM cursors c WHERE c."group" = groups.name)',
-        idle,
-    ).rowcount
-    return Expired(max(0, cursors), max(0, groups))
+    cursors = sum(
+        connection.delete("cursors", '"group" = ?1 AND committed_at < ?2', name, command.before) for name in idle
+    )
+    without = 'name = ?1 AND NOT EXISTS (SELECT 1 FROM cursors c WHERE c."group" = ?1)'
+    groups = sum(connection.delete("groups", without, name) for name in idle)
+    return Expired(cursors, groups)
 
 
-def expire_some_cursors(connection: sqlite3.Connection, command: ExpireSomeCursors) -> Expired:
+def expire_some_cursors(connection: Tables, command: ExpireSomeCursors) -> Expired:
     """As `expire_cursors`, for a bounded number of groups and of their cursors."""
     name, *place = command.after
-    page = connection.execute(
+    page = connection.execute(  # without what groups at work hold of their members, which may be much
         "SELECT name, changed, member_ids FROM groups WHERE name >= ? ORDER BY name LIMIT ?", (name, AT_ONCE)
     ).fetchall()
-    cursors = groups = looked = 0
+    cursors: list[tuple[Any, ...]] = []
+    groups: list[tuple[str]] = []
+    after = (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None
+    looked = 0
     for name, changed, member_ids in page:
         if changed >= command.before or member_ids != _NO_MEMBERS:
             continue
         (topic, partition) = place if name == command.after[0] else (-1, -1)
-        found = connection.execute(
-            'SELECT topic, partition, committed_at FROM cursors WHERE "group" = ? AND (topic, partition) > (?, ?) '
-            "ORDER BY topic, partition LIMIT ?",
-            (name, topic, partition, AT_ONCE - looked),
-        ).fetchall()
-        old = [(name, each[0], each[1]) for each in found if each[2] < command.before]
-        connection.executemany('DELETE FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?', old)
-        cursors += len(old)
+        found = connection.rows(
+            "cursors",
+            '"group" = ? AND (topic, partition) > (?, ?) ORDER BY topic, partition LIMIT ?',
+            name,
+            topic,
+            partition,
+            AT_ONCE - looked,
+        )
+        old = [each for each in found if each[CURSOR_TIME] < command.before]
+        cursors += old
         looked += len(found)
         if looked == AT_ONCE:
-            return Expired(cursors, groups, (name, found[-1][0], found[-1][1]))
-        if connection.execute('SELECT 1 FROM cursors WHERE "group" = ? LIMIT 1', (name,)).fetchone() is None:
-            connection.execute("DELETE FROM groups WHERE name = ?", (name,))
-            groups += 1
-    return Expired(cursors, groups, (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None)
+            after = (name, found[-1][1], found[-1][2])
+            break
+        if len(old) == len(found) and not _has_cursors(connection, name, topic, partition):
+            groups.append((name,))
+    connection.delete_rows("cursors", cursors)
+    connection.delete_rows("groups", groups)
+    return Expired(len(cursors), len(groups), after)
+
+
+def _has_cursors(connection: Tables, group: str, topic: int, partition: int) -> bool:
+    """Whether some are left of an earlier step, which came up to there."""
+    where = '"group" = ? AND (topic, partition) <= (?, ?) LIMIT 1'
+    return topic >= 0 and bool(connection.rows("cursors", where, group, topic, partition))
 
 
 def _fence(group: GroupRow | None, command: CommitCursors) -> None:
@@ -232,23 +246,27 @@ def _fence(group: GroupRow | None, command: CommitCursors) -> None:
         raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"group {command.group!r} has no member {command.member_id!r}")
 
 
-def _select(connection: sqlite3.Connection, name: str) -> GroupRow | None:
-    row = connection.execute(f"{GROUP} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else group_row(row)
+def _select(connection: Tables, name: str) -> GroupRow | None:
+    found = connection.rows("groups", "name = ?", name)
+    return group_row(found[0][:GROUP_COLUMNS]) if found else None
 
 
-def _store(connection: sqlite3.Connection, row: GroupRow) -> None:
-    connection.execute(
-        "INSERT OR REPLACE INTO groups VALUES (?,?,?,?,?,?,?,?,?)",
-        (
-            row.group,
-            row.generation,
-            row.protocol_type,
-            row.protocol,
-            row.leader,
-            msgspec.msgpack.encode(row.member_ids),
-            row.members,
-            row.state,
-            Millis(row.changed),
-        ),
-    )
+def _sizes(connection: Tables, topic_ids: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
+    """(number, partitions) of at least the topics with these ids, of those that exist."""
+    known = connection.sizes
+    if len(known) > SIZES_KEPT:
+        known.clear()
+    wanted = [topic_id for topic_id in topic_ids if topic_id not in known]
+    for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
+        some = wanted[start : start + TOPIC_IDS_AT_ONCE]
+        rows = connection.rows("topics", f"topic_id IN ({','.join('?' * len(some))})", *some)
+        # A stream that has no row is being deleted, and a topic of it is gone.
+        there = {stream for stream in {row[2] for row in rows} if connection.rows("streams", "number = ?", stream)}
+        known.update({row[1]: (row[0], row[4]) for row in rows if row[2] in there})
+    return known
+
+
+def _store(connection: Tables, row: GroupRow) -> None:
+    members = msgspec.msgpack.encode(row.member_ids)
+    columns = (*row[:5], members, row.members, row.state, Millis(row.changed))
+    connection.insert("groups", [columns], upsert=True)

@@ -3,20 +3,19 @@
 What a roll does for a home is in apply_chains.py and homes.py.
 """
 
-import sqlite3
-
 import msgspec
 
 from headrace.catalog.apply_topics import require_stream, take_numbers
 from headrace.catalog.homes import put_pending
 from headrace.catalog.link_commands import DeleteLink, HomeChange, PutLink, SetHome, SetLinkSource, SetLinkState
+from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import PAUSED, RUNNING, LinkOutcome, LinkRow, TopicRow
 from headrace.catalog.selects import encode_link, select_link, select_topics_by_id
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home
 
 
-def put_link(connection: sqlite3.Connection, command: PutLink) -> LinkOutcome:
+def put_link(connection: Tables, command: PutLink) -> LinkOutcome:
     """Make a link, or give it another config."""
     stream = require_stream(connection, command.stream)
     present = select_link(connection, command.name)
@@ -27,10 +26,8 @@ def put_link(connection: sqlite3.Connection, command: PutLink) -> LinkOutcome:
             raise KafkaError(Code.INVALID_REQUEST, "a link has a name")
         id_ = take_numbers(connection, "next_link", 1)
         row = LinkRow(id_, command.name, stream.path, command.config, RUNNING, command.now)
-        connection.execute(
-            "INSERT INTO links VALUES (?,?,?,?,?,?)",
-            (row.id, row.name, stream.number, encode_link(row.config), row.state, row.created),
-        )
+        columns = (row.id, row.name, stream.number, encode_link(row.config), row.state, row.created)
+        connection.insert("links", [columns])
         return LinkOutcome(row, changed=True)
     same = present.config == command.config
     if present.stream != stream.path or (command.create and not same):
@@ -39,38 +36,38 @@ def put_link(connection: sqlite3.Connection, command: PutLink) -> LinkOutcome:
             f"there is a link {command.name} already, of stream {present.stream}; alter or delete it",
         )
     if not same:
-        connection.execute("UPDATE links SET config = ? WHERE id = ?", (encode_link(command.config), present.id))
+        connection.update("links", {"config": "?1"}, "id = ?2", encode_link(command.config), present.id)
     return LinkOutcome(present._replace(config=command.config), changed=not same)
 
 
-def set_link_state(connection: sqlite3.Connection, command: SetLinkState) -> LinkOutcome:
+def set_link_state(connection: Tables, command: SetLinkState) -> LinkOutcome:
     """Let a link run, or pause."""
     present = _require(connection, command.name)
     if command.state not in (RUNNING, PAUSED):
         raise KafkaError(Code.INVALID_REQUEST, f"a link is {RUNNING} or {PAUSED}, never {command.state!r}")
-    connection.execute("UPDATE links SET state = ? WHERE id = ?", (command.state, present.id))
+    connection.update("links", {"state": "?1"}, "id = ?2", command.state, present.id)
     return LinkOutcome(present._replace(state=command.state), changed=present.state != command.state)
 
 
-def set_link_source(connection: sqlite3.Connection, command: SetLinkSource) -> LinkOutcome:
+def set_link_source(connection: Tables, command: SetLinkSource) -> LinkOutcome:
     """Keep which cluster a link's source is."""
     present = _require(connection, command.name)
     config = present.config
     if present.id != command.link or config.source_cluster or config.source != command.source:
         return LinkOutcome(present, changed=False)
     config = msgspec.structs.replace(config, source_cluster=command.source_cluster)
-    connection.execute("UPDATE links SET config = ? WHERE id = ?", (encode_link(config), present.id))
+    connection.update("links", {"config": "?1"}, "id = ?2", encode_link(config), present.id)
     return LinkOutcome(present._replace(config=config), changed=True)
 
 
-def delete_link(connection: sqlite3.Connection, command: DeleteLink) -> LinkOutcome:
+def delete_link(connection: Tables, command: DeleteLink) -> LinkOutcome:
     """Forget a link; the topics that it made stay what they are."""
     present = _require(connection, command.name)
-    connection.execute("DELETE FROM links WHERE id = ?", (present.id,))
+    connection.delete("links", "id = ?1", present.id)
     return LinkOutcome(present, changed=True)
 
 
-def set_home(connection: sqlite3.Connection, command: SetHome) -> list[Code]:
+def set_home(connection: Tables, command: SetHome) -> list[Code]:
     """Raise the homes of topics."""
     codes = []
     for item in command.items:
@@ -79,7 +76,7 @@ def set_home(connection: sqlite3.Connection, command: SetHome) -> list[Code]:
     return codes
 
 
-def _change_home(connection: sqlite3.Connection, topic: TopicRow | None, item: HomeChange) -> Code:
+def _change_home(connection: Tables, topic: TopicRow | None, item: HomeChange) -> Code:
     if topic is None:
         return Code.UNKNOWN_TOPIC_ID
     home = Home(item.counter, item.cluster)
@@ -89,15 +86,13 @@ def _change_home(connection: sqlite3.Connection, topic: TopicRow | None, item: H
         return Code.FENCED_LEADER_EPOCH
     if item.lists is not None and any(start[0] <= 0 for starts in item.lists.values() for start in starts):
         return Code.INVALID_REQUEST
-    connection.execute(
-        "UPDATE topics SET home_counter = ?, home_cluster = ?, home_origin = ? WHERE number = ?",
-        (*home, topic.origin, topic.number),
-    )
+    moved = {"home_counter": "?1", "home_cluster": "?2", "home_origin": "?3"}
+    connection.update("topics", moved, "number = ?4", *home, topic.origin, topic.number)
     put_pending(connection, topic.number, item.lists)
     return Code.NONE
 
 
-def _require(connection: sqlite3.Connection, name: str) -> LinkRow:
+def _require(connection: Tables, name: str) -> LinkRow:
     present = select_link(connection, name)
     if present is None:
         raise _none(name)

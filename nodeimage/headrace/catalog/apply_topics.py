@@ -29,11 +29,14 @@ from headrace.catalog.commands import (
 from headrace.catalog.homes import settle_new
 from headrace.catalog.names import MAX_LENGTH, check_stream
 from headrace.catalog.retention import overrides_retention
+from headrace.catalog.row_sums import Parameters, Tables
 from headrace.catalog.rows import OPEN, PartitionletRow, StreamOutcome, StreamRow, TopicOutcome, TopicRow
 from headrace.catalog.selects import (
+    counter,
     encode_configs,
     encode_policy,
     json_list,
+    needed_counter,
     select_open,
     select_retired,
     select_stream,
@@ -57,35 +60,30 @@ MAX_STREAM_NUMBER = 2**23 - 1
 MAX_SERIAL = 1 << PARTITIONLET_BITS
 NO_SERIALS = f"a stream makes at most {MAX_SERIAL} partitionlets in its life; go on in another stream"
 
-_INSERT_PARTITIONLET = "INSERT INTO partitionlets VALUES (?,?,?,?,?,?,?,?,?,NULL,NULL)"
 
-
-def create_stream(connection: sqlite3.Connection, command: CreateStream) -> StreamOutcome:
+def create_stream(connection: Tables, command: CreateStream) -> StreamOutcome:
     """Make the stream unless it exists."""
     check_stream(command.path)
     existing = select_stream(connection, command.path)
     if existing is not None:
         return StreamOutcome(existing, changed=False)
     number, serial = _take_stream(connection)
-    connection.execute(
-        "INSERT INTO streams VALUES (?,?,?,?,?,0,0)",
-        (number, command.path, encode_policy(command.policy), command.now, serial),
-    )
+    connection.insert("streams", [(number, command.path, encode_policy(command.policy), command.now, serial, 0, 0)])
     return StreamOutcome(StreamRow(StreamNumber(number), command.path, command.policy, command.now, 0, 0), changed=True)
 
 
-def alter_stream(connection: sqlite3.Connection, command: AlterStream) -> StreamOutcome:
+def alter_stream(connection: Tables, command: AlterStream) -> StreamOutcome:
     """Change the fields given."""
     stream = require_stream(connection, command.path)
     changes = {name: value for name, value in msgspec.structs.asdict(command.changes).items() if value is not None}
     policy = msgspec.structs.replace(stream.policy, **changes)
     if policy == stream.policy:
         return StreamOutcome(stream, changed=False)
-    connection.execute("UPDATE streams SET policy = ? WHERE number = ?", (encode_policy(policy), stream.number))
+    connection.update("streams", {"policy": "?1"}, "number = ?2", encode_policy(policy), stream.number)
     return StreamOutcome(stream._replace(policy=policy), changed=True)
 
 
-def delete_stream(connection: sqlite3.Connection, command: DeleteStream) -> StreamOutcome:
+def delete_stream(connection: Tables, command: DeleteStream) -> StreamOutcome:
     """Remove the stream, with its topics if forced."""
     stream = require_stream(connection, command.path)
     if stream.topics and not command.force:
@@ -99,18 +97,18 @@ def delete_stream(connection: sqlite3.Connection, command: DeleteStream) -> Stre
             Code.POLICY_VIOLATION,
             f"stream {stream.path} has the links {', '.join(sorted(links))}; delete them first, or all with --force",
         )
-    connection.execute("DELETE FROM links WHERE stream = ?", (stream.number,))
+    connection.delete("links", "stream = ?1", stream.number)
     if in_pieces(connection):
         hide_stream(connection, stream.number)
         forget_some_of_stream(connection, stream.number)  # of a small one nothing is left at once
     else:
         numbers = [row[0] for row in connection.execute("SELECT number FROM topics WHERE stream = ?", (stream.number,))]
         _forget_topics(connection, numbers)
-        connection.execute("DELETE FROM streams WHERE number = ?", (stream.number,))
+        connection.delete("streams", "number = ?1", stream.number)
     return StreamOutcome(stream, changed=True)
 
 
-def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list[TopicOutcome]:
+def create_topics(connection: Tables, command: CreateTopics) -> list[TopicOutcome]:
     """Make each topic that can be made. Numbers and serials are taken in one go per stream.
 
     A topic that an earlier copy of the command made is a success, with the partitionlets that are open now.
@@ -130,7 +128,9 @@ def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list
     }
     repeated = [each.topic.number for each in refused if each is not None and each.topic and each.code is Code.NONE]
     open_of = _open_of(connection, repeated)
-    topic_rows, partitionlet_rows, outcomes = [], [], []
+    topic_rows: list[Parameters] = []
+    partitionlet_rows: list[Parameters] = []
+    outcomes = []
     copies: list[tuple[TopicRow, Sequence[tuple[int, int, str, Offset]]]] = []
     for item, refusal in zip(command.items, refused, strict=True):
         if refusal is not None:
@@ -159,10 +159,10 @@ def create_topics(connection: sqlite3.Connection, command: CreateTopics) -> list
         serials[item.stream] += item.partitions
         number += 1
         topic_rows.append(_topic_columns(topic))
-        partitionlet_rows += [row[:9] for row in opened]
+        partitionlet_rows += map(_partitionlet_columns, opened)
         outcomes.append(TopicOutcome(Code.NONE, "", topic, opened))
-    connection.executemany("INSERT INTO topics VALUES (?,?,?,?,?,?,?,?,?,?,?)", topic_rows)
-    connection.executemany(_INSERT_PARTITIONLET, partitionlet_rows)
+    connection.insert("topics", topic_rows)
+    connection.insert("partitionlets", partitionlet_rows)
     for topic, histories in copies:
         settle_new(connection, topic, range(topic.partitions), histories)
     return outcomes
@@ -211,7 +211,7 @@ def check_new_topics(
     return answers
 
 
-def delete_topics(connection: sqlite3.Connection, command: DeleteTopics) -> list[TopicOutcome]:
+def delete_topics(connection: Tables, command: DeleteTopics) -> list[TopicOutcome]:
     """Remove topics with their chains, log starts and cursors; a second mention of one is unknown."""
     topics = select_topics_by_id(connection, set(command.topic_ids))
     open_of = _open_of(connection, [topic.number for topic in topics.values()])
@@ -230,14 +230,13 @@ def delete_topics(connection: sqlite3.Connection, command: DeleteTopics) -> list
         _forget_topics(connection, gone)
     elif gone and not forget_topics(connection, gone, most=AT_ONCE)[1]:
         hide_topics(connection, gone)
-    connection.executemany(
-        "UPDATE streams SET topics = topics - ?, partitions = partitions - ? WHERE number = ?",
-        [(count, partitions_of[stream], stream) for stream, count in topics_of.items()],
-    )
+    less = {"topics": "topics - ?1", "partitions": "partitions - ?2"}
+    for stream, count in topics_of.items():
+        connection.update("streams", less, "number = ?3", count, partitions_of[stream], stream)
     return outcomes
 
 
-def create_partitions(connection: sqlite3.Connection, command: CreatePartitions) -> TopicOutcome:
+def create_partitions(connection: Tables, command: CreatePartitions) -> TopicOutcome:
     """Add partitions; their number only rises."""
     topic = require_topic(connection, command.topic_id)
     added = command.count - topic.partitions
@@ -261,21 +260,25 @@ def create_partitions(connection: sqlite3.Connection, command: CreatePartitions)
         epochs=command.container_epochs,
         serial=serial,
     )
-    connection.executemany(_INSERT_PARTITIONLET, [row[:9] for row in opened])
-    connection.execute("UPDATE topics SET partitions = ? WHERE number = ?", (command.count, topic.number))
+    connection.insert("partitionlets", map(_partitionlet_columns, opened))
+    connection.update("topics", {"partitions": "?1"}, "number = ?2", command.count, topic.number)
     settle_new(connection, topic, range(topic.partitions, command.count), command.histories)
     return TopicOutcome(Code.NONE, "", topic._replace(partitions=command.count), opened)
 
 
-def alter_topic(connection: sqlite3.Connection, command: AlterTopic) -> TopicOutcome:
+def alter_topic(connection: Tables, command: AlterTopic) -> TopicOutcome:
     """Set and remove configs. Values were checked before the command was written."""
     topic = require_topic(connection, command.topic_id)
     if command.expected is not None and topic.configs != command.expected:
         raise KafkaError(Code.OPERATION_NOT_ATTEMPTED, f"somebody else has changed the configs of {topic.full_name}")
     configs = {name: value for name, value in topic.configs.items() if name not in command.remove} | command.set
-    connection.execute(
-        "UPDATE topics SET configs = ?, own_retention = ? WHERE number = ?",
-        (encode_configs(configs), overrides_retention(configs), topic.number),
+    connection.update(
+        "topics",
+        {"configs": "?1", "own_retention": "?2"},
+        "number = ?3",
+        encode_configs(configs),
+        overrides_retention(configs),
+        topic.number,
     )
     return TopicOutcome(Code.NONE, "", topic._replace(configs=configs))
 
@@ -296,20 +299,17 @@ def require_topic(connection: sqlite3.Connection, topic_id: bytes) -> TopicRow:
     return topic
 
 
-def take_numbers(connection: sqlite3.Connection, counter: str, count: int) -> int:
+def take_numbers(connection: Tables, name: str, count: int) -> int:
     """The first of `count` numbers that were never given out."""
-    (first,) = connection.execute("SELECT value FROM counters WHERE name = ?", (counter,)).fetchone()
-    connection.execute("UPDATE counters SET value = ? WHERE name = ?", (first + count, counter))
-    return int(first)
+    first = needed_counter(connection, name)
+    connection.update("counters", {"value": "?1"}, "name = ?2", first + count, name)
+    return first
 
 
-def _take_stream(connection: sqlite3.Connection) -> tuple[int, int]:
+def _take_stream(connection: Tables) -> tuple[int, int]:
     """A number that no stream has, and the first serial of its partitionlets. Raises KafkaError."""
-    (recovered,) = connection.execute(
-        "SELECT coalesce(max(value), 1) FROM counters WHERE name = 'first_serial'"
-    ).fetchone()
-    (fresh,) = connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
-    if fresh <= MAX_STREAM_NUMBER:
+    recovered = counter(connection, "first_serial") or 1
+    if needed_counter(connection, "next_stream") <= MAX_STREAM_NUMBER:
         return take_numbers(connection, "next_stream", 1), recovered
     free = take_free_stream(connection)
     if free is None:
@@ -318,19 +318,17 @@ def _take_stream(connection: sqlite3.Connection) -> tuple[int, int]:
     return number, max(serial, recovered)
 
 
-def _take_serials(connection: sqlite3.Connection, stream: StreamNumber, *, topics: int, partitions: int) -> int:
+def _take_serials(connection: Tables, stream: StreamNumber, *, topics: int, partitions: int) -> int:
     """The first of `partitions` new partitionlet serials, and the stream's counts raised."""
     (first,) = connection.execute("SELECT next_serial FROM streams WHERE number = ?", (stream,)).fetchone()
     if first + partitions > MAX_SERIAL:
         raise KafkaError(Code.POLICY_VIOLATION, NO_SERIALS)
-    connection.execute(
-        "UPDATE streams SET next_serial = ?, topics = topics + ?, partitions = partitions + ? WHERE number = ?",
-        (first + partitions, topics, partitions, stream),
-    )
+    more = {"next_serial": "?1", "topics": "topics + ?2", "partitions": "partitions + ?3"}
+    connection.update("streams", more, "number = ?4", first + partitions, topics, partitions, stream)
     return int(first)
 
 
-def _open_of(connection: sqlite3.Connection, topics: Iterable[int]) -> dict[int, list[PartitionletRow]]:
+def _open_of(connection: Tables, topics: Iterable[int]) -> dict[int, list[PartitionletRow]]:
     """By topic number, its open partitionlets in order of partition."""
     found: dict[int, list[PartitionletRow]] = {}
     for row in select_open(connection, topics):
@@ -338,9 +336,7 @@ def _open_of(connection: sqlite3.Connection, topics: Iterable[int]) -> dict[int,
     return found
 
 
-def _made_before(
-    connection: sqlite3.Connection, topic: TopicRow, command: CreatePartitions
-) -> tuple[PartitionletRow, ...]:
+def _made_before(connection: Tables, topic: TopicRow, command: CreatePartitions) -> tuple[PartitionletRow, ...]:
     """The partitionlets that an earlier copy of the command made; none if it was not this command that made them."""
     places = list(zip(command.container_ids, command.container_epochs, strict=False))
     made = _open_of(connection, [topic.number])[topic.number][-len(places) :] if places else []
@@ -386,7 +382,12 @@ def _place_fault(item: NewTopic, retired: set[ContainerId]) -> TopicOutcome | No
     return TopicOutcome(Code.LEADER_NOT_AVAILABLE, taken_out(min(retired.intersection(item.container_ids))))
 
 
-def _topic_columns(topic: TopicRow) -> tuple[object, ...]:
+def _partitionlet_columns(row: PartitionletRow) -> Parameters:
+    """Of one that is not sealed."""
+    return (*row[:9], None, None)
+
+
+def _topic_columns(topic: TopicRow) -> Parameters:
     return (
         topic.number,
         topic.topic_id,
@@ -395,12 +396,12 @@ def _topic_columns(topic: TopicRow) -> tuple[object, ...]:
         topic.partitions,
         encode_configs(topic.configs),
         topic.created,
-        overrides_retention(topic.configs),
+        int(overrides_retention(topic.configs)),
         *((None, None, None) if topic.home is None else (*topic.home, topic.origin)),
     )
 
 
-def _forget_topics(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+def _forget_topics(connection: Tables, numbers: Iterable[int]) -> None:
     """Remove everything of the topics with these numbers, but not their stream's counts."""
     listed = json_list(sorted(numbers))
     for table, column in (
@@ -412,4 +413,4 @@ def _forget_topics(connection: sqlite3.Connection, numbers: Iterable[int]) -> No
         ("cursors", "topic"),
         ("topics", "number"),
     ):
-        connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (listed,))
+        connection.delete(table, f"{column} IN (SELECT value FROM json_each(?1))", listed)

@@ -3,6 +3,10 @@
     committed moves -> the commands from memory, or from the disk -> the catalog thread applies them in one transaction
     -> `told` on the loop: listeners, then submitters, then those who wait for a position
 
+Tables that turn out damaged are not applied to: `damaged` hears of it, and all waits until they are made anew
+(`rebuild` or `install`), or `go_on_damaged` says that nobody has others. Then a command that meets damage is refused,
+alone.
+
 The catalog thread takes all commands that are committed by then, as many as one transaction takes. Everything else is
 of the loop thread. Invariant 2: nothing above the log's `committed` is asked for.
 """
@@ -13,21 +17,23 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
 from headrace.catalog import snapshots
-from headrace.catalog.command_log import CommandLog, Written, next_batch, shortened
+from headrace.catalog.command_log import CommandLog, Written, next_batch, replay, shortened
 from headrace.catalog.commands import Command, decode
+from headrace.catalog.live_copy import Room
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
+from headrace.catalog.row_sums import Mark, Tables
 from headrace.catalog.rows import Decided
-from headrace.catalog.snapshots import Room
+from headrace.catalog.sqlite_errors import cannot_open, is_damage, is_full
 from headrace.catalog.tables import apply_all
 from headrace.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull, TrimmedLog
 from headrace.ids import Position
+from headrace.levels import Level
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +47,8 @@ _READ_RETRIES: Final = 10
 """Of the log: it is closed for a moment while it is cut or begins anew."""
 _DAMAGED_RETRY_S = 5.0
 """At most between two tries of a log that is damaged: it is fetched anew as soon as others have what it holds."""
+_SUM_PAUSE_S: Final = 0.02
+"""Between two pieces of rows that get their checksums."""
 _TRIMMED_S: Final = 60.0
 """Of a log that begins behind what the tables have, as they were lost: they are fetched. Where nothing of them has come
 for so long, nobody has them."""
@@ -63,20 +71,31 @@ class Applier:
         *,
         folder: Path,
         command_log: CommandLog,
-        connection: sqlite3.Connection,
+        connection: Tables,
         outcomes: Outcomes,
         told: Callable[[Sequence[AppliedCommand]], None],
         replaced: Callable[[Position], None],
+        damaged: Callable[[sqlite3.Error], None],
+        may: Callable[[int], bool],
         room: Room,
     ) -> None:
-        """`told` hears of every batch that was applied, `replaced` of tables from elsewhere; both in order."""
+        """`told` hears of every batch that was applied, `replaced` of tables from elsewhere; both in order. `damaged`
+        hears what applying met; `may`: whether what belongs to a feature level may be written; `room` is
+        asked before a snapshot is installed."""
+        self.connection = connection
+        """Of the tables. The catalog thread's, while there is one."""
+        self.paused = False
+        """The tables are damaged, and nothing is applied to them."""
+        self.generation = 0
+        """Rises when readers have to open the tables again."""
         self.full = False
         """Committed commands wait for room on the disk, and so do those who submitted them."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Resolves with the error if nothing can be applied any more."""
         self._folder = folder
         self._log = command_log
-        self._connection = connection
+        self._damaged = damaged
+        self._may = may
         self._outcomes = outcomes
         self._told = told
         self._replaced = replaced
@@ -149,19 +168,98 @@ class Applier:
                 raise HeadraceError(f"a snapshot at {position} is older than this log, committed to {committed}")
             self._until = position
             try:
-                install = partial(
-                    snapshots.install, self._folder, self._connection, snapshot, position, room=self._room
+                self.connection = await self._in_thread(
+                    lambda: snapshots.install(
+                        self._folder,
+                        self.connection,
+                        snapshot,
+                        position,
+                        sums=self._sums(),
+                        damaged=self.paused or self.connection.tolerates,
+                        room=self._room,
+                        stop=self._closing,
+                    )
                 )
-                await self._in_thread(install)
             finally:
                 self._until = Position(0)
-            log.info("catalog_replaced", folder=str(self._folder), position=position)
-            self._outcomes.applied = position
-            self._read_failures = 0
-            self._replaced(position)
-            self._outcomes.jump(position)
-            self._reached()
-            self._wake.set()
+            self._come(position)
+
+    async def rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
+        """Make damaged tables anew, of a snapshot that is whole (None: of nothing, at position 0) and of the log.
+
+        `keep`: the snapshot is another node's, and becomes the only one here. Raises HeadraceError for a damaged
+        snapshot, and where the log does not have all from there up to what is applied (TrimmedLog); OSError,
+        StorageFull, sqlite3.Error. Nothing has changed then, or the applier has `failed`.
+        """
+        async with self._turn:
+            if self._outcomes.failure is not None:
+                raise self._outcomes.failure
+            until = self._log.committed
+            if not position <= until or until < self.applied:
+                raise HeadraceError(
+                    f"the tables, applied up to {self.applied}, cannot be made of a snapshot at {position} and a log "
+                    f"that is committed up to {until}"
+                )
+            self._until = until
+            before = self.connection
+
+            def made() -> Tables:
+                return snapshots.rebuild(
+                    self._folder,
+                    before,
+                    snapshot,
+                    lambda tables: replay(tables, self._log.commands(position, until)),
+                    sums=self._sums(),
+                    keep=position if keep else None,
+                    room=self._room,
+                    stop=self._closing,
+                )
+
+            try:
+                self.connection = await self._in_thread(made)
+            except Exception as error:
+                if _is_closed(before):
+                    self.fail(error)
+                raise
+            finally:
+                self._until = Position(0)
+            self._come(until)
+
+    def pause(self) -> None:
+        """Apply nothing from now on: the tables are damaged."""
+        self.paused = True
+
+    def go_on_damaged(self) -> None:
+        """Apply to damaged tables what does not meet the damage: nobody has others."""
+        self.paused = False
+        self.connection.tolerates = True
+        self._wake.set()
+
+    async def marks(self) -> list[Mark]:
+        """What the tables came to at some positions, the newest last; nothing while that cannot be told."""
+        if self.paused or self.connection.tolerates or self._outcomes.failure is not None or self._closing.is_set():
+            return []
+        async with self._turn:
+            tables = self.connection
+            if not tables.summed or not tables.filled:
+                return []
+            return [*tables.marks, tables.now()]
+
+    def _sums(self) -> bool:
+        """Whether rows get checksums."""
+        return self._may(Level.FENCED)
+
+    def _come(self, position: Position) -> None:
+        """The tables are others, at `position`."""
+        log.info("catalog_replaced", folder=str(self._folder), position=position)
+        self.paused = self.connection.tolerates = False
+        self.generation += 1
+        self._outcomes.applied = position
+        self._read_failures = 0
+        self._replaced(position)
+        self._outcomes.jump(position)
+        self._reached()
+        self._wake.set()
 
     async def close(self) -> None:
         """Apply what is committed, then let go of the thread and the connection."""
@@ -208,25 +306,54 @@ class Applier:
                 self._wake.clear()
                 while await self._apply_some():
                     pass
+                await self._sum_some()
                 if self._closing.is_set():
                     self._end(CatalogFailed("the catalog is closed; what is committed is applied at the next start"))
                     return
         except Exception as error:  # whatever it is, those who wait must hear of it
-            if isinstance(error, sqlite3.DatabaseError) and snapshots.is_damage(error):
-                await self._in_thread(lambda: mark_suspect(self._folder))
             self.fail(error)
 
     async def _apply_some(self) -> bool:
         """Apply some of what is committed; whether there may be more."""
         async with self._turn:
             until = self._log.committed
-            if until <= self.applied:
+            if until <= self.applied or self.paused:
                 return False
             self._until = until
             try:
                 return await self._apply_up_to(until)
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+                self.paused = True
+                self._damaged(error)
+                return False
             finally:
                 self._until = Position(0)
+
+    async def _sum_some(self) -> None:
+        """Give the rows of older tables their checksums, some at a time, once the cluster's level lets them have
+        any."""
+        if self.paused or self.full or (self.connection.summed and self.connection.filled) or not self._sums():
+            return
+        async with self._turn:
+            tables = self.connection
+            try:
+                if not tables.summed:
+                    await self._in_thread(tables.add_sums)
+                    log.info("catalog_sums", folder=str(self._folder))
+                    self.generation += 1
+                if await self._in_thread(tables.fill_some):
+                    self._loop.call_later(_SUM_PAUSE_S, self._wake.set)
+                else:
+                    self.generation += 1
+            except (StorageFull, sqlite3.DatabaseError) as error:
+                if isinstance(error, sqlite3.DatabaseError) and is_damage(error):
+                    self.paused = True
+                    self._damaged(error)
+                    return
+                log.warning("catalog_sums_wait", folder=str(self._folder), error=str(error))
+                self._loop.call_later(_FULL_DISK_RETRY_S, self._wake.set)
 
     async def _apply_up_to(self, until: Position) -> bool:
         found = self._log.recent(self.applied)
@@ -257,8 +384,8 @@ class Applier:
             if not self._read_failures:
                 self._unread_since = self._loop.time()
             self._read_failures += 1
-            is_damage = isinstance(error, CorruptLog)
-            waits = is_damage or isinstance(error, OutOfDescriptors)
+            is_corrupt = isinstance(error, CorruptLog)
+            waits = is_corrupt or isinstance(error, OutOfDescriptors)
             if isinstance(error, TrimmedLog):
                 is_over = self._loop.time() - self._unread_since > _TRIMMED_S
             else:
@@ -274,16 +401,16 @@ class Applier:
         try:
             return await self._loop.run_in_executor(self._thread, work)
         except sqlite3.Error as error:
-            if snapshots.cannot_open(error):
+            if cannot_open(error):
                 raise OutOfDescriptors(f"{self._folder}: a file cannot be opened just now: {error}") from error
-            if snapshots.is_full(error):
+            if is_full(error):
                 raise StorageFull(f"{self._folder} has no room for the catalog; free some") from error
             raise
 
     def _shortened(self, end: Position) -> None:
         """[catalog thread]"""
         snapshots.drop_above(self._folder, end)
-        shortened(self._connection, end)
+        shortened(self.connection, end)
 
     def _apply(self, batch: list[Written]) -> list[AppliedCommand] | None:
         """[catalog thread] Apply in one transaction, and wait while the disk is full, or SQLite can open no file. None
@@ -294,11 +421,11 @@ class Applier:
         unopened = 0
         while True:
             try:
-                decided = apply_all(self._connection, work)
+                decided = apply_all(self.connection, work)
             except sqlite3.Error as error:
-                if not snapshots.is_full(error):
+                if not is_full(error):
                     unopened += 1  # by now there may be descriptors again
-                    if not snapshots.cannot_open(error) or unopened > _OPEN_RETRIES:
+                    if not cannot_open(error) or unopened > _OPEN_RETRIES:
                         raise
                 if not waited:
                     log.error("catalog_disk_full", folder=str(self._folder), commands=len(work), reason=str(error))
@@ -313,6 +440,14 @@ class Applier:
                     AppliedCommand(position, payload, command, each)
                     for (position, payload), command, each in zip(batch, commands, decided, strict=True)
                 ]
+
+
+def _is_closed(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.total_changes  # noqa: B018
+    except sqlite3.ProgrammingError:
+        return True
+    return False
 
 
 def mark_suspect(folder: Path) -> None:

@@ -10,6 +10,8 @@ import structlog
 
 from headrace.catalog import snapshots
 from headrace.catalog.commands import Command, decode
+from headrace.catalog.row_sums import Tables
+from headrace.catalog.sqlite_errors import is_damage, is_full
 from headrace.catalog.tables import applied, apply_all, set_back
 from headrace.errors import StorageFull
 from headrace.ids import Position
@@ -68,7 +70,7 @@ class CommandLog(Protocol):
         """Commands below `until` are no longer needed here."""
 
 
-def open_and_replay(folder: Path, command_log: CommandLog) -> tuple[sqlite3.Connection, Position]:
+def open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool = True) -> tuple[Tables, Position]:
     """[blocking] The tables with the log's committed commands applied, and the position up to which they are.
 
     From a snapshot if the tables are missing or damaged. Only where this node leads does it conclude, from tables that
@@ -79,17 +81,18 @@ def open_and_replay(folder: Path, command_log: CommandLog) -> tuple[sqlite3.Conn
     try:
         if leads:
             snapshots.drop_above(folder, end)
-        connection = snapshots.open_newest(folder)
+        connection = snapshots.open_newest(folder, sums=sums)
         try:
             return connection, _replay(connection, command_log, committed, end if leads else None)
         except sqlite3.DatabaseError as error:
-            if not snapshots.is_damage(error):
+            if not is_damage(error):
                 raise
             log.error("catalog_damaged", folder=str(folder), error=str(error))
-        connection = snapshots.restore(folder)
+            reason = str(error)
+        connection = snapshots.restore(folder, sums=sums, reason=reason)
         return connection, _replay(connection, command_log, committed, end if leads else None)
     except sqlite3.Error as error:
-        if snapshots.is_full(error):
+        if is_full(error):
             raise StorageFull(f"no room for the catalog in {folder}; free some, then start again") from error
         raise
 
@@ -106,7 +109,7 @@ def next_batch(commands: Iterator[Written]) -> tuple[list[Written], bool]:
     return batch, True
 
 
-def shortened(connection: sqlite3.Connection, end: Position) -> None:
+def shortened(connection: Tables, end: Position) -> None:
     """[blocking] Go on with the rows as they are: a log that this node leads ends before what they hold.
 
     Without fsync a machine that lost its power may have lost commands whose outcome the tables still have.
@@ -115,9 +118,7 @@ def shortened(connection: sqlite3.Connection, end: Position) -> None:
     set_back(connection, end)
 
 
-def _replay(
-    connection: sqlite3.Connection, command_log: CommandLog, committed: Position, end: Position | None
-) -> Position:
+def _replay(connection: Tables, command_log: CommandLog, committed: Position, end: Position | None) -> Position:
     """Apply the committed commands above the applied position; what they come to is nobody's concern any more."""
     try:
         if end is not None and applied(connection) > end:
@@ -125,14 +126,18 @@ def _replay(
         at = applied(connection)
         if at >= committed:
             return at
-        commands = command_log.commands(at, committed)
-        last = False
-        while not last:
-            batch, last = next_batch(commands)
-            if batch:
-                work: list[tuple[Position, Command]] = [(position, decode(payload)) for position, payload in batch]
-                apply_all(connection, work)
+        replay(connection, command_log.commands(at, committed))
     except BaseException:
         connection.close()
         raise
     return committed
+
+
+def replay(connection: Tables, commands: Iterator[Written]) -> None:
+    """[blocking] Apply commands; what they come to is nobody's concern any more."""
+    last = False
+    while not last:
+        batch, last = next_batch(commands)
+        if batch:
+            work: list[tuple[Position, Command]] = [(position, decode(payload)) for position, payload in batch]
+            apply_all(connection, work)

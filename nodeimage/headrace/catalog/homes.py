@@ -5,12 +5,12 @@ offsets; what lies before is the origin's. It is settled for a home once it was 
 partition without a row is settled for its topic's first home. Called inside a transaction.
 """
 
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from headrace.catalog.link_commands import Start
+from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import HomeStart, TopicRow
 from headrace.errors import Code, KafkaError
 from headrace.ids import Home, Offset
@@ -19,7 +19,7 @@ _lists = msgspec.msgpack.Decoder(dict[int, list[HomeStart]])
 
 
 def settle_new(
-    connection: sqlite3.Connection,
+    connection: Tables,
     topic: TopicRow,
     partitions: range,
     histories: Sequence[tuple[int, int, str, Offset]] | None,
@@ -37,16 +37,14 @@ def settle_new(
             Code.INVALID_REQUEST, f"a history of {topic.full_name} is of no new partition, or of counter 0"
         )
     _put_starts(connection, topic.number, histories)
-    connection.executemany(
-        "INSERT INTO settled_homes VALUES (?,?,?,?)", [(topic.number, partition, *home) for partition in partitions]
-    )
+    connection.insert("settled_homes", [(topic.number, partition, *home) for partition in partitions])
 
 
-def put_pending(connection: sqlite3.Connection, topic: int, lists: Mapping[int, Sequence[Start]] | None) -> None:
+def put_pending(connection: Tables, topic: int, lists: Mapping[int, Sequence[Start]] | None) -> None:
     """Keep the histories that partitions get when they are settled for the home that their topic has now."""
-    connection.execute("DELETE FROM pending_homes WHERE topic = ?", (topic,))
+    connection.delete("pending_homes", "topic = ?1", topic)
     if lists is not None:
-        connection.execute("INSERT INTO pending_homes VALUES (?,?)", (topic, msgspec.msgpack.encode(lists)))
+        connection.insert("pending_homes", [(topic, msgspec.msgpack.encode(lists))])
 
 
 def decode_lists(lists: bytes) -> dict[int, list[HomeStart]]:
@@ -60,7 +58,7 @@ def history_in(lists: Mapping[int, Sequence[HomeStart]], partition: int, home: H
     return [HomeStart(*home, Offset(0))] if found is None else found
 
 
-def settle(connection: sqlite3.Connection, topic: TopicRow, partition: int, home: Home, first: Offset) -> HomeStart:
+def settle(connection: Tables, topic: TopicRow, partition: int, home: Home, first: Offset) -> HomeStart:
     """The partition was rolled for `home`, and goes on at `first`; where that home begins in it.
 
     A home below the topic's has no records here, before or after: it leaves no trace in the history.
@@ -70,31 +68,27 @@ def settle(connection: sqlite3.Connection, topic: TopicRow, partition: int, home
     ).fetchone()
     if settled is not None and Home(*settled) > home:
         return _start_of(connection, topic.number, partition, Home(*settled), first)
-    connection.execute(
-        "INSERT INTO settled_homes VALUES (?,?,?,?) "
-        "ON CONFLICT DO UPDATE SET counter = excluded.counter, cluster = excluded.cluster",
-        (topic.number, partition, *home),
-    )
+    connection.insert("settled_homes", [(topic.number, partition, *home)], upsert=True)
     if home == topic.home and (settled is None or Home(*settled) != home):
         _go_on(connection, topic.number, partition, home, first)
     _drop_pending_if_over(connection, topic)
     return _start_of(connection, topic.number, partition, home, first)
 
 
-def _go_on(connection: sqlite3.Connection, topic: int, partition: int, home: Home, first: Offset) -> None:
+def _go_on(connection: Tables, topic: int, partition: int, home: Home, first: Offset) -> None:
     pending = connection.execute("SELECT lists FROM pending_homes WHERE topic = ?", (topic,)).fetchone()
-    of_partition = "topic = ? AND partition = ?"
+    of_partition = "topic = ?1 AND partition = ?2"
     if pending is not None:
-        connection.execute(f"DELETE FROM home_starts WHERE {of_partition}", (topic, partition))
+        connection.delete("home_starts", of_partition, topic, partition)
         starts: Iterable[Start] = history_in(decode_lists(pending[0]), partition, home)
     else:
         # What was adopted of homes whose records did not get here is no part of this history.
-        connection.execute(f'DELETE FROM home_starts WHERE {of_partition} AND "offset" > ?', (topic, partition, first))
+        connection.delete("home_starts", f'{of_partition} AND "offset" > ?3', topic, partition, first)
         starts = [(*home, first)] if home.counter else ()
     _put_starts(connection, topic, [(partition, *start) for start in starts])
 
 
-def _drop_pending_if_over(connection: sqlite3.Connection, topic: TopicRow) -> None:
+def _drop_pending_if_over(connection: Tables, topic: TopicRow) -> None:
     if (
         topic.home is None
         or not connection.execute("SELECT 1 FROM pending_homes WHERE topic = ?", (topic.number,)).fetchone()
@@ -105,10 +99,10 @@ def _drop_pending_if_over(connection: sqlite3.Connection, topic: TopicRow) -> No
         (topic.number, *topic.home),
     ).fetchone()
     if settled == topic.partitions:
-        connection.execute("DELETE FROM pending_homes WHERE topic = ?", (topic.number,))
+        connection.delete("pending_homes", "topic = ?1", topic.number)
 
 
-def _start_of(connection: sqlite3.Connection, topic: int, partition: int, home: Home, first: Offset) -> HomeStart:
+def _start_of(connection: Tables, topic: int, partition: int, home: Home, first: Offset) -> HomeStart:
     found = connection.execute(
         'SELECT "offset" FROM home_starts WHERE topic = ? AND partition = ? AND counter = ? AND cluster = ?',
         (topic, partition, *home),
@@ -117,7 +111,5 @@ def _start_of(connection: sqlite3.Connection, topic: int, partition: int, home: 
     return HomeStart(*home, Offset(start))
 
 
-def _put_starts(connection: sqlite3.Connection, topic: int, starts: Iterable[tuple[int, int, str, Offset]]) -> None:
-    connection.executemany(
-        "INSERT OR REPLACE INTO home_starts VALUES (?,?,?,?,?)", [(topic, *start) for start in starts]
-    )
+def _put_starts(connection: Tables, topic: int, starts: Iterable[tuple[int, int, str, Offset]]) -> None:
+    connection.insert("home_starts", [(topic, *start) for start in starts], upsert=True)

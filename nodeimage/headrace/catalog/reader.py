@@ -12,6 +12,7 @@ from headrace.catalog.apply_topics import check_new_topics
 from headrace.catalog.commands import NewTopic
 from headrace.catalog.homes import decode_lists
 from headrace.catalog.retention import retention
+from headrace.catalog.row_sums import COLUMNS, KEYS, prepare
 from headrace.catalog.rows import (
     INTENDED,
     OPEN,
@@ -38,6 +39,7 @@ from headrace.catalog.selects import (
     json_list,
     level_of,
     link_row,
+    needed_counter,
     partitionlet_row,
     select_link,
     select_open,
@@ -47,6 +49,7 @@ from headrace.catalog.selects import (
     stream_row,
     topic_row,
 )
+from headrace.catalog.sqlite_errors import TablesDamaged
 from headrace.catalog.tables import applied
 from headrace.ids import (
     PARTITIONLET_BITS,
@@ -75,6 +78,8 @@ class Reader:
             f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=30
         )
         self._connection.execute("PRAGMA cache_size=-2048")
+        self.checks = prepare(self._connection)
+        """Rows are checked as they are read (row_sums.py): the file has their sums."""
 
     def begin(self) -> None:
         """Fix the moment that queries see, from the first of them on."""
@@ -156,6 +161,18 @@ class Reader:
     def check_new_topics(self, items: list[NewTopic]) -> list[TopicOutcome | None]:
         """What CreateTopics would refuse now, per item; None for one that it would make (validate_only)."""
         return check_new_topics(self._connection, items)
+
+    def check_rows(self, table: str, *, after: tuple[object, ...] = (), limit: int = _PAGE) -> tuple[object, ...]:
+        """Check the next rows of a table behind a key, in its order; the last one's key, () if there are no more.
+
+        Raises sqlite3.DatabaseError where one is damaged.
+        """
+        count = KEYS.get(table, 1)
+        keys = ", ".join(f'"{column}"' for column in COLUMNS[table][:count])
+        where = f"WHERE ({keys}) > ({', '.join('?' * count)}) " if after else ""
+        rows = self._connection.execute(f"SELECT {keys} FROM {table} {where}ORDER BY {keys} LIMIT ?", (*after, limit))
+        found = rows.fetchall()
+        return found[-1] if len(found) == limit else ()
 
     # Chains
 
@@ -242,19 +259,35 @@ class Reader:
 
     def owners(self, partitionlets: Iterable[PartitionletId]) -> dict[PartitionletId, Owner]:
         """By id, the partition that each belongs to; those missing are dead."""
+        partitionlets = list(partitionlets)
         rows = self._connection.execute(
             'SELECT p.id, p.topic, t.topic_id, p.partition, p.first, p."end", coalesce(l."offset", 0) '
             "FROM json_each(?) j CROSS JOIN partitionlets p ON p.id = j.value JOIN topics t ON t.number = p.topic "
             "LEFT JOIN log_starts l ON l.topic = p.topic AND l.partition = p.partition",
             (json_list(partitionlets),),
         )
-        return {row[0]: Owner._make(row[1:]) for row in rows}
+        owners = {row[0]: Owner._make(row[1:]) for row in rows}
+        for id_ in set(partitionlets) - owners.keys() if self.checks else ():
+            self._prove_dead(id_)
+        return owners
+
+    def _prove_dead(self, partitionlet: PartitionletId) -> None:
+        """What is dead loses its bytes, and a row whose key has changed looks as if it were not there: it would stand
+        between the two that are around its place, of which neither may be damaged or out of order."""
+        topic = self._connection.execute("SELECT topic FROM partitionlets WHERE id = ?", (partitionlet,)).fetchone()
+        table, key, value = ("partitionlets", "id", partitionlet) if topic is None else ("topics", "number", topic[0])
+        for order, side in (("DESC", "<"), ("ASC", ">")):
+            row = self._connection.execute(
+                f"SELECT {key} FROM {table} WHERE {key} {side} ? ORDER BY {key} {order} LIMIT 1", (value,)
+            ).fetchone()
+            if row is not None and (row[0] >= value if side == "<" else row[0] <= value):
+                raise TablesDamaged(f"{table}: the row {row[0]} is not in its place")
 
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
         """Those whose ids nobody has been given in what this sees: it lags behind the containers that hold them."""
         wanted = list(partitionlets)
         counts = self._next_serials({stream_of(id_) for id_ in wanted})
-        (next_stream,) = self._connection.execute("SELECT value FROM counters WHERE name = 'next_stream'").fetchone()
+        next_stream = needed_counter(self._connection, "next_stream")
         return [
             id_
             for id_ in wanted
@@ -413,7 +446,31 @@ class Reader:
         )
         return [(row[0], CursorRow._make(row[1:])) for row in rows]
 
+    def _prove_cursors(self, group: str, topics: Iterable[int] | None) -> None:
+        """A cursor that is not there has a consumer begin anew, and one whose key has changed looks like that. So all
+        that stands around is read, and checked: from the row before to the row behind."""
+        where = '("group", topic, partition)'
+        key = 'SELECT "group", topic, partition FROM cursors'
+        for first, last in ((0, _NEVER),) if topics is None else ((topic, topic) for topic in topics):
+            before = self._connection.execute(
+                f'{key} WHERE {where} < (?, ?, -1) ORDER BY "group" DESC, topic DESC, partition DESC LIMIT 1',
+                (group, first),
+            ).fetchone()
+            at = (group, first, -1)
+            if before is not None and before > at:
+                raise TablesDamaged(f"cursors: the row {before} is not in its place")
+            order = f'{key} WHERE {where} > (?, ?, -1) ORDER BY "group", topic, partition'
+            for row in self._connection.execute(order, (group, first)):
+                if row < at:
+                    raise TablesDamaged(f"cursors: the row {row} is not in its place")
+                at = row
+                if row > (group, last, _NEVER):
+                    break
+
     def _cursors(self, group: str, topics: Iterable[int] | None) -> Iterator[CursorRow]:
+        topics = None if topics is None else list(topics)
+        if self.checks:
+            self._prove_cursors(group, topics)
         some = "" if topics is None else "AND c.topic IN (SELECT value FROM json_each(?)) "
         rows = self._connection.execute(
             'SELECT t.topic_id, s.path, t.name, c.partition, c."offset", c.leader_epoch, c.metadata, c.committed_at '

@@ -20,7 +20,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from headrace.catalog.snapshots import Room, room_to_install
+from headrace.catalog.live_copy import Room
+from headrace.catalog.snapshots import room_to_install
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.ids import Position
 from headrace.log.files import full_disk_as_storage_full

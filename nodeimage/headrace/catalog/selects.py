@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.catalog.commands import LinkConfig, StreamPolicy
 from headrace.catalog.rows import OPEN, GroupRow, LinkRow, PartitionletRow, StreamRow, TopicRow
+from headrace.catalog.sqlite_errors import TablesDamaged
 from headrace.ids import ContainerId, Home, Millis, StreamNumber
 
 STREAM = "SELECT number, path, policy, created, topics, partitions FROM streams"
@@ -29,7 +30,7 @@ _PARTITIONLET_COLUMNS = (
 PARTITIONLET = f"SELECT {_PARTITIONLET_COLUMNS} FROM partitionlets p"
 GROUP = "SELECT name, generation, protocol_type, protocol, leader, member_ids, members, state, changed FROM groups"
 LINK = "SELECT l.id, l.name, s.path, l.config, l.state, l.created FROM links l JOIN streams s ON s.number = l.stream"
-_TOPIC_IDS_AT_ONCE = 500
+TOPIC_IDS_AT_ONCE = 500
 
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 _policies = msgspec.json.Decoder(StreamPolicy)
@@ -114,8 +115,8 @@ def select_topics_by_id(connection: sqlite3.Connection, topic_ids: Collection[by
     """The topics with these ids, of those that exist."""
     found: dict[bytes, TopicRow] = {}
     wanted = list(topic_ids)
-    for start in range(0, len(wanted), _TOPIC_IDS_AT_ONCE):
-        some = wanted[start : start + _TOPIC_IDS_AT_ONCE]
+    for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
+        some = wanted[start : start + TOPIC_IDS_AT_ONCE]
         marks = ",".join("?" * len(some))
         for row in connection.execute(f"{TOPIC} WHERE t.topic_id IN ({marks})", some):
             found[row[1]] = topic_row(row)
@@ -144,8 +145,21 @@ def select_open(connection: sqlite3.Connection, topics: Iterable[int]) -> Iterat
 
 def level_of(connection: sqlite3.Connection) -> int:
     """The feature level that the log has come to by what is applied."""
-    found = connection.execute("SELECT value FROM counters WHERE name = 'level'").fetchone()
-    return 0 if found is None else int(found[0])
+    return counter(connection, "level") or 0
+
+
+def counter(connection: sqlite3.Connection, name: str) -> int | None:
+    """A counter; None: there is none. Reads, and so checks, all of the few: one whose name has changed is none that
+    is not there."""
+    return dict(connection.execute("SELECT name, value FROM counters")).get(name)
+
+
+def needed_counter(connection: sqlite3.Connection, name: str) -> int:
+    """A counter that there always is. Raises TablesDamaged."""
+    found = counter(connection, name)
+    if found is None:
+        raise TablesDamaged(f"counters: there is no {name}")
+    return found
 
 
 def select_retired(connection: sqlite3.Connection, containers: Iterable[ContainerId]) -> set[ContainerId]:

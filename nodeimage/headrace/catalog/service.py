@@ -10,15 +10,19 @@ a CommandLog, other nodes only as a Route, and nothing of Kafka's protocol.
 What happens when: a crash between commit and apply: replay at `open` applies the command once (the applied position
 moves with the rows). A cancelled submit: the command is applied all the same. A primary that steps down: the submitter
 tries again at the next one. A full disk: the log has the commands, applying waits and tries again each second,
-submitters wait with it. A damaged file: commands and queries fail with CatalogFailed, and the next start restores the
-newest snapshot and replays (`failed` tells the node to end). A replica too far behind for the primary's log: `install`.
+submitters wait with it. Damage of the tables, which queries, applying, the scrub and writing a snapshot meet, and
+comparing nodes finds (`found_damage`): nothing is applied any more, queries of what checks are answered, others fail,
+and `on_damage` tells who has the tables made anew (`rebuild`, `install`); where nobody does, the catalog fails
+(`failed` tells the node to end), and the next start, which trusts no tables that were found damaged, makes them anew. A
+replica too far behind for the primary's log: `install`.
 """
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
@@ -60,8 +64,11 @@ from headrace.catalog.commands import (
     decode,
     encode,
 )
+from headrace.catalog.live_copy import Room, plenty
 from headrace.catalog.outcomes import CatalogFailed, Outcomes
 from headrace.catalog.reader import Reader
+from headrace.catalog.reading import ReaderThreads
+from headrace.catalog.row_sums import Mark, Tables
 from headrace.catalog.rows import (
     Expired,
     Forgotten,
@@ -74,11 +81,12 @@ from headrace.catalog.rows import (
     StreamOutcome,
     TopicOutcome,
 )
+from headrace.catalog.scrubbing import TablesScrub
 from headrace.catalog.snapshot_pool import SharedSnapshot, SnapshotPool
-from headrace.catalog.snapshots import Room, plenty
 from headrace.catalog.submitting import Route, Submitter
-from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, OutOfDescriptors, StorageFull
+from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, StorageFull
 from headrace.ids import Position
+from headrace.levels import Level
 
 __all__ = ["Applied", "Catalog", "CatalogFailed", "Change"]
 
@@ -86,7 +94,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-READERS = 2
 _SNAPSHOT_RETRY_S = 60.0
 _CLOSING_LOOK_S = 0.2
 MOST_COMMAND_BYTES: Final = 32 << 20
@@ -107,7 +114,7 @@ class Catalog:
         self,
         folder: Path,
         command_log: CommandLog,
-        connection: sqlite3.Connection,
+        connection: Tables,
         *,
         applied: Position,
         route: Route | None,
@@ -117,12 +124,14 @@ class Catalog:
     ) -> None:
         self._folder = folder
         self._log = command_log
-        self._connection = connection
         self._snapshot_bytes = snapshot_bytes
         self._loop = asyncio.get_running_loop()
-        self._read_threads = ThreadPoolExecutor(READERS, thread_name_prefix="catalog-reader")
-        self._of_thread = threading.local()
-        self._readers: list[Reader] = []
+        self._reading = ReaderThreads(
+            lambda: snapshots.live_file(folder),
+            generation=lambda: self._applier.generation,
+            damaged=self.found_damage,
+        )
+        self._read_threads = self._reading.executor
         self._closing = threading.Event()
         self._callbacks: list[Applied] = []
         self._set_snapshot_at(Position(0))
@@ -134,9 +143,19 @@ class Catalog:
             stop=self._closing,
             written=self._set_snapshot_at,
             trim=command_log.trim,
+            damaged=self.found_damage,
         )
+        self._room = room
+        self._scrub_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-scrub")
         self._snapshot_task: asyncio.Task[None] | None = None
         self._may = may
+        self.damage = ""
+        """Why the tables are not to be trusted; empty while they are."""
+        self.restored = connection.restored
+        """Why the tables were made anew when they were opened; empty: they are as they were left."""
+        self.served_damaged = False
+        """Nobody has others: what checks is served, and the rest refused."""
+        self._on_damage: list[Callable[[], None]] = []
         self._outcomes = Outcomes(applied)
         self._applier = Applier(
             folder=folder,
@@ -145,11 +164,23 @@ class Catalog:
             outcomes=self._outcomes,
             told=self._tell,
             replaced=self._tell_replaced,
+            damaged=lambda error: self.found_damage(str(error)),
+            may=may,
             room=room,
         )
         self._submitter = Submitter(
             command_log=command_log, applier=self._applier, outcomes=self._outcomes, route=route
         )
+        self._scrub = TablesScrub(
+            check_rows=self._check_rows,
+            check_file=self._check_file,
+            found=self.found_damage,
+            is_small=lambda: snapshots.is_live_small(folder),
+        )
+
+    @property
+    def _connection(self) -> Tables:
+        return self._applier.connection
 
     @classmethod
     async def open(
@@ -168,7 +199,8 @@ class Catalog:
         `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. `room` is asked before
         a snapshot is written or installed. Raises FolderRefused for a newer format, StorageFull.
         """
-        connection, position = await asyncio.to_thread(open_and_replay, folder, command_log)
+        open_tables = partial(open_and_replay, folder, command_log, sums=may(Level.FENCED))
+        connection, position = await asyncio.to_thread(open_tables)
         catalog = cls(
             folder,
             command_log,
@@ -317,7 +349,7 @@ class Catalog:
         """Run `fn` in a reader thread, where all that it reads is of one moment."""
         if self._closing.is_set():
             raise CatalogFailed("the catalog is closed")
-        return await self._loop.run_in_executor(self._read_threads, self._read, fn)
+        return await self._reading.run(fn)
 
     def on_applied(self, callback: Applied) -> None:
         """Call `callback` with what was applied, in order, on the loop, before the submitters wake.
@@ -334,9 +366,14 @@ class Catalog:
         return await self._snapshots.write()
 
     async def newest_snapshot(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
-        """The newest snapshot, held open, for a replica that the log reaches back to no more: see SnapshotPool."""
+        """The newest snapshot, held open, for a replica that the log reaches back to no more: see SnapshotPool.
+
+        Raises CatalogFailed, too, while the tables are damaged: none is given away.
+        """
         if self._closing.is_set():
             raise CatalogFailed("the catalog is closed")
+        if self.damage:
+            raise CatalogFailed("the catalog's tables are damaged here, and no snapshot of them is given away")
         return await self._snapshots.newest(least, keeps_log=keeps_log)
 
     def tables_come(self) -> None:
@@ -355,26 +392,110 @@ class Catalog:
         Raises HeadraceError, StorageFull or OSError with nothing changed.
         """
         self._check_usable()
-        installing = asyncio.create_task(self._install(snapshot, position, log_stays=log_stays), name="catalog-install")
-        installing.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
-        await asyncio.shield(installing)  # cut short, it would leave in memory what the tables hold no more
+        await self._to_its_end(self._install(snapshot, position, log_stays=log_stays))
+
+    # --- damage
+
+    def on_damage(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, on the loop, when the tables turn out damaged: it is to see to it that they are made
+        anew."""
+        self._on_damage.append(callback)
+
+    def found_damage(self, reason: str) -> None:
+        """The tables are not what was written, or not what the log comes to: nothing more is applied to them."""
+        if self.damage or self.failed.done() or self._closing.is_set():
+            return
+        self.damage = reason
+        log.error("catalog_damaged", folder=str(self._folder), error=reason)
+        self._applier.pause()
+        marked = self._loop.run_in_executor(self._read_threads, mark_suspect, self._folder)
+        if self._on_damage:
+            for callback in self._on_damage:
+                callback()
+        else:
+            marked.add_done_callback(lambda _: self._applier.fail(sqlite3.DatabaseError(reason)))
+
+    async def marks(self) -> list[Mark]:
+        """What the tables come to at some positions of the log, for comparison with other nodes', the newest last.
+
+        Nothing while that cannot be told: rows have no checksums yet, or the tables are damaged.
+        """
+        return [] if self.damage or self._closing.is_set() else await self._applier.marks()
+
+    async def rebuild(self, snapshot: Path, position: Position) -> None:
+        """Make damaged tables anew, of another node's snapshot at `position`, which is left, and of the log here. It
+        takes the place of the snapshots here.
+
+        Listeners hear `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log here
+        begins, StorageFull, OSError; nothing has changed then.
+        """
+        self._check_usable()
+        await self._to_its_end(self._rebuild(snapshot, position, keep=True))
+
+    async def rebuild_alone(self) -> None:
+        """Make damaged tables anew where no other node has any: of this node's newest snapshot, if every row of it
+        checks, and of its log; the damaged ones are never read for it. Raises as `rebuild` where that is not
+        possible."""
+        self._check_usable()
+        newest = await self._snapshots.newest_kept()
+        await self._to_its_end(self._rebuild(*(newest or (None, Position(0))), keep=False))
+
+    def serve_damaged(self) -> None:
+        """Go on with damaged tables, as nobody has others: what checks is served, what does not is refused."""
+        if self.damage and not self.served_damaged:
+            # No other copy is known. Put one of the node's folder back.
+            log.critical("catalog_served_damaged", folder=str(self._folder), error=self.damage)
+        self.served_damaged = bool(self.damage)
+        if self.damage:
+            self._applier.go_on_damaged()
+
+    async def _rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
+        async with self._snapshots.turn:
+            await self._applier.rebuild(snapshot, position, keep=keep)
+            self._is_whole()
+            if keep:
+                self._set_snapshot_at(position)
+
+    def _is_whole(self) -> None:
+        if self.damage:
+            log.info("catalog_repaired", folder=str(self._folder), was=self.damage)
+        self.damage = ""
+        self.served_damaged = False
+
+    async def _to_its_end(self, change: Coroutine[None, None, None]) -> None:
+        changing = asyncio.create_task(change, name="catalog-install")
+        changing.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
+        await asyncio.shield(changing)  # cut short, it would leave in memory what the tables hold no more
+
+    async def _check_rows(self, table: str, after: tuple[object, ...], limit: int) -> tuple[object, ...]:
+        if self.damage:
+            return ()
+        return await self.query(lambda reader: reader.check_rows(table, after=after, limit=limit))
+
+    async def _check_file(self) -> None:
+        if not self.damage and not self._closing.is_set():
+            check = partial(snapshots.check_live, self._folder, room=self._room, stop=self._closing)
+            await self._loop.run_in_executor(self._scrub_thread, check)
 
     async def close(self) -> None:
         """Apply what is committed, then let go of files and threads. Submitters that still wait get CatalogFailed."""
         if self._closing.is_set():
             return
         self._closing.set()
+        await self._scrub.close()
         await self._applier.close()
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
         await self._snapshots.close()
         await asyncio.to_thread(self._snapshot_thread.shutdown)
+        await asyncio.to_thread(self._scrub_thread.shutdown)
         await asyncio.to_thread(self._read_threads.shutdown)
         await asyncio.to_thread(self._close_files)
 
     async def _install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
         async with self._snapshots.turn:
             await self._applier.install(snapshot, position, log_stays=log_stays)
+            self._is_whole()
             self._set_snapshot_at(position)
 
     def _check_usable(self) -> None:
@@ -388,8 +509,7 @@ class Catalog:
         self._snapshot_due = Position(position + self._snapshot_bytes)
 
     def _close_files(self) -> None:
-        for reader in self._readers:
-            reader.close()
+        self._reading.close_files()
         self._connection.close()
 
     def _tell(self, done: Sequence[AppliedCommand]) -> None:
@@ -431,30 +551,6 @@ class Catalog:
                 await asyncio.sleep(_CLOSING_LOOK_S)
         finally:
             self._snapshot_task = None
-
-    def _read(self, fn: Callable[[Reader], T]) -> T:
-        try:
-            reader = self._reader()
-            try:
-                reader.begin()
-                return fn(reader)
-            finally:
-                reader.end()
-        except sqlite3.DatabaseError as error:
-            if snapshots.cannot_open(error):
-                raise OutOfDescriptors(f"{self._folder}: a file cannot be opened just now: {error}") from error
-            if snapshots.is_damage(error):
-                mark_suspect(self._folder)
-                self._loop.call_soon_threadsafe(self._applier.fail, error)
-            raise
-
-    def _reader(self) -> Reader:
-        """This thread's."""
-        reader: Reader | None = getattr(self._of_thread, "reader", None)
-        if reader is None:
-            reader = self._of_thread.reader = Reader(snapshots.live_file(self._folder))
-            self._readers.append(reader)
-        return reader
 
 
 def _check_size(payload: bytes | memoryview) -> None:

@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import structlog
 
 from headrace.catalog import snapshots
-from headrace.catalog.snapshots import Room
+from headrace.catalog.live_copy import Room
+from headrace.catalog.sqlite_errors import is_damage, is_full
 from headrace.errors import HeadraceError, NewerFormat, StorageFull
 from headrace.ids import Position
 from headrace.log.files import OpenFile, full_disk_as_storage_full, is_lost
@@ -111,8 +112,10 @@ class SnapshotPool:
         stop: threading.Event,
         written: Callable[[Position], None],
         trim: Callable[[Position], None],
+        damaged: Callable[[str], None],
     ) -> None:
-        """`written` hears of each new snapshot; `trim` lets go of the log below a position. `stop`: the node stops."""
+        """`written` hears of each new snapshot; `trim` lets go of the log below a position. `damaged` hears what
+        writing one finds in the tables. `stop`: the node stops."""
         self.turn = asyncio.Lock()
         """Held by whoever makes, checks or replaces files."""
         self._folder = folder
@@ -121,6 +124,7 @@ class SnapshotPool:
         self._stop = stop
         self._written = written
         self._trim = trim
+        self._damaged = damaged
         self._loop = asyncio.get_running_loop()
         self._checked: dict[str, _Whole] = {}
         """By name."""
@@ -150,6 +154,10 @@ class SnapshotPool:
             opening.add_done_callback(_close_unwanted)
             raise
 
+    async def newest_kept(self) -> tuple[Path, Position] | None:
+        """The newest snapshot of those that are there, if one is whole: it is checked anew. Raises as `newest`."""
+        return await asyncio.shield(self._begun(self._newest_kept()))
+
     async def close(self) -> None:
         """Return when nothing more is being written or read here; `stop` is set."""
         while self._tasks:
@@ -174,7 +182,12 @@ class SnapshotPool:
             position = snapshots.write_snapshot(self._folder, room=self._room, stop=self._stop)
             return position, snapshots.positions(self._folder)
 
-        position, held = await self._loop.run_in_executor(self._executor, write)
+        try:
+            position, held = await self._loop.run_in_executor(self._executor, write)
+        except sqlite3.DatabaseError as error:
+            if is_damage(error):
+                self._damaged(str(error))
+            raise
         self._written(position)
         if len(held) >= snapshots.KEPT:
             self._trim(self._kept_from(held[0]))
@@ -196,6 +209,12 @@ class SnapshotPool:
                 self._held[shared] = self._loop.time()
             return shared
 
+    async def _newest_kept(self) -> tuple[Path, Position] | None:
+        async with self.turn:
+            self._checked.clear()
+            found = await self._loop.run_in_executor(self._executor, self._open_newest)
+            return None if found is None else (snapshots.path_of(self._folder, found[0]), found[0])
+
     async def _write_for_another(self) -> None:
         if self._failure is not None and self._loop.time() < self._again_at:
             raise type(self._failure)(str(self._failure))
@@ -204,7 +223,7 @@ class SnapshotPool:
             with full_disk_as_storage_full(self._folder):
                 await self._write()
         except (HeadraceError, OSError, sqlite3.Error) as error:
-            kind = StorageFull if isinstance(error, sqlite3.Error) and snapshots.is_full(error) else type(error)
+            kind = StorageFull if isinstance(error, sqlite3.Error) and is_full(error) else type(error)
             self._failure = (kind if issubclass(kind, StorageFull) else HeadraceError)(
                 f"no snapshot of the catalog can be written: {error}"
             )

@@ -1,6 +1,7 @@
 """The catalog's SQLite file: its schema, and the application of commands to it.
 
-    counters       name -> value: `applied` (the position below which all commands are applied), the next numbers
+    counters       name -> value: `applied` (the position below which all commands are applied), the next numbers; from
+                   format 4 on, `totals` of the rows' checksums with the former (row_sums.py)
     streams        number, path, policy, counts
     topics         number, topic id, stream, name, partitions, configs; one row per topic
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
@@ -27,6 +28,7 @@ from pathlib import Path
 import structlog
 
 from headrace.catalog import apply_chains, apply_deleted, apply_groups, apply_links, apply_topics
+from headrace.catalog.check import damage_in
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -57,7 +59,9 @@ from headrace.catalog.commands import (
     ShortenChains,
     SkipNumbers,
 )
+from headrace.catalog.row_sums import GRID, SUMMED_FORMAT, Tables, is_summed
 from headrace.catalog.rows import Decided, Outcome
+from headrace.catalog.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
 from headrace.errors import Code, FolderRefused, KafkaError
 from headrace.ids import Position
 from headrace.wal import WalBound
@@ -66,8 +70,10 @@ log = structlog.get_logger(__name__)
 
 APPLICATION_ID = 0x48524143
 """'HRAC' in the file's header, so that `file` and we know one."""
-FORMAT = 3
-"""Of the schema, in user_version. A newer one is refused, an older one brought up to it."""
+FORMAT = SUMMED_FORMAT
+"""The newest of the schema, in user_version. A newer one is refused, an older one brought up to it; from
+UNSUMMED_FORMAT on only where the cluster's feature level lets rows have checksums."""
+UNSUMMED_FORMAT = 3
 
 WAL_BYTES = 16 << 20
 """Of the write-ahead log, above which it is cut, be there readers or not."""
@@ -126,16 +132,17 @@ CREATE INDEX cursors_by_topic ON cursors(topic);
 """
 
 _ADDED = """
-CREATE TABLE IF NOT EXISTS going(number INTEGER PRIMARY KEY, next_serial INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS free_streams(
+CREATE TABLE IF NOT EXISTS main.going(number INTEGER PRIMARY KEY, next_serial INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS main.free_streams(
   turn INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL, next_serial INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS free_streams_by_number ON free_streams(first);
+CREATE INDEX IF NOT EXISTS main.free_streams_by_number ON free_streams(first);
 """
-"""Of feature level 1: empty until the log has come to it, so versions that do not know them are not in their way."""
+"""Of feature level 1: empty until the log has come to it, so versions that do not know them are not in their way. A
+file whose rows have sums has them. `main`: a connection that checks rows has views with the tables' names."""
 _INDEXES = """
-CREATE INDEX IF NOT EXISTS partitionlets_by_container ON partitionlets(container, state);
-CREATE INDEX IF NOT EXISTS partitionlets_intended ON partitionlets(id) WHERE first < 0;
-CREATE INDEX IF NOT EXISTS topics_moved ON topics(number) WHERE home_counter > 0;
+CREATE INDEX IF NOT EXISTS main.partitionlets_by_container ON partitionlets(container, state);
+CREATE INDEX IF NOT EXISTS main.partitionlets_intended ON partitionlets(id) WHERE first < 0;
+CREATE INDEX IF NOT EXISTS main.topics_moved ON topics(number) WHERE home_counter > 0;
 """
 """Versions that know nothing of them keep them all the same, as SQLite does, so they are no other format: tables of
 0.1.0 get them when they are opened, at some 2 s for a million partitionlets.
@@ -147,16 +154,17 @@ _UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
 
-class Tables(sqlite3.Connection):
-    """A connection that may apply commands."""
+_OF_GROUPS = (CommitCursors, PutGroup, DeleteCursors)
+"""Commands that change no topic."""
+FILLED_AT_ONCE = 50
+"""Pieces of rows that get their checksums before the tables are used: at most a second of work."""
 
-    wal: WalBound
 
-
-def open_tables(path: Path) -> Tables:
+def open_tables(path: Path, *, sums: bool = True) -> Tables:
     """A connection that may apply commands; makes the file where there is none. One thread at a time.
 
-    Raises FolderRefused for a newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
+    `sums`: rows get checksums; else they have some only where the file has them already. Raises FolderRefused for a
+    newer format, sqlite3.DatabaseError for a damaged file or one that is not a catalog.
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S, factory=Tables)
     connection.wal = WalBound(connection, path, most_bytes=WAL_BYTES, busy_ms=_BUSY_S * 1000)
@@ -169,31 +177,47 @@ def open_tables(path: Path) -> Tables:
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
             raise FolderRefused(f"{path} has format {found}; this version reads {FORMAT}: use a newer headrace")
+        if found == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+            raise TablesDamaged(f"{path} says of no format, and is not empty")
         if found == 0:
             connection.executescript(
                 f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID};"
-                f"PRAGMA user_version={FORMAT}; COMMIT;"
+                f"PRAGMA user_version={UNSUMMED_FORMAT}; COMMIT;"
             )
-        bring_up(connection)
+        bring_up(connection, sums=sums)
         applied(connection)
+    except UnicodeDecodeError as error:
+        connection.close()
+        raise TablesDamaged(NO_TEXT) from error
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def bring_up(connection: sqlite3.Connection) -> None:
-    """Bring tables of an older format up to this one, in one transaction, and make the indexes that they lack."""
+def bring_up(connection: Tables, *, sums: bool) -> None:
+    """Bring tables of an older format up to this one, and make the tables and indexes that they lack. Rows that are
+    there already get their checksums piece by piece (`Tables.fill_some`), the first of them at once: few are all."""
+    summed = is_summed(connection)
     (found,) = connection.execute("PRAGMA user_version").fetchone()
-    if found < FORMAT:
-        steps = "".join(_UPGRADES[step] for step in range(found, FORMAT))
-        connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={FORMAT}; COMMIT;")
-    connection.executescript(_ADDED)
+    if found < UNSUMMED_FORMAT:
+        steps = "".join(_UPGRADES[step] for step in range(found, UNSUMMED_FORMAT))
+        connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={UNSUMMED_FORMAT}; COMMIT;")
+    if not summed:
+        connection.executescript(_ADDED)
     for index in filter(None, map(str.strip, _INDEXES.split(";"))):
         try:
             connection.execute(index)
         except sqlite3.OperationalError as error:  # a full disk, say: what it is for takes longer, and it comes later
+            if is_damage(error):
+                raise
             log.warning("catalog_index_not_made", error=str(error))
+    connection.begin()
+    if sums and not connection.summed:
+        connection.add_sums()
+        for _ in range(FILLED_AT_ONCE):
+            if not connection.fill_some():
+                break
 
 
 def applied(connection: sqlite3.Connection) -> Position:
@@ -204,13 +228,21 @@ def applied(connection: sqlite3.Connection) -> Position:
     return Position(row[0])
 
 
-def set_back(connection: sqlite3.Connection, position: Position) -> None:
+def set_back(connection: Tables, position: Position) -> None:
     """Go on from `position`, where the log ends now, with the rows as they are."""
-    connection.execute("UPDATE counters SET value = ? WHERE name = 'applied'", (position,))
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.keep(position)
+        connection.execute("COMMIT")
+    except BaseException:
+        _roll_back(connection)
+        raise
+    connection.committed(position)
+    connection.marks.clear()
     connection.execute("PRAGMA wal_checkpoint(FULL)")  # durable before the log grows past where it was
 
 
-def apply_all(connection: sqlite3.Connection, commands: list[tuple[Position, Command]]) -> list[Decided]:
+def apply_all(connection: Tables, commands: list[tuple[Position, Command]]) -> list[Decided]:
     """Apply commands, each with the position after its frame, in one transaction; what each one came to.
 
     Commands at or below the applied position are refused (AssertionError): replay starts above it. On sqlite3.Error
@@ -219,43 +251,73 @@ def apply_all(connection: sqlite3.Connection, commands: list[tuple[Position, Com
     connection.execute("BEGIN IMMEDIATE")
     try:
         decided: list[Decided] = []
-        last = applied(connection)
+        last = connection.applied
         for position, command in commands:
             assert position > last, f"a command at {position} after {last}: the log went backwards"
+            crosses = position // GRID > last // GRID
             last = position
             decided.append(_apply_one(connection, command))
-        connection.execute("UPDATE counters SET value = ? WHERE name = 'applied'", (last,))
+            if crosses and connection.summed:
+                connection.mark(position)
+        connection.keep(last)
         connection.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
-            connection.execute("ROLLBACK")
+        _roll_back(connection)
         raise
-    if isinstance(connection, Tables):
-        connection.wal.written()
+    connection.committed(last)
+    connection.wal.written()
     return decided
 
 
-def _apply_one(connection: sqlite3.Connection, command: Command) -> Decided:
+def _roll_back(connection: Tables) -> None:
+    with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
+        connection.execute("ROLLBACK")
+    connection.rolled_back()
+
+
+def _apply_one(connection: Tables, command: Command) -> Decided:
     """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
+    if not isinstance(command, _OF_GROUPS):
+        connection.sizes.clear()
     connection.execute("SAVEPOINT command")
+    moved = dict(connection.moved)
     refusal: KafkaError
     try:
         outcome = _dispatch(connection, command)
     except KafkaError as error:
         refusal = error
+    except UnicodeDecodeError as error:
+        if not connection.tolerates:
+            raise TablesDamaged(NO_TEXT) from error
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {NO_TEXT}")
     except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
+        if isinstance(error, TypeError) and not connection.tolerates:
+            _raise_damage(connection)
         # The same on every replica, since it comes from the command and the rows; a full disk does not come here.
         log.error("catalog_command_failed", command=type(command).__name__, error=repr(error))
         refusal = KafkaError(Code.UNKNOWN_SERVER_ERROR, f"the catalog cannot apply {type(command).__name__}: {error}")
+    except sqlite3.DatabaseError as error:
+        if not connection.tolerates or not is_damage(error):
+            raise
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {error}")
     else:
         connection.execute("RELEASE command")
         return outcome
     connection.execute("ROLLBACK TO command")
     connection.execute("RELEASE command")
+    connection.moved = moved
     return refusal
 
 
-def _dispatch(connection: sqlite3.Connection, command: Command) -> Outcome:
+def _raise_damage(connection: Tables) -> None:
+    """A row that has to be there may not be, as its key has changed: elsewhere the command takes place. Raises
+    TablesDamaged."""
+    (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
+    if found := damage_in(Path(path)):
+        raise TablesDamaged("; ".join(found))
+
+
+def _dispatch(connection: Tables, command: Command) -> Outcome:
     match command:
         case CommitCursors():
             return apply_groups.commit_cursors(connection, command)

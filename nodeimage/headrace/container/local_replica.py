@@ -73,6 +73,8 @@ class LocalReplica:
         """A newer version wrote what came from the primary."""
         self.applied: Callable[[], Position] | None = None
         """Of the catalog: how far its tables are, or are about to be; None before these are open."""
+        self.tables_damaged: Callable[[], bool] = lambda: False
+        """Of the catalog: whether its tables here are, though the log may be whole: another node is to lead."""
         self.tables_open = asyncio.Event()
         self._node = node
         self._options = options
@@ -196,9 +198,11 @@ class LocalReplica:
         """The catalog's tables hold commands that the log lost: only after an unclean recovery (invariant 15)."""
         return self.applied is not None and self.applied() > self.log.end
 
-    def has_tables(self, applied: Callable[[], Position]) -> None:
-        """Of the catalog: its tables are open, and as far as `applied` says, or about to be."""
+    def has_tables(self, applied: Callable[[], Position], *, damaged: Callable[[], bool] = lambda: False) -> None:
+        """Of the catalog: its tables are open, and as far as `applied` says, or about to be. `damaged`: whether they
+        are."""
         self.applied = applied
+        self.tables_damaged = damaged
         self.tables_open.set()
 
     def learn_committed(self, position: Position) -> None:

@@ -3,11 +3,11 @@
     {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...], "boot": id, "unsynced": bool,
      "held": position, "record": json}
 
-`format` is made with the folder (invariant 5): a folder that was lost and made again is another replica. `seen` is the
-highest epoch that the replica has heard of, written before it answers in that epoch (invariant 4). `led` is the last
-epoch in which it was primary: no later run of the process writes in that epoch again. `history` is written before the
-first frame of an epoch. `replica.json.room` is where the file is written the next time: a replica on a full disk must
-go on following whoever leads.
+A checksum stands before these (headrace.sealed_json). `format` is made with the folder (invariant 5): a folder that was
+lost and made again is another replica. `seen` is the highest epoch that the replica has heard of, written before it
+answers in that epoch (invariant 4). `led` is the last epoch in which it was primary: no later run of the process writes
+in that epoch again. `history` is written before the first frame of an epoch. `replica.json.room` is where the file is
+written the next time: a replica on a full disk must go on following whoever leads.
 
 A replica that is damaged at a start is set aside, as the folder's name with `.damaged` behind it, until another leads:
 by the record others have it too, but all of them may be damaged, as on a disk that lost what it said it had synced.
@@ -39,6 +39,7 @@ from headrace.log.files import (
 )
 from headrace.log.synced_mark import keep_mark
 from headrace.machine import boot_id
+from headrace.sealed_json import seal, unseal
 from headrace.store.records import ContainerRecord
 
 log = structlog.get_logger()
@@ -206,18 +207,18 @@ def read(folder: Path) -> ReplicaFile | None:
             raise
         raise CorruptLog(f"{path}: the disk cannot read it: {error.strerror}. Remove the folder.") from error
     try:
-        found = _files.decode(raw)
+        found = _files.decode(unseal(raw))
         uuid.UUID(found.format)
         if found.record:
             decode_record(found.record)
-    except (msgspec.DecodeError, ValueError) as error:  # a bit that flipped leaves the rest as it was, as a rule
+    except (msgspec.DecodeError, ValueError) as error:  # a version that knows no checksum may have written it
         raise CorruptLog(f"{folder / _NAME} cannot be read: {error}. Restore it, or remove the folder.") from error
     return found
 
 
 def write(folder: Path, state: ReplicaFile) -> None:
     """Durably, all or nothing. On a full disk too, but for the first time: raises StorageFull."""
-    rewrite_file(folder / _NAME, msgspec.json.encode(state))
+    rewrite_file(folder / _NAME, seal(msgspec.json.encode(state)))
 
 
 def remove(folder: Path) -> None:

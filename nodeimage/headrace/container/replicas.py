@@ -472,7 +472,9 @@ class Replicas:
         if kept is None or kept.replica is None:
             self._teller.note(container_id, None)
         else:
-            self._teller.note(container_id, _state(kept.replica, damaged=kept.is_damaged))
+            self._teller.note(
+                container_id, _state(kept.replica, damaged=kept.is_damaged or kept.replica.tables_damaged())
+            )
 
     def _look_at_disk(self) -> None:
         stuck = []

@@ -21,8 +21,8 @@ class Event:
 
     at: Millis
     kind: str
-    """`office`, `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level`, `wait`, or of a cluster store
-    that was set back `frozen` and `thawed`."""
+    """`office`, `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level`, `wait`, of a cluster store that
+    was set back `frozen` and `thawed`, or of a node's tables of the catalog `damaged` and `repaired`."""
     reason: str
     container: ContainerId | None = None
     node: NodeId | None = None

@@ -5,7 +5,8 @@ takes over the primary's snapshot.
 
 Where the tables are lost, and the log is whole but does not go back so far, the snapshot alone is fetched: the replica
 has all that it acknowledged, and keeps its place in the in-sync set, which it may not be able to leave (invariant 6).
-What the primary has applied up to a position is what this log comes to, once it is committed up to there.
+What the primary has applied up to a position is what this log comes to, once it is committed up to there. Tables that
+are damaged come the same way (tables_repair.py).
 """
 
 import asyncio
@@ -13,7 +14,6 @@ import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,9 +21,9 @@ import structlog
 
 from headrace.broker.broker import Broker
 from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
+from headrace.catalog.live_copy import Room, plenty
 from headrace.catalog.received_snapshot import ReceivedSnapshot
 from headrace.catalog.service import Catalog
-from headrace.catalog.snapshots import Room, plenty
 from headrace.container.catalog_log import CatalogLog
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
@@ -32,8 +32,9 @@ from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.changes import Changes
 from headrace.node.snapshot_sending import GivenSnapshot, LentSnapshots, Pacer
+from headrace.node.tables_repair import TablesRepair
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit, Submitted
+from headrace.peer.messages import ReadMarks, ReadSnapshot, SnapshotPart, Submit, Submitted, TableMarks
 from headrace.peer.session import Session
 from headrace.store.records import CATALOG_ID, NodeRecord
 from headrace.store.view import ClusterView
@@ -88,6 +89,10 @@ class NodeCatalog:
         self._opened = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
         """Of tables that are lost here."""
+        self._repair: TablesRepair | None = None
+        """Once they are open."""
+        self.tell: Callable[[str, str], None] = lambda _kind, _reason: None
+        """Hears of events for people (control.events): that the tables are damaged, and made anew."""
         replicas.receive = self._receive
         replicas.snapshot = self._take
         replicas.on_unusable.append(self._is_unusable)
@@ -100,6 +105,11 @@ class NodeCatalog:
     def is_open(self) -> bool:
         """Whether there are tables."""
         return self._opened.is_set()
+
+    @property
+    def damage(self) -> str:
+        """Why the tables are damaged; empty while they are not, or are not open yet."""
+        return self.tables.damage if self.is_open else ""
 
     async def replica(self) -> LocalReplica:
         """This node's replica of the catalog's container, once there is one."""
@@ -118,7 +128,16 @@ class NodeCatalog:
         )
         # What is applied was committed; a follower learns the rest from its primary.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
-        replica.has_tables(lambda: tables.reach)
+        replica.has_tables(lambda: tables.reach, damaged=lambda: bool(tables.damage))
+        self._repair = TablesRepair(
+            node_id=self._node_id,
+            tables=tables,
+            replica=replica,
+            view=self._view,
+            peers=self._peers,
+            fetch=lambda: self._fetch_tables(replica),
+            tell=lambda kind, reason: self.tell(kind, reason),
+        )
         self._opened.set()
         return tables
 
@@ -172,8 +191,17 @@ class NodeCatalog:
             position = await self._lent.lend(await self._newest(asked.least, keeps_log=False))
         return await self._lent.part(position, asked.at)
 
+    async def marks_read(
+        self, _asked: ReadMarks, _payload: memoryview, _session: Session
+    ) -> tuple[TableMarks, list[bytes]]:
+        """Another node compares its tables with those of this one."""
+        await self._opened.wait()
+        return TableMarks([(mark.position, mark.digest) for mark in await self.tables.marks()]), []
+
     async def close(self) -> None:
         """Fetch nothing more; once the tables are closed, so that nothing more is asked for."""
+        if self._repair is not None:
+            await self._repair.close()
         self._lent.close()
         if self._fetching is not None:
             self._fetching.cancel()
@@ -209,7 +237,7 @@ class NodeCatalog:
                 if not replica.log.start <= part.position <= replica.committed:
                     return  # one of both is behind
                 if received is None:
-                    received = await self._begin(part.position, part.size, log_stays=True)
+                    received = await self._begin(part.position, part.size, self._put_back)
                 if (part.position, part.size) != (received.position, received.size) or not piece:
                     raise HeadraceError("the primary broke off its snapshot")
                 self.tables.tables_come()
@@ -265,16 +293,25 @@ class NodeCatalog:
     async def _receive(self, position: Position, size: int) -> ReceivedSnapshot:
         """The primary is about to send a snapshot, as the log here begins anew. See container.snapshot_transfer."""
         await self._opened.wait()
-        return await self._begin(position, size, log_stays=False)
+        return await self._begin(position, size, self.tables.install)
 
-    async def _begin(self, position: Position, size: int, *, log_stays: bool) -> ReceivedSnapshot:
+    async def _put_back(self, snapshot: Path, position: Position) -> None:
+        """In the place of tables that are lost or damaged; the log has what was committed behind that."""
+        if self.tables.damage:
+            await self.tables.rebuild(snapshot, position)
+        else:
+            await self.tables.install(snapshot, position, log_stays=True)
+
+    async def _begin(
+        self, position: Position, size: int, install: Callable[[Path, Position], Awaitable[None]]
+    ) -> ReceivedSnapshot:
         return await ReceivedSnapshot.begin(
             self._folder,
             position=position,
             size=size,
             executor=self._executor,
             room=self._room,
-            install=partial(self.tables.install, log_stays=log_stays),
+            install=install,
         )
 
     async def _take(self, least: Position) -> GivenSnapshot:

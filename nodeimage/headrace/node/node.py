@@ -50,7 +50,17 @@ from headrace.node.options import KubernetesCluster, Options
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, ReadSnapshot, Submit, Unrecorded
+from headrace.peer.messages import (
+    Follow,
+    Prepare,
+    Prepared,
+    Probe,
+    ProbeAnswer,
+    ReadMarks,
+    ReadSnapshot,
+    Submit,
+    Unrecorded,
+)
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
@@ -76,6 +86,8 @@ KUBERNETES_CALLS: Final = 16
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
+DAMAGE_SHOWN: Final = 200
+"""Characters of what damage says that other nodes hear."""
 
 
 class Node:
@@ -220,6 +232,7 @@ class Node:
             Prepare: self._prepare,
             Submit: self._catalog.submitted,
             ReadSnapshot: self._catalog.snapshot_read,
+            ReadMarks: self._catalog.marks_read,
             Unrecorded: self._recovery.answer,
         }
         self._peer_server = PeerServer(
@@ -243,6 +256,7 @@ class Node:
             settings=Settings(rebuild_after_s=self._options.rebuild_after_s),
             lease_call=self.lease_call,
         )
+        self._catalog.tell = lambda kind, reason: self.controller.events.add(kind, reason, node=record.node_id)
         self.containers = NodeContainers(
             node=record,
             view=self.view,
@@ -543,6 +557,8 @@ class Node:
         if hasattr(self, "broker"):
             self._disk.look()
             load = self._load.read(self.broker, disk_used=self._disk.used, disk_total=self._disk.total)
+            if damage := self._catalog.damage:
+                load = structs.replace(load, catalog_damage=damage[:DAMAGE_SHOWN])
         return ProbeAnswer(
             node=self._record.node_id,
             run=self._record.run,

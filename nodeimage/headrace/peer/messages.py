@@ -392,6 +392,19 @@ class ReadSnapshot(Request[SnapshotPart], frozen=True):
     answer = SnapshotPart
 
 
+class TableMarks(Message, frozen=True):
+    """What the catalog's tables come to on a node."""
+
+    marks: list[tuple[Position, str]]
+    """At positions of its log, the newest last; the same everywhere. None where the node cannot tell."""
+
+
+class ReadMarks(Request[TableMarks], frozen=True):
+    """Ask what the catalog's tables come to, for comparison. From feature level 1 on."""
+
+    answer = TableMarks
+
+
 # --- the stream of replication
 
 
@@ -510,6 +523,8 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     LinksTold,
     ReadSnapshot,
     SnapshotPart,
+    ReadMarks,
+    TableMarks,
     Follow,
     Following,
     Frames,

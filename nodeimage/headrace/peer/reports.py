@@ -40,7 +40,7 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node carries; rates are over the last seconds."""
+    """What a node carries, and how it fares; rates are over the last seconds."""
 
     bytes_in_per_s: float = 0.0
     bytes_out_per_s: float = 0.0
@@ -48,3 +48,5 @@ class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     disk_used: int = 0
     disk_total: int = 0
     led_containers: int = 0
+    catalog_damage: str = ""
+    """Why its tables of the catalog are damaged; "": they are not, or it does not tell."""

@@ -1,6 +1,7 @@
 """The cluster store of one machine: one SQLite file, shared by its processes.
 
-    records(key, value, version)   value NULL: deleted; the row stays a while, for those who watch
+    records(key, value, version)   value NULL: deleted; the row stays a while, for those who watch. A value has a
+                                   checksum (headrace.sealed_json) over key, version and itself
     revision                       one counter; each write takes the next one as the record's version
 
 A write is one IMMEDIATE transaction, so compare and set holds between processes; synchronous=FULL, so it is durable on
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import FolderRefused
+from headrace.sealed_json import seal, unseal
 from headrace.store.protocol import Changes, StoreFull, StoreUnavailable, VersionConflict, Versioned
 from headrace.wal import WalBound
 
@@ -74,12 +76,12 @@ class SqliteStore:
             row = self._connection.execute(
                 "SELECT key, value, version FROM records WHERE key = ? AND value IS NOT NULL", (key,)
             ).fetchone()
-        return None if row is None else Versioned(*row)
+        return None if row is None else self._checked(*row)
 
     def list(self, prefix: str) -> list[Versioned]:
         """See ClusterStore."""
         with self._one_call():
-            return _records(self._connection, prefix, since=0)
+            return [*self._found(prefix, since=0)]
 
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
         """See ClusterStore."""
@@ -89,7 +91,7 @@ class SqliteStore:
             connection.execute(
                 "INSERT INTO records VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET value = excluded.value, version = excluded.version",
-                (key, value, version),
+                (key, seal(value, salt=_salt(key, version)), version),
             )
         self._highest = max(self._highest, version)
         return version
@@ -126,11 +128,25 @@ class SqliteStore:
                 if revision == since:
                     return Changes(revision, [], {}, whole=False, generation=self._generation, one_count=True)
                 whole = since == 0 or not forgotten <= since < revision
-                records = _records(self._connection, prefix, since=0 if whole else since)
+                records = [*self._found(prefix, since=0 if whole else since)]
                 removed = {} if whole else _removed(self._connection, prefix, since=since)
                 return Changes(revision, records, removed, whole, self._generation, one_count=True)
             finally:
                 self._connection.execute("ROLLBACK")
+
+    def _found(self, prefix: str, *, since: int) -> Iterator[Versioned]:
+        rows = self._connection.execute(_since("key, value, version", "value IS NOT NULL"), (prefix, since))
+        return (self._checked(*row) for row in sorted(rows))
+
+    def _checked(self, key: str, value: bytes, version: int) -> Versioned:
+        """Raises StoreUnavailable: a store of which not all is right is none to decide by."""
+        try:
+            return Versioned(key, unseal(value, salt=_salt(key, version)), version)
+        except ValueError as error:
+            raise StoreUnavailable(
+                f"the cluster store {self._path} is damaged: its record {key} is not what was written. Stop all nodes, "
+                "then build it anew with `headrace recover-store`"
+            ) from error
 
     def _expect(self, key: str, expected: int | None) -> None:
         row = self._connection.execute(
@@ -207,9 +223,8 @@ class SqliteStore:
             raise
 
 
-def _records(connection: sqlite3.Connection, prefix: str, *, since: int) -> list[Versioned]:
-    rows = connection.execute(_since("key, value, version", "value IS NOT NULL"), (prefix, since))
-    return [Versioned(*row) for row in sorted(rows)]
+def _salt(key: str, version: int) -> bytes:
+    return f"{key}\0{version}".encode()
 
 
 def _removed(connection: sqlite3.Connection, prefix: str, *, since: int) -> dict[str, int]:

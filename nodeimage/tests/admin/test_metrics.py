@@ -20,6 +20,7 @@ def status(node: int = 3) -> dict[str, Any]:
         "ready": 1,
         "controller": 0,
         "store_silent_s": 0.25,
+        "catalog": {"damage": "", "damaged": 0},
         "streams": 1,
         "topics": 2,
         "partitions": 3,

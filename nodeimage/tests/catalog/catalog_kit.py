@@ -151,8 +151,8 @@ async def until(condition: Callable[[], bool]) -> None:
 class Tables:
     """A catalog's tables, with a position that counts up."""
 
-    def __init__(self, path: Path) -> None:
-        self.connection = open_tables(path)
+    def __init__(self, path: Path, *, sums: bool = True) -> None:
+        self.connection = open_tables(path, sums=sums)
         self.reader = Reader(path)
         self.position = 0
 

@@ -29,6 +29,7 @@ from headrace.catalog.commands import (
     SkipNumbers,
     StreamPolicy,
 )
+from headrace.catalog.row_sums import COLUMNS
 from headrace.catalog.tables import apply_all, open_tables
 from headrace.errors import Code, KafkaError
 from headrace.ids import (
@@ -190,6 +191,37 @@ def test_partitionlets_live_until_their_rows_go(tables: Tables) -> None:
     assert tables.reader.not_yet_made([last]) == []
 
 
+def test_replicas_delete_the_same_rows_at_the_same_command_be_there_checksums_or_not(tmp_path: Path) -> None:
+    """While the level rises some have them, and others not yet."""
+    replicas = [Tables(tmp_path / f"{sums}.sqlite", sums=sums) for sums in (True, False)]
+    ids = [at.to_bytes(16, "big") for at in range(900)]
+    made = [
+        NewTopic("/s", f"t-{7 * at % 900}", each, 1, {}, [ContainerId(5)], [Epoch(1)]) for at, each in enumerate(ids)
+    ]
+    loose = NewTopic("/o", "loose", b"l" * 16, 1300, {}, [ContainerId(5)] * 1300, [Epoch(1)] * 1300)
+    cursors = [Cursor(each, 0, Offset(1), LeaderEpoch(-1)) for each in ids]
+    steps = [
+        RaiseLevel(1),
+        *(CreateStream(path, StreamPolicy(), NOW) for path in ("/s", "/o", "/small")),
+        CreateTopics([*made, loose], NOW),
+        *(CommitCursors(group, -1, "", cursors, NOW) for group in ("b", "a")),
+        DeleteTopics([loose.topic_id], NOW),
+        DeleteStream("/s", NOW, force=True),
+        DeleteStream("/small", NOW),
+        *(ForgetDeleted() for _ in range(6)),
+        SkipNumbers(1),
+    ]
+    for step in steps:
+        assert len({repr(each.apply(step)) for each in replicas}) == 1
+        for table, columns in COLUMNS.items():
+            listed = ", ".join(f'"{column}"' for column in columns if column != "totals")
+            found = [set(each.connection.execute(f"SELECT {listed} FROM {table}")) for each in replicas]
+            assert found[0] == found[1], (table, step)
+    for each in replicas:
+        assert not each.reader.is_forgetting()
+        each.close()
+
+
 def test_a_deletion_goes_on_behind_a_restart(tmp_path: Path) -> None:
     tables = Tables(tmp_path / "catalog.sqlite")
     tables.apply(RaiseLevel(1))
@@ -294,7 +326,7 @@ def test_what_a_lost_command_may_have_given_is_not_given_again(
 def test_serials_end_with_an_error_and_never_in_the_next_stream(tables: Tables) -> None:
     (topic_id,) = create(tables, 1)
     last = 2**40 - 1
-    tables.connection.execute("UPDATE streams SET next_serial = ?", (last,))
+    tables.connection.update("streams", {"next_serial": "?1"}, "true", last)
     create_one = CreateTopics([NewTopic("/s", "last", b"l" * 16, 1, {}, [ContainerId(5)], [Epoch(1)])], NOW)
     assert tables.apply(create_one)[0].partitionlets[0].id == partitionlet_id(stream=StreamNumber(1), serial=last)
     with pytest.raises(KafkaError, match="at most 1099511627776 partitionlets"):
@@ -306,7 +338,7 @@ def test_serials_end_with_an_error_and_never_in_the_next_stream(tables: Tables) 
 
 def test_a_partition_whose_leader_epochs_are_used_up_rolls_no_more(tables: Tables) -> None:
     (topic_id,) = create(tables, 1)
-    tables.connection.execute("UPDATE partitionlets SET leader_epoch = ?", (2**31 - 2**20,))
+    tables.connection.update("partitionlets", {"leader_epoch": "?1"}, "true", 2**31 - 2**20)
     (open_one,) = tables.reader.chain(1, 0)
     (refused,) = tables.apply(RollIntent([RollTarget(topic_id, 0, open_one.id, ContainerId(6))], NOW))
     assert refused.code is Code.POLICY_VIOLATION
@@ -354,9 +386,9 @@ def test_cursors_expire_in_steps_as_they_do_in_one(tmp_path: Path) -> None:
 def test_a_group_that_is_at_work_keeps_its_cursors(tables: Tables) -> None:
     ids = create(tables, 3)
     commit(tables, ids, group="b")
-    tables.connection.execute("UPDATE groups SET member_ids = x'91a16d'")
+    tables.connection.update("groups", {"member_ids": "x'91a16d'"}, "true")
     assert tables.apply(ExpireSomeCursors(Millis(99))) == (0, 0, None)
-    tables.connection.execute("UPDATE groups SET member_ids = x'90'")
+    tables.connection.update("groups", {"member_ids": "x'90'"}, "true")
     assert tables.apply(ExpireSomeCursors(Millis(99))) == (3, 1, None)
     assert tables.apply(DeleteGroups(["b"])) == [Code.GROUP_ID_NOT_FOUND]
 
@@ -368,7 +400,7 @@ def test_tables_of_before_get_what_is_new_and_a_full_disk_does_not_keep_them_shu
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "catalog.sqlite"
-    connection = open_tables(path)
+    connection = open_tables(path, sums=False)
     apply_all(connection, [(Position(1), CreateStream("/s", StreamPolicy(), NOW))])
     for each in ("partitionlets_by_container", "partitionlets_intended", "topics_moved"):
         connection.execute(f"DROP INDEX {each}")

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.catalog import apply_deleted, apply_topics
 from headrace.catalog.apply_chains import ROLL_GAP
+from headrace.catalog.check import damage_in
 from headrace.catalog.commands import (
     Command,
     CommitCursors,
@@ -642,7 +643,8 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             apply_all(again, part)
         assert list(again.iterdump()) == list(self.connection.iterdump())
         for connection in (again, self.connection):
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
+            assert damage_in(Path(path)) == []  # the totals are those of the rows, after whatever changed them
             connection.close()
         self.reader.close()
         self.folder.cleanup()

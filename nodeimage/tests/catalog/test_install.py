@@ -5,7 +5,7 @@ import contextlib
 import shutil
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,19 @@ from headrace.catalog.service import Catalog
 from headrace.catalog.tables import applied
 from headrace.errors import FolderRefused, HeadraceError, StorageFull
 from headrace.ids import Position
+from headrace.levels import NEWEST
 
 
 class Pair:
     """A primary whose log begins after two streams and many topics, and a follower that has only one other stream."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, level: int = NEWEST) -> None:
         self.folder = folder
+        self._may: Callable[[int], bool] = lambda asked: asked <= level
         self.primary_log, self.log = MemoryLog(), MemoryLog(leads=False)
 
     async def open(self) -> None:
-        self.primary = await Catalog.open(self.folder / "primary", self.primary_log)
+        self.primary = await Catalog.open(self.folder / "primary", self.primary_log, may=self._may)
         for command in (stream("/old"), stream("/s"), topics(500)):
             await self.primary.submit(command)
         await self.newest()
@@ -46,7 +48,7 @@ class Pair:
         shared.close()
 
     async def reopen(self) -> None:
-        self.follower = await Catalog.open(self.folder / "follower", self.log, route=self.route)
+        self.follower = await Catalog.open(self.folder / "follower", self.log, route=self.route, may=self._may)
 
     async def route(self, payload: bytes) -> Position:
         return await self.primary.append(payload)
@@ -314,9 +316,11 @@ async def test_rows_ahead_of_a_log_that_begins_anew_below_them_are_replaced(pair
     assert await paths(pair.follower) == ["/old", "/s"]
 
 
-async def test_tables_of_an_older_version_are_installed_whole_or_not_at_all(pair: Pair, tmp_path: Path) -> None:
+async def test_tables_of_an_older_version_are_installed_whole_or_not_at_all(tmp_path: Path) -> None:
     """There was room for the rows, and none for the tables that they lacked: the rows were replaced, and those who
     apply commands went on from where the old ones had been."""
+    pair = Pair(tmp_path, level=0)
+    await pair.open()
     older = tmp_path / "older.sqlite"
     shutil.copyfile(pair.snapshot, older)
     added = ("going", "free_streams")
@@ -336,3 +340,4 @@ async def test_tables_of_an_older_version_are_installed_whole_or_not_at_all(pair
         assert await paths(pair.follower) == ["/old", "/s"]
         assert not await pair.follower.query(lambda reader: reader.is_forgetting())
     assert applied(live) == pair.follower.applied
+    await pair.close()

@@ -346,7 +346,7 @@ async def test_a_snapshot_that_fails_leaves_the_older_one_and_the_log(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(snapshots, "_sync", no_room)
+        patch.setattr(snapshots, "sync", no_room)
         with pytest.raises(OSError, match="No space"):
             await catalog.snapshot()
     assert len(snapshots.positions(tmp_path)) == 1
@@ -407,14 +407,14 @@ async def test_files_that_the_disk_cannot_read_are_damaged(
     newest.symlink_to("/proc/self/mem")  # what is read at its start is EIO
     open_tables, tried = snapshots.open_tables, 0
 
-    def unreadable(path: Path) -> sqlite3.Connection:
+    def unreadable(path: Path, *, sums: bool) -> sqlite3.Connection:
         nonlocal tried
         tried += 1
         if tried == 1:
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorname = name
             raise error
-        return open_tables(path)
+        return open_tables(path, sums=sums)
 
     monkeypatch.setattr(snapshots, "open_tables", unreadable)
     catalog = await Catalog.open(tmp_path, log)
@@ -432,7 +432,7 @@ async def test_a_disk_that_cannot_be_reached_at_all_is_no_damage(
     await catalog.submit(stream("/a"))
     await catalog.close()
 
-    def unreadable(path: Path) -> sqlite3.Connection:
+    def unreadable(path: Path, *, sums: bool) -> sqlite3.Connection:
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorname = "SQLITE_IOERR_CORRUPTFS"
         raise error
@@ -457,11 +457,11 @@ async def test_damage_met_while_running_fails_the_catalog_and_the_next_start_res
     await catalog.submit(topics(2000))
     await catalog.close()
     live = tmp_path / "catalog.sqlite"
-    with live.open("r+b") as file:  # the leaves, not the first pages that a start looks at
+    catalog = await Catalog.open(tmp_path, log)
+    with live.open("r+b") as file:
         file.seek(live.stat().st_size // 4)
         file.write(b"\xee" * (live.stat().st_size // 2))
-    catalog = await Catalog.open(tmp_path, log)
-    with pytest.raises(sqlite3.DatabaseError):
+    with pytest.raises(CatalogFailed, match="damaged"):
         await catalog.query(lambda reader: [len(reader.chain(row.number)) for row in reader.topics("/s")])
     with pytest.raises(CatalogFailed):
         await asyncio.wait_for(asyncio.shield(catalog.failed), 10)

@@ -1,6 +1,7 @@
 """Snapshots that several read at a time, while others are written, the disk is full, or those who asked have gone."""
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from catalog_kit import MemoryLog, paths, stream, topics, until
 
-from headrace.catalog import snapshot_pool, snapshots
+from headrace.catalog import live_copy, snapshot_pool, snapshots
 from headrace.catalog.service import Catalog
 from headrace.catalog.snapshot_pool import SharedSnapshot
 from headrace.errors import HeadraceError, StorageFull
@@ -116,10 +117,11 @@ async def test_its_room_on_the_disk_comes_back_with_the_last_who_reads(held: Hel
     inode = one.inode
 
     def is_open() -> bool:
-        return any(os.stat(f"/proc/self/fd/{each}").st_ino == inode for each in open_descriptors())
-
-    def open_descriptors() -> list[str]:
-        return [each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")]
+        found = set()
+        for each in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # it may be closed by now
+                found.add(os.stat(f"/proc/self/fd/{each}").st_ino)
+        return inode in found
 
     assert is_open()
     one.sent()
@@ -178,8 +180,8 @@ async def test_a_full_disk_puts_a_snapshot_off_and_takes_nothing_of_the_reserve(
 
 
 async def test_room_that_goes_while_a_snapshot_is_written_ends_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_STEP", 10)
-    monkeypatch.setattr(snapshots, "_STEPS_A_SYNC", 2)
+    monkeypatch.setattr(live_copy, "_STEP", 10)
+    monkeypatch.setattr(live_copy, "_STEPS_A_SYNC", 2)
     before = await held.grow()
 
     def less_and_less(length: int) -> None:
@@ -223,8 +225,8 @@ async def test_who_goes_away_leaves_nothing_held_and_what_was_begun_to_the_next(
 
 
 async def test_a_node_that_stops_gives_up_what_it_writes(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_STEP", 10)
-    monkeypatch.setattr(snapshots, "_REST_S", 0.2)
+    monkeypatch.setattr(live_copy, "_STEP", 10)
+    monkeypatch.setattr(live_copy, "_REST_S", 0.2)
     writing = asyncio.create_task(held.catalog.snapshot())
     await until(lambda: (held.folder / "snapshot.tmp").exists())
     await held.catalog.close()

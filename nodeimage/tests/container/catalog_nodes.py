@@ -15,7 +15,7 @@ from headrace.errors import StorageFull
 from headrace.ids import Epoch, Millis, Position
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
-from headrace.peer.messages import ReadSnapshot, Submit, Submitted
+from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit, Submitted
 from headrace.store.records import CATALOG_ID, ContainerRecord
 
 CHUNK_BYTES = 8192
@@ -58,7 +58,10 @@ class WithTables:
             changes=changes,
             room=partial(self._room, number),
         )
-        node.handlers = {ReadSnapshot: self._catalogs[number].snapshot_read} if self.gives_tables else {}
+        catalog = self._catalogs[number]
+        node.handlers = (
+            {ReadSnapshot: catalog.snapshot_read, ReadMarks: catalog.marks_read} if self.gives_tables else {}
+        )
 
     def _room(self, number: int, length: int) -> None:
         if length > self.free[number]:

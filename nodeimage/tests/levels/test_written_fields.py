@@ -35,6 +35,8 @@ ADDED: Final = (
     Added("catalog.commands.ExpireSomeCursors", ("before", "after"), Level.FENCED),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
+    # Of a node that does not know it nobody hears that its tables are damaged: it looks for no damage, either.
+    Added("peer.reports.NodeLoad", ("catalog_damage",), Level.ORIGINAL),
     # Who does not know these tells of all its replicas at once, and is told of all.
     Added("peer.messages.Probe", ("since", "begun"), Level.ORIGINAL),
     Added("peer.messages.ProbeAnswer", ("counter", "begun", "more", "anew", "gone"), Level.ORIGINAL),
@@ -53,6 +55,8 @@ ADDED: Final = (
     Added("peer.reports.ReplicaState", ("cramped",), Level.ORIGINAL),
     # One that does not know these appoints by an old copy of the store, as it did.
     Added("peer.reports.ReplicaState", ("change", "recovered"), Level.ORIGINAL),
+    Added("peer.messages.ReadMarks", (), Level.FENCED),
+    Added("peer.messages.TableMarks", ("marks",), Level.FENCED),
     Added("store.record_types.ContainerRecord", ("changes",), Level.FENCED),
     # What these are to DeletedContainers, which is as it was; and what an older version leaves alone: it takes a node
     # that has lost its record for one that was removed.

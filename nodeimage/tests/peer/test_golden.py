@@ -323,6 +323,14 @@ GOLDEN: list[tuple[Message, bytes]] = [
         b"\x81\xa4type\xa9LinksTold",
     ),
     (
+        messages.ReadMarks(),
+        b"\x81\xa4type\xa9ReadMarks",
+    ),
+    (
+        messages.TableMarks([(Position(7), "ab")]),
+        b"\x82\xa4type\xaaTableMarks\xa5marks\x91\x92\x07\xa2ab",
+    ),
+    (
         messages.Call(9, msgspec.Raw(encode_message(messages.Probe()))),
         b"\x83\xa4type\xa4Call\xa4call\t\xa7message\x81\xa4type\xa5Probe",
     ),

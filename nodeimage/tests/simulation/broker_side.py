@@ -6,6 +6,7 @@ and folder. Clients produce by Kafka's Produce request, and read as a fetch does
 
 import asyncio
 import itertools
+import sqlite3
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,13 +22,14 @@ from headrace.broker.tails import read_chain
 from headrace.broker.topics import Topic
 from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogStart
 from headrace.catalog.snapshots import live_file
+from headrace.catalog.sqlite_errors import is_damage
 from headrace.errors import Code, HeadraceError, KafkaError
 from headrace.ids import ContainerId, LeaderEpoch, Millis, Offset
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.node import PeerHandlers, make_broker
-from headrace.peer.messages import ReadSnapshot, Submit
+from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit
 from headrace.store.records import PRODUCER_IDS_KEY, next_producer_block
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
@@ -70,6 +72,14 @@ class Trim:
     def __init__(self, topic: str, offset: int) -> None:
         self.topic = topic
         self.offset = offset
+
+
+class Committed:
+    """The cursor of a group, as any node has it. The answer: an offset, 0 where there is none."""
+
+    def __init__(self, topic: str, group: str) -> None:
+        self.topic = topic
+        self.group = group
 
 
 class Roll:
@@ -169,6 +179,7 @@ class BrokerSide:
         self._handlers: PeerHandlers = {
             Submit: self._opening.submitted,
             ReadSnapshot: self._opening.snapshot_read,
+            ReadMarks: self._opening.marks_read,
         }
         self._link = ClusterLink(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
         self.replicas.on_opened.append(lambda _: self._changes.wake())
@@ -221,6 +232,7 @@ class BrokerSide:
             Fetch: self._fetch,
             Trim: self._trim,
             Commit: self._commit,
+            Committed: self._committed,
             Roll: self._roll,
             **more,
         }
@@ -279,12 +291,23 @@ class BrokerSide:
         if not journal.exists() or not journal.stat().st_size:
             self._sim.tables_synced = live.read_bytes() if live.exists() else b""
 
-    def rows(self, *more: str) -> dict[str, list[tuple[Any, ...]]]:
-        """All that the tables here hold, those of links left out but for `more`."""
-        return {
-            table: list(self.catalog._connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2"))
-            for table in ("counters", "streams", "topics", "partitionlets", "log_starts", "groups", "cursors", *more)
-        }
+    def rows(self, *more: str) -> dict[str, list[tuple[Any, ...]]] | None:
+        """All that the tables here hold, those of links left out but for `more`; None where they are damaged."""
+        tables = ("counters", "streams", "topics", "partitionlets", "log_starts", "groups", "cursors", *more)
+        columns = {"counters": "name, value"}  # the totals say how far rows have sums, too
+        if self.catalog.damage:
+            return None
+        try:
+            return {
+                table: list(
+                    self.catalog._connection.execute(f"SELECT {columns.get(table, '*')} FROM {table} ORDER BY 1, 2")
+                )
+                for table in tables
+            }
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            return None
 
     # --- clients
 
@@ -354,6 +377,12 @@ class BrokerSide:
             CommitCursors(group=asked.group, generation=-1, member_id="", items=[cursor], now=now)
         )
         return code
+
+    async def _committed(self, asked: Committed, _payload: memoryview, _session: None) -> int:
+        topic = await self._topic(asked.topic)
+        await self.catalog.catch_up()
+        found = await self.catalog.query(lambda reader: reader.cursors(asked.group, [topic.row.number]))
+        return found[0].offset if found else 0
 
 
 def data_folder(node: "Node") -> Path:

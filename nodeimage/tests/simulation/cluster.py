@@ -41,6 +41,7 @@ from simulation.node import Node
 from simulation.odd_calls import Odd, OddCalls, befall_oddly, draw_odd
 from simulation.set_back import Operator, SetBack, draw_set_back
 from simulation.store import MemoryStore
+from simulation.tables import TableChecks, change_row, draw_tables
 from simulation.topics import TopicChecks, TopicClient
 from simulation.versions import VersionChecks, Versions, draw_versions, found_of_level_0
 from simulation.world import patched
@@ -60,6 +61,7 @@ VERSIONS = 6_000_000_013
 UNOPENED = 7_000_000_001
 SET_BACK = 7_000_000_003
 ODD = 8_000_000_011
+TABLES = 9_000_000_011
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -142,6 +144,8 @@ class Cluster:
             self.faults = sorted([*self.faults, *self.versions.faults], key=lambda fault: fault.at)
             found_of_level_0(self.store, 1 + seed % 1000)
 
+        self.table_faults = _table_faults(seed, self.shape)
+        self.faults = sorted([*self.faults, *self.table_faults], key=lambda fault: fault.at)
         self.store_set_back = _set_back(seed, self.shape)
         self.oddity = _oddity(seed, self.shape)
 
@@ -161,6 +165,7 @@ class Cluster:
         self.network.hop_s = shape.hop_s
         self.checks = Checks(self)
         self.topics = TopicChecks(self)
+        self.tables = TableChecks(self)
         self.levels = VersionChecks(self)
         self.versions: Versions | None = None
         self.store.on_put = self.checks.put
@@ -174,6 +179,7 @@ class Cluster:
         """How it was damaged."""
         self.over = False
         self.faults: list[Fault] = []
+        self.table_faults: list[Fault] = []
         self.store_set_back: SetBack | None = None
         self.oddity: Odd | None = None
         self.clocks_ahead: dict[int, float] = {}
@@ -321,6 +327,12 @@ class Cluster:
             and not any(self.is_flipped(node, container_id) for node in self.nodes)
         )
 
+    def change_tables(self, node: Node) -> None:
+        """Have a value in a node's tables be another one."""
+        if done := change_row(node, self.chance):
+            self.tables.changed += 1
+            self.trace(f"damage of the tables of node {node.number}: {done}")
+
     # --- the run
 
     async def run(self) -> None:
@@ -363,10 +375,12 @@ class Cluster:
         scrubbing = self.loop.create_task(self._scrub_always())
         await self._becomes_whole(self.missing)
         await self._becomes_whole(self.levels.missing)
+        await self._becomes_whole(self.tables.missing)
         scrubbing.cancel()
         looking.cancel()
         for node in self.nodes:
             self.checks.look(node)
+            self.tables.look(node)
         for container_id in self.containers():
             self.checks.at_the_end(container_id)
             self.checks.scrubbed(container_id)
@@ -385,6 +399,7 @@ class Cluster:
             if self.shape.topics and round(self.loop.now / LOOK_S) % 3 == 0:
                 for node in self.nodes:
                     self.topics.look(node)
+                    self.tables.look(node)
 
     async def _scrub_always(self) -> None:
         while self.shape.flips:
@@ -470,6 +485,17 @@ def _set_back(seed: int, shape: Shape) -> SetBack | None:
 
 def _oddity(seed: int, shape: Shape) -> Odd | None:
     return draw_odd(random.Random(seed + ODD), begin=2.5, length=shape.faults_s)
+
+
+def _table_faults(seed: int, shape: Shape) -> list[Fault]:
+    if has_versions(seed) or not shape.topics:
+        return []  # rows have no checksums at first
+    return draw_tables(random.Random(seed + TABLES), begin=3.5, length=shape.faults_s)
+
+
+def has_damaged_tables(seed: int) -> bool:
+    """Whether values in the catalog's tables change in a seed's run."""
+    return bool(_table_faults(seed, _shape(random.Random(seed + SHAPE), random.Random(seed + EXTRA))))
 
 
 def is_set_back(seed: int) -> bool:

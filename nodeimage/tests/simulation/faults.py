@@ -470,6 +470,21 @@ class Trouble:
                 self._cluster.flips[container_id] = done
                 self._cluster.trace(f"flip on node {node.number}, container {container_id}: {done.told}")
 
+    async def _damage_tables(self, fault: Fault) -> None:
+        """A value in a node's tables changes while it is down."""
+        node = self._any(fault)
+        node.kill()
+        self._cluster.change_tables(node)
+        await self._down(fault)
+        if not node.is_up:
+            node.start()
+
+    async def _damage_tables_live(self, fault: Fault) -> None:
+        """The same under a node that goes on."""
+        node = self._any(fault)
+        if node.upper is not None and node.upper.is_ready:
+            self._cluster.change_tables(node)
+
     async def _scrub(self, fault: Fault) -> None:
         """No fault: an operator has everything read back."""
         for node in self._nodes:

@@ -53,6 +53,9 @@ REST_S = 150.0
 class World:
     """All clusters, their producers, and what goes wrong."""
 
+    table_faults = ()
+    """No values change in the tables of these clusters."""
+
     def __init__(self, seed: int, folder: Path, *, kept_lines: int) -> None:
         self.seed = seed
         self.folder = folder

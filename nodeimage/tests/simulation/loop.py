@@ -131,6 +131,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.chance = chance
         self._uncaught: list[str] = []
         self.tasks: list[Task] = []
+        self._is_over = False
         """All, so that none is collected half-way through its life, at a moment that no seed decides."""
         self.dial: Callable[[Callable[[], Any], str, int], Coroutine[Any, Any, Any]] = _nowhere
         """How connections that are streams of bytes are made, where there is something to connect to."""
@@ -197,6 +198,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
         self.tasks.clear()
+        self._is_over = True
 
     def wake(self, process: Process) -> None:
         """A frozen process goes on: what came due meanwhile runs now, in order."""
@@ -253,6 +255,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Run it at one moment, and give its result at a later one; neither keeps the order of the calls."""
         future = self.create_future()
         process = PROCESS.get()
+        if self._is_over:
+            return future  # what is collected closes what it has open
         assert process is not None, "threads belong to a process"
         node = process.node
 

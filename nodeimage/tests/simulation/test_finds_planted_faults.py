@@ -17,10 +17,11 @@ from msgspec import structs
 from headrace.broker import container_closing, roll_steps, tails
 from headrace.broker.roll_steps import RollSteps
 from headrace.broker.tails import read_tail
-from headrace.catalog import apply_chains, apply_groups
+from headrace.catalog import apply_chains, apply_groups, row_sums, snapshots
 from headrace.catalog.apply_chains import _finish
 from headrace.catalog.commands import CommitCursors, RollDone, Rolled
 from headrace.catalog.reader import Reader
+from headrace.catalog.row_sums import Tables
 from headrace.container import feed, replica_folder
 from headrace.container.catalog_log import CatalogLog
 from headrace.container.cycle import SyncCycle
@@ -41,7 +42,7 @@ from headrace.node.catalog import NodeCatalog
 from headrace.peer.messages import Acked
 from headrace.store import container_records, features
 from headrace.store.records import NodeRecord
-from simulation.cluster import has_odd_calls, has_topics, has_versions, is_set_back, run
+from simulation.cluster import has_damaged_tables, has_odd_calls, has_topics, has_versions, is_set_back, run
 from simulation.node import Node
 from simulation.odd_calls import OddError
 
@@ -147,7 +148,7 @@ def records_a_roll_without_its_end() -> Any:
 
     def planted(connection: Any, topic: Any, item: Rolled) -> Any:
         outcome = _finish(connection, topic, item)
-        connection.execute("UPDATE partitionlets SET first = first - 1 WHERE id = ? AND first > 0", (item.opened,))
+        connection.update("partitionlets", {"first": "first - 1"}, "id = ?1 AND first > 0", item.opened)
         return outcome
 
     return mock.patch.object(apply_chains, "_finish", planted)
@@ -279,6 +280,20 @@ def gives_a_proposal_up_at_an_unexpected_error() -> Any:
     return mock.patch.object(InSync, "_put", planted)
 
 
+def takes_rows_as_they_are() -> Any:
+    """A flipped bit changes a row of the catalog's tables, and passes for what was written."""
+
+    def rows(connection: Tables, table: str, where: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(f"SELECT * FROM main.{table} WHERE {where}", parameters).fetchall()
+
+    both = ExitStack()
+    both.enter_context(mock.patch.object(row_sums, "_checking", return_value=lambda *_row: 1))
+    both.enter_context(mock.patch.object(Tables, "rows", rows))
+    both.enter_context(mock.patch.object(snapshots, "damage", return_value=[]))
+    both.enter_context(mock.patch.object(snapshots, "damage_in", return_value=[]))
+    return both
+
+
 # Each search begins at the first seed that noticed the fault when this was written.
 
 
@@ -347,6 +362,11 @@ def test_a_fault_planted_in_what_tells_an_old_store_is_found(planted: Planted, f
 @pytest.mark.parametrize(("planted", "first"), [(gives_a_proposal_up_at_an_unexpected_error, 105)])
 def test_a_step_that_is_not_made_again_is_found(planted: Planted, first: int) -> None:
     assert _is_found(planted, islice(filter(has_odd_calls, count(first)), 40)), "40 seeds did not notice it"
+
+
+@pytest.mark.parametrize(("planted", "first"), [(takes_rows_as_they_are, 15)])
+def test_a_fault_planted_in_the_checks_of_tables_is_found(planted: Planted, first: int) -> None:
+    assert _is_found(planted, islice(filter(has_damaged_tables, count(first)), 40)), "40 seeds did not notice it"
 
 
 def _is_found(planted: Planted, seeds: Iterable[int]) -> bool:

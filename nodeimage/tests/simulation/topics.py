@@ -21,7 +21,7 @@ from headrace.log.container_log import ContainerLog
 from headrace.log.frames import FrameType
 from headrace.store.records import CATALOG_ID
 from headrace.wire.batch import build_batch, iter_batches
-from simulation.broker_side import Commit, Fetch, Find, Produce, Roll, Trim
+from simulation.broker_side import Commit, Committed, Fetch, Find, Produce, Roll, Trim
 from simulation.clients import CALL_S
 from simulation.network import PORT
 
@@ -107,6 +107,8 @@ class TopicChecks:
         if upper is None or not upper.is_ready:
             return
         rows = upper.rows(*self.more_tables)
+        if rows is None:
+            return
         ((_, applied),) = [row for row in rows["counters"] if row[0] == "applied"]
         number, known = self._rows.setdefault(applied, (node.number, rows))
         if known is rows:
@@ -154,6 +156,7 @@ class TopicChecks:
         node = next(node for node in cluster.nodes if node.upper is not None and node.upper.is_ready)
         assert node.upper is not None
         rows = node.upper.rows()
+        assert rows is not None, "all tables are whole by now"
         starts = {(topic, partition): offset for topic, partition, offset in rows["log_starts"]}
         for topic in rows["topics"]:
             chain = sorted(row for row in rows["partitionlets"] if row[1] == topic[0] and row[8] != INTENDED)
@@ -264,6 +267,8 @@ class TopicClient:
                 await self._trim()
             elif roll < 0.35:
                 await self._commit()
+            elif roll < 0.5 and self._cluster.table_faults:
+                await self._read_cursor()
             else:
                 await self._produce()
         self._patience_s = 2 * CALL_S
@@ -336,6 +341,19 @@ class TopicClient:
         if code == Code.NONE:
             truth.cursors[group] = sent + 1, sent + 1
 
+    async def _read_cursor(self) -> None:
+        """What was acknowledged before, or what came later."""
+        truth = self._cluster.topics.truths[self.topic]
+        group = f"group-{self._id}-{self._given_up}"
+        acknowledged, sent = truth.cursors.get(group, (0, 0))
+        node = self._chance.choice(self._cluster.nodes)
+        try:
+            found, _ = await self._call(node.number, Committed(self.topic, group))
+        except HeadraceError:
+            return
+        if not acknowledged <= found <= sent:
+            self._cluster.checks.fail(f"{group} is at {found} by node {node.number}, {acknowledged} was acknowledged")
+
     async def _ask(self, request: object) -> Any:
         """The answer of the partition's leader; None: nothing is known."""
         try:
@@ -358,8 +376,9 @@ def lives_in(cluster: "Cluster", container_id: ContainerId) -> bool:
     """Whether a partitionlet may live in a container, or be meant for it, as any catalog has it; the catalog lives."""
     if container_id == CATALOG_ID:
         return True
-    uppers = [node.upper for node in cluster.nodes]
-    return any(
-        upper is None or not upper.is_ready or any(row[3] == container_id for row in upper.rows()["partitionlets"])
-        for upper in uppers
-    )
+    return any(_may_live_in(node, container_id) for node in cluster.nodes)
+
+
+def _may_live_in(node: "Node", container_id: ContainerId) -> bool:
+    rows = node.upper.rows() if node.upper is not None and node.upper.is_ready else None
+    return rows is None or any(row[3] == container_id for row in rows["partitionlets"])

@@ -204,6 +204,7 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
         mock.patch.object(asyncio, "create_subprocess_exec", _regrouped),
         mock.patch("headrace.container.snapshot_transfer.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
         mock.patch("headrace.node.snapshot_sending.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
+        *([mock.patch("headrace.catalog.scrubbing.REST_S", 5.0)] if cluster.table_faults else ()),
         mock.patch.dict(Catalog.open.__func__.__kwdefaults__, snapshot_bytes=SNAPSHOT_BYTES),  # type: ignore[attr-defined]
     ]
 

@@ -223,3 +223,32 @@ def test_a_file_that_was_overwritten_is_away_until_it_is_put_back(tmp_path: Path
 def test_a_folder_that_is_missing_is_reported_as_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         SqliteStore(tmp_path / "missing" / "cluster.sqlite")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["value = CAST(replace(value, '\"a\"', '\"b\"') AS BLOB)", "version = version + 64", "key = 'x/2'"],
+    ids=["its value", "its version", "its key"],
+)
+def test_a_record_that_is_not_what_was_written_is_not_answered(tmp_path: Path, damage: str) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    store.put("x/1", b'{"name": "a"}', None)
+    assert [record.value for record in store.list("x/")] == [b'{"name": "a"}']
+    foreign = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
+    assert foreign.execute(f"UPDATE records SET {damage}").rowcount == 1
+    foreign.close()
+    with pytest.raises(StoreUnavailable, match="recover-store"):
+        store.list("x/")
+    store.close()
+
+
+def test_a_record_of_a_version_that_writes_no_checksums_is_read(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    foreign = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
+    foreign.execute("INSERT INTO records VALUES ('x/1', CAST('{\"name\": \"a\"}' AS BLOB), 1)")
+    foreign.execute("UPDATE revision SET value = 1")
+    foreign.close()
+    found = store.get("x/1")
+    assert found is not None
+    assert found.value == b'{"name": "a"}'
+    store.close()

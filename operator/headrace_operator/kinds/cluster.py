@@ -314,6 +314,14 @@ class Clusters:
             seen.note("Available", False, "Waiting", text, again_s=WORKING_S)
         else:
             seen.note("Available", True, "Answers")
+        damaged = [node for node in seen.status["nodes"] if node.get("catalog_damage")]
+        if damaged:
+            text = (
+                f"the catalog's tables of node {', '.join(str(node['node']) for node in damaged)} are damaged, and are "
+                f"made anew of another node's: {damaged[0]['catalog_damage']}"
+            )
+            seen.note("Redundant", False, "CatalogDamaged", text, again_s=WORKING_S)
+            return
         if redundancy["whole"]:
             seen.note("Redundant", True, "Whole")
             return
@@ -449,6 +457,10 @@ def event_reason(kind: str) -> str:
             return "StoreSetBack"
         case "thawed":
             return "StoreRecovered"
+        case "damaged":
+            return "CatalogDamaged"
+        case "repaired":
+            return "CatalogRepaired"
         case "wait":
             return "ContainerWaits"
         case "node":
@@ -466,7 +478,7 @@ def event_reason(kind: str) -> str:
 def is_warning(kind: str, reason: str) -> bool:
     """Whether an event of the cluster's controller says that something is wrong."""
     match kind:
-        case "wait" | "lost":
+        case "wait" | "lost" | "damaged":
             return True
         case "node":
             return not reason.endswith("answers again")

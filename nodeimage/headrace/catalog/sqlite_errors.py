@@ -1,0 +1,60 @@
+"""What errors of SQLite mean for the catalog: that its file is damaged, or that there is no room."""
+
+import sqlite3
+from typing import Final
+
+from headrace.log import descriptors
+
+_DAMAGE: Final = (
+    "SQLITE_CORRUPT",
+    "SQLITE_NOTADB",
+    "SQLITE_IOERR_CORRUPTFS",
+    "SQLITE_IOERR_READ",
+    "SQLITE_IOERR_SHORT_READ",
+)
+"""Names of errors for what a file holds. CORRUPTFS is a sector that the disk cannot read (EIO)."""
+_UNOPENED: Final = ("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")
+_DAMAGE_TEXTS: Final = (
+    "user-defined function raised exception",  # a row's sum does not fit (row_sums.py)
+    "Could not decode to UTF-8",
+    "unable to build parameters",  # of text that is none, for such a function
+    "no such table",
+    "no such column",
+    "no such index",
+    "has no column named",
+)
+"""How errors begin that come of statements which are right, and of rows or a schema that are not."""
+
+
+NO_TEXT: Final = "the schema holds what is no text"
+"""Then the sqlite3 module cannot read SQLite's own message, and raises UnicodeDecodeError."""
+
+
+class TablesDamaged(sqlite3.DatabaseError):
+    """What a file of the tables holds is not what was written."""
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error means that the file itself is bad, and not that the disk is full or the file is locked."""
+    name = getattr(error, "sqlite_errorname", "")
+    return (
+        name.startswith(_DAMAGE)
+        or type(error) in (sqlite3.DatabaseError, TablesDamaged)
+        or (isinstance(error, sqlite3.OperationalError) and str(error).startswith(_DAMAGE_TEXTS))
+    )
+
+
+def cannot_open(error: sqlite3.Error) -> bool:
+    """Whether SQLite could not open a file, for whatever reason."""
+    return getattr(error, "sqlite_errorname", "").startswith(_UNOPENED)
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """[blocking] Whether an error means that there is no room on the disk, or no file descriptor."""
+    name = getattr(error, "sqlite_errorname", "")
+    if cannot_open(error):
+        return descriptors.are_lacking()
+    return name.startswith("SQLITE_FULL") or (
+        # SQLite reports a full disk as a failed write where it extends the WAL or the shared-memory index.
+        name in ("SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE")
+    )

@@ -11,7 +11,7 @@ behind all that it had, so that no partitionlet has the id of an earlier one.
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.catalog.commands import ForgetDeleted
@@ -27,8 +27,16 @@ LOOSE: Final = StreamNumber(0)
 """The stream of deleted topics whose own stream stays."""
 
 
-_PARTS: Final = ("partitionlets", "log_starts", "home_starts", "settled_homes", "pending_homes", "cursors")
-"""Tables with rows of topics."""
+_PARTS: Final[Mapping[str, str]] = {
+    "partitionlets": "topic, state, partition, id",
+    "log_starts": "topic, partition",
+    "home_starts": "topic, partition, counter, cluster",
+    "settled_homes": "topic, partition",
+    "pending_homes": "topic",
+    "cursors": 'topic, "group", partition',
+}
+"""Tables with rows of topics, and the order in which these go: of an index, and on each node the same, though their
+versions of SQLite may choose other plans. Else tables would differ where only some of the rows went."""
 
 
 def forget_deleted(connection: Tables, command: ForgetDeleted) -> Forgotten:
@@ -65,8 +73,9 @@ def _forget(connection: Tables, topics: Sequence[tuple[Any, ...]], most: int) ->
     """As `forget_topics`, given the rows of the topics."""
     listed = json_list(sorted(topic[0] for topic in topics))
     rows = 0
-    for table in _PARTS:
-        found = connection.rows(table, "topic IN (SELECT value FROM json_each(?)) LIMIT ?", listed, most - rows)
+    for table, order in _PARTS.items():
+        where = f"topic IN (SELECT value FROM json_each(?)) ORDER BY {order} LIMIT ?"
+        found = connection.rows(table, where, listed, most - rows)
         connection.delete_rows(table, found)
         rows += len(found)
         if rows >= most:

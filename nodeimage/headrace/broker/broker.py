@@ -40,6 +40,7 @@ from headrace.broker.partitions import Partitions
 from headrace.broker.placing import Placing
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.redundancy import Redundancy
+from headrace.broker.repeats import Repeats
 from headrace.broker.rolls import Rolls
 from headrace.broker.scrub import Scrub
 from headrace.broker.space import Space
@@ -169,6 +170,7 @@ class Broker:
         self.old_reads = OldReads(self)
         self.stream_figures = StreamFigures(self)
         self.producer_ids = ProducerIds(self)
+        self.repeats = Repeats(self)
         self.admin_methods: dict[str, Any] = {}
         """Admin calls that layers above bring (headrace_admin.add_methods)."""
         self._placing = Placing(cluster)

@@ -178,6 +178,14 @@ class Partition:
             timestamp=header.max_timestamp if same_time else None,
         )
 
+    def is_doubtful(self, header: BatchHeader, known: KnownBatch) -> bool:
+        """Whether a batch with the sequence of `known` may be another one all the same (broker/repeats.py)."""
+        return (
+            header.producer_id >= 0
+            and header.max_timestamp != known.timestamp
+            and not self.producers.is_named(header.producer_id)
+        )
+
     def append(
         self,
         batch: memoryview,

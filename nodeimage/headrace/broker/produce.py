@@ -367,6 +367,9 @@ def _append(
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
     known = None if header.producer_id == -1 else partition.known(header, name=part.topic)
     if known is not None:
+        if partition.is_doubtful(header, known):
+            broker.repeats.compare(partition, header, batch, known, source=session.number, name=part.topic)
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"whether {part.topic} has this batch is looked up; try again")
         partition.producers.heard(header.producer_id, source=session.number, name=part.topic)
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         result = _result(part, known.base_offset, -1, partition)

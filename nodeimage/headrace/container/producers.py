@@ -47,7 +47,7 @@ class KnownBatch(NamedTuple):
 class Producer:
     """One producer's last batches in one partition, oldest first."""
 
-    __slots__ = ("batches", "epoch", "name", "seen", "source", "torn")
+    __slots__ = ("batches", "epoch", "name", "not_named", "seen", "source", "torn")
 
     def __init__(self, epoch: int, batches: Iterable[KnownBatch] = (), *, seen: int, torn: bool = False) -> None:
         """`seen`: when it was last heard of, by this node's clock, in milliseconds.
@@ -61,6 +61,8 @@ class Producer:
         """The number of the connection that it was last heard by; 0 where its batches were read from the log."""
         self.name = ""
         """What it calls the topic; empty where its batches were read from the log, which does not say."""
+        self.not_named = ""
+        """Where that is not known: a name of the topic by which another batch came than the one that is stored."""
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
@@ -68,7 +70,7 @@ def _two_names(producer_id: int, known: str, name: str) -> KafkaError:
     """Of a producer that calls a topic by a second name."""
     return KafkaError(
         Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {producer_id} calls one topic {known!r} and {name!r}, and counts its batches for each; use one name",
+        f"producer {producer_id} calls one topic {known} and {name!r}, and counts its batches for each; use one name",
     )
 
 
@@ -147,7 +149,9 @@ class Producers:
                 )
             return None
         if name and known.name and name != known.name:
-            raise _two_names(producer_id, known.name, name)
+            raise _two_names(producer_id, repr(known.name), name)
+        if name and name == known.not_named:
+            raise _two_names(producer_id, "otherwise", name)
         last_sequence = (base_sequence + records - 1) % _SEQUENCES
         for batch in known.batches:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
@@ -180,7 +184,7 @@ class Producers:
             self._names = {}
         known = self._names.setdefault((producer_id, epoch), intern(name))
         if known != name:
-            raise _two_names(producer_id, known, name)
+            raise _two_names(producer_id, repr(known), name)
         if len(self._names) > MOST_NAMES:
             del self._names[next(iter(self._names))]
 
@@ -195,6 +199,18 @@ class Producers:
             known.source = source
             if name:
                 known.name = intern(name)
+                known.not_named = ""
+
+    def is_named(self, producer_id: int) -> bool:
+        """Whether it is known what this producer calls the topic."""
+        known = self._known.get(producer_id)
+        return known is not None and bool(known.name)
+
+    def is_not_called(self, producer_id: int, name: str) -> None:
+        """What this producer sent to the topic by that name is not what is stored: it has another name for it."""
+        known = self._known.get(producer_id)
+        if known is not None and not known.name:
+            known.not_named = intern(name)
 
     def next_sequence(self, *, producer_id: int, epoch: int) -> int | None:
         """The sequence that this producer's next batch has; None if nothing is known of it in that epoch."""
@@ -236,6 +252,7 @@ class Producers:
         known.source = source
         if name and not known.name:
             known.name = intern(name)
+            known.not_named = ""
         known.torn = False
         known.batches.append(batch)
         if len(known.batches) > BATCHES_KEPT:

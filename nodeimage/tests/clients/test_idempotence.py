@@ -130,6 +130,41 @@ def test_a_repeat_that_was_encoded_anew_at_another_time_is_known(cluster: Any, r
     assert [record.value for record in client.records(topic)] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("stored_with", ["CreateTime", "LogAppendTime"])
+def test_behind_a_restart_records_tell_a_repeat_from_the_first_batch_of_a_second_name(
+    new_cluster: Any, raw: Any, batch_of: BatchOf, stored_with: str
+) -> None:
+    """The log does not say by which name a batch came: what came by the second was taken for a repeat, and lost."""
+
+    def send(client: Any, name: str, value: bytes, producer_id: int) -> Any:
+        batch = batch_of(value, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        for _ in range(100):
+            result = client.produce(name, batch)
+            if result.error != Code.LEADER_NOT_AVAILABLE:
+                return result
+            time.sleep(0.02)
+        pytest.fail(f"still looked up: {result}")
+
+    cluster = new_cluster()
+    client, topic = raw(cluster), "/default:named"
+    client.create(topic, **{"message.timestamp.type": stored_with})
+    first, second = 4242, 4243
+    for producer_id in (first, second):
+        assert send(client, topic, b"by its full name", producer_id).error == 0
+    cluster.restart()
+    client = raw(cluster)
+    other = send(client, "named", b"by its bare name", first)
+    assert other.error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert "use one name" in (other.message or "")
+    assert send(client, topic, b"by its full name", first).base_offset == 0, "a repeat at another time"
+    assert send(client, "named", b"by its bare name", first).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(client, "named", b"by its full name", second).base_offset == 1, "it may call it so all the time"
+    follows = batch_of(b"more", producer_id=first, producer_epoch=0, base_sequence=1)
+    assert client.produce(topic, follows).base_offset == 2
+    values = [record.value for record in client.records(topic)]
+    assert values == [b"by its full name", b"by its full name", b"more"]
+
+
 def test_tokens_only_rise_and_repeats_are_called_so(cluster: Any, raw: Any, batch_of: BatchOf) -> None:
     client, topic = raw(cluster), cluster.topic()
     client.create(topic)

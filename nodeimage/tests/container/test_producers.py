@@ -112,6 +112,26 @@ def test_a_producer_that_calls_a_topic_by_two_names_counts_for_each_and_the_seco
     assert producers.check(producer_id=7, epoch=1, base_sequence=0, records=1, name="t") is None, "a new epoch"
 
 
+def test_a_name_by_which_another_batch_came_than_the_stored_one_is_refused_until_the_right_one_is_known() -> None:
+    def named(name: str) -> KnownBatch | None:
+        return producers.check(producer_id=7, epoch=0, base_sequence=0, records=1, name=name)
+
+    producers = Producers()
+    add(producers, 0)
+    assert not producers.is_named(7)
+    producers.is_not_called(7, "t")
+    assert not producers.is_named(7)
+    with pytest.raises(KafkaError, match="calls one topic otherwise and 't'"):
+        named("t")
+    assert named("/s:t") is not None
+    producers.heard(7, source=1, name="/s:t")
+    assert producers.is_named(7)
+    with pytest.raises(KafkaError, match="calls one topic '/s:t' and 't'"):
+        named("t")
+    producers.is_not_called(7, "/s:t")  # looked up before the name was heard
+    assert named("/s:t") is not None
+
+
 def test_a_producer_that_nothing_is_known_of_begins_where_it_likes_and_goes_on_from_there() -> None:
     """Its topic was deleted and made again, or it was idle for a day: the client counts on."""
     producers = Producers()

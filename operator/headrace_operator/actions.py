@@ -18,6 +18,8 @@ ACTIONS: Final[Mapping[str, str]] = {
     "ClusterEvent": "WatchCluster",
     "StoreSetBack": "FreezeContainers",
     "StoreRecovered": "ThawContainers",
+    "CatalogDamaged": "SetTablesAside",
+    "CatalogRepaired": "RebuildTables",
     # of a StreamCluster
     "PodRolled": "RestartPod",
     "ScaledUp": "AddPods",

@@ -38,6 +38,7 @@ _UNTOLD: Final = (
     "SQLITE_IOERR",
 )
 """Errors that say nothing of what the file holds, unless they are damage (sqlite_errors)."""
+_lists: Final = msgspec.json.Decoder(list[str])
 
 
 def is_small(path: Path) -> bool:
@@ -123,7 +124,7 @@ def damage(path: Path, *, stop: threading.Event | None = None) -> list[str]:
             process.kill()
             raise
     try:
-        return msgspec.json.decode(found, type=list[str])
+        return _lists.decode(found)
     except msgspec.DecodeError as error:
         told = said.decode(errors="replace")[-500:]
         raise sqlite3.OperationalError(

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from storage_kit import MIB, Running, until
 
 from headrace.catalog import snapshot_pool, snapshots
+from headrace.container import replica_folder
 from headrace.container.container import Container
 from headrace.container.feed import Piece, Recent
 from headrace.control.observed import Settings
@@ -355,8 +357,10 @@ async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_mean
     away, unknown = node.containers / str(gone), node.containers / "4711"
     shutil.copytree(away, node.folder / "away")
     shutil.copytree(away, unknown)
-    said = unknown / "replica.json"
-    said.write_text(said.read_text().replace(f'\\"container_id\\":{gone}', '\\"container_id\\":4711'))
+    state = replica_folder.read(unknown)
+    assert state is not None
+    of_another = state.record.replace(f'"container_id":{gone}', '"container_id":4711')
+    replica_folder.write(unknown, structs.replace(state, record=of_another))
     await node.start()
     await until(lambda: gone in node.broker.containers)
     for topic in ("/default:idle", f"{LEAVE}:t"):

@@ -15,6 +15,7 @@ from headrace.catalog.sqlite_errors import is_damage, is_full
 from headrace.catalog.tables import applied, apply_all, set_back
 from headrace.errors import StorageFull
 from headrace.ids import Position
+from headrace.log.descriptors import put_off_without_descriptors
 
 log = structlog.get_logger(__name__)
 
@@ -75,26 +76,31 @@ def open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool = True)
 
     From a snapshot if the tables are missing or damaged. Only where this node leads does it conclude, from tables that
     are ahead of the log, that the log lost its end; another's log may be about to begin anew at their position.
-    Raises FolderRefused for a newer format, StorageFull.
+    Raises FolderRefused for a newer format, StorageFull, OutOfDescriptors.
     """
-    leads, end, committed = command_log.leads, command_log.end, command_log.committed
     try:
-        if leads:
-            snapshots.drop_above(folder, end)
-        connection = snapshots.open_newest(folder, sums=sums)
-        try:
-            return connection, _replay(connection, command_log, committed, end if leads else None)
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
-                raise
-            log.error("catalog_damaged", folder=str(folder), error=str(error))
-            reason = str(error)
-        connection = snapshots.restore(folder, sums=sums, reason=reason)
-        return connection, _replay(connection, command_log, committed, end if leads else None)
+        with put_off_without_descriptors(folder):
+            return _open_and_replay(folder, command_log, sums=sums)
     except sqlite3.Error as error:
         if is_full(error):
             raise StorageFull(f"no room for the catalog in {folder}; free some, then start again") from error
         raise
+
+
+def _open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool) -> tuple[Tables, Position]:
+    leads, end, committed = command_log.leads, command_log.end, command_log.committed
+    if leads:
+        snapshots.drop_above(folder, end)
+    connection = snapshots.open_newest(folder, sums=sums)
+    try:
+        return connection, _replay(connection, command_log, committed, end if leads else None)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        log.error("catalog_damaged", folder=str(folder), error=str(error))
+        reason = str(error)
+    connection = snapshots.restore(folder, sums=sums, reason=reason)
+    return connection, _replay(connection, command_log, committed, end if leads else None)
 
 
 def next_batch(commands: Iterator[Written]) -> tuple[list[Written], bool]:

@@ -1,6 +1,7 @@
 """The catalog of a process that has no file descriptor left: SQLite cannot open what it needs, and does not say why."""
 
 import asyncio
+import errno
 import os
 import resource
 import sqlite3
@@ -58,6 +59,36 @@ async def test_a_start_does_not_begin_with_nothing(tmp_path: Path) -> None:
     with no_descriptors(), pytest.raises((OutOfDescriptors, sqlite3.OperationalError)):
         snapshots.open_newest(tmp_path)
     assert not (tmp_path / "catalog.damaged").exists()
+    catalog = await Catalog.open(tmp_path, log)
+    assert await paths(catalog) == ["/s"]
+    await catalog.close()
+
+
+async def test_a_restore_that_runs_out_of_descriptors_is_made_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MemoryLog()
+    catalog = await Catalog.open(tmp_path, log)
+    await catalog.submit(stream("/s"))
+    await catalog.snapshot()
+    await catalog.close()
+    (tmp_path / "catalog.sqlite").write_bytes(b"no database")
+    sync, calls = snapshots.sync, 0
+
+    def limited(path: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        sync(path)
+
+    monkeypatch.setattr(snapshots, "sync", limited)
+    for fails_at in (1, 2, 3):  # the damaged file is set aside, the snapshot is copied, the folder holds it  # noqa: B007
+        calls = 0
+        with pytest.raises(OutOfDescriptors):
+            await Catalog.open(tmp_path, log)
+        (tmp_path / "catalog.sqlite").write_bytes(b"no database")
+    monkeypatch.undo()
     catalog = await Catalog.open(tmp_path, log)
     assert await paths(catalog) == ["/s"]
     await catalog.close()

@@ -5,7 +5,7 @@ reads is of one moment. Lists of names, ids and numbers may be of any length.
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from headrace.catalog.apply_topics import check_new_topics
@@ -66,6 +66,10 @@ from headrace.ids import (
 
 _PAGE = 1000
 _NEVER = 1 << 62
+_CHAINS = ("topic", "state", "partition")
+"""Of the index of that name."""
+Values = tuple[int | str | bytes, ...]
+"""Of the columns of a key."""
 _STAYS = f"NOT EXISTS (SELECT 1 FROM going g WHERE g.number = p.id >> {PARTITIONLET_BITS})"
 """Its stream was not deleted: of one that was, rows may be left for a while."""
 
@@ -107,11 +111,16 @@ class Reader:
 
     def stream(self, path: str) -> StreamRow | None:
         """The stream at `path`."""
-        return select_stream(self._connection, path)
+        found = select_stream(self._connection, path)
+        if found is None:
+            self._prove_absent("streams", ("path",), [(path,)])
+        return found
 
     def stream_by_number(self, number: StreamNumber) -> StreamRow | None:
         """The stream with this number."""
         row = self._connection.execute(f"{STREAM} WHERE number = ?", (number,)).fetchone()
+        if row is None:
+            self._prove_absent("streams", ("number",), [(number,)])
         return None if row is None else stream_row(row)
 
     def totals(self) -> tuple[int, int, int]:
@@ -125,13 +134,18 @@ class Reader:
 
     def topic(self, stream: str, name: str) -> TopicRow | None:
         """One topic of the stream at path `stream`."""
-        row = self._connection.execute(f"{TOPIC} WHERE s.path = ? AND t.name = ?", (stream, name)).fetchone()
-        return None if row is None else topic_row(row)
+        return self.topics_named(stream, [name]).get(name)
 
     def topics_named(self, stream: str, names: Iterable[str]) -> dict[str, TopicRow]:
         """By name, those of these topics that the stream at path `stream` has."""
         found = self.stream(stream)
-        return {} if found is None else select_topics_by_name(self._connection, found.number, names)
+        if found is None:
+            return {}
+        wanted = set(names)
+        topics = select_topics_by_name(self._connection, found.number, wanted)
+        missing = wanted - topics.keys()
+        self._prove_absent("topics", ("stream", "name"), [(found.number, name) for name in missing])
+        return topics
 
     def topics(self, stream: str, *, after: str = "", limit: int = -1) -> list[TopicRow]:
         """A page of a stream's topics in order of name, those after `after`; `limit` -1 for all."""
@@ -145,11 +159,18 @@ class Reader:
 
     def topics_by_id(self, topic_ids: Collection[bytes]) -> dict[bytes, TopicRow]:
         """By topic id, those of these topics that exist."""
-        return select_topics_by_id(self._connection, topic_ids)
+        found = select_topics_by_id(self._connection, topic_ids)
+        for topic_id in set(topic_ids) - found.keys() if self.checks else ():
+            row = self._connection.execute("SELECT stream FROM topics WHERE topic_id = ?", (topic_id,)).fetchone()
+            if row is None:
+                self._prove_absent("topics", ("topic_id",), [(topic_id,)])
+            else:
+                self.stream_by_number(row[0])
+        return found
 
     def topic_by_id(self, topic_id: bytes) -> TopicRow | None:
         """The topic with this id."""
-        return select_topics_by_id(self._connection, [topic_id]).get(topic_id)
+        return self.topics_by_id([topic_id]).get(topic_id)
 
     def all_topics(self, *, after: tuple[int, str] = (0, ""), limit: int = _PAGE) -> list[TopicRow]:
         """A page of the catalog's topics in order of (stream number, name), those after `after`."""
@@ -190,7 +211,12 @@ class Reader:
             f"{PARTITIONLET} WHERE {where} ORDER BY p.partition, p.id",
             (topic,) if partition is None else (topic, partition),
         )
-        return list(map(partitionlet_row, rows))
+        found = list(map(partitionlet_row, rows))
+        states = ((0, _NEVER),) if partition is None else ((INTENDED, INTENDED), (OPEN, OPEN), (SEALED, SEALED))
+        low, high = (0, _NEVER) if partition is None else (partition, partition)
+        for first, last in states if self.checks else ():
+            self._read_around("partitionlets", _CHAINS, (topic, first, low), (topic, last, high))
+        return found
 
     def partitionlets(
         self, stream: StreamNumber, *, after: PartitionletId, limit: int = _PAGE
@@ -205,6 +231,9 @@ class Reader:
 
     def log_starts(self, topics: Iterable[int]) -> dict[tuple[int, int], Offset]:
         """(topic number, partition) -> log start, of these topics' partitions where it is above 0."""
+        topics = set(topics)
+        for topic in topics if self.checks else ():
+            self._read_around("log_starts", ("topic", "partition"), (topic, 0), (topic, _NEVER))
         rows = self._connection.execute(
             'SELECT topic, partition, "offset" FROM log_starts WHERE topic IN (SELECT value FROM json_each(?))',
             (json_list(topics),),
@@ -272,16 +301,45 @@ class Reader:
         return owners
 
     def _prove_dead(self, partitionlet: PartitionletId) -> None:
-        """What is dead loses its bytes, and a row whose key has changed looks as if it were not there: it would stand
-        between the two that are around its place, of which neither may be damaged or out of order."""
+        """What is dead loses its bytes."""
         topic = self._connection.execute("SELECT topic FROM partitionlets WHERE id = ?", (partitionlet,)).fetchone()
-        table, key, value = ("partitionlets", "id", partitionlet) if topic is None else ("topics", "number", topic[0])
-        for order, side in (("DESC", "<"), ("ASC", ">")):
-            row = self._connection.execute(
-                f"SELECT {key} FROM {table} WHERE {key} {side} ? ORDER BY {key} {order} LIMIT 1", (value,)
-            ).fetchone()
-            if row is not None and (row[0] >= value if side == "<" else row[0] <= value):
-                raise TablesDamaged(f"{table}: the row {row[0]} is not in its place")
+        if topic is None:
+            self._prove_absent("partitionlets", ("id",), [(partitionlet,)])
+        else:
+            self._prove_absent("topics", ("number",), [topic])
+
+    def _prove_absent(self, table: str, key: Sequence[str], values: Iterable[Values]) -> None:
+        """There are no rows with these values, in the order of an index. Raises TablesDamaged where they may only look
+        as if they were not there."""
+        for values_of_one in values if self.checks else ():
+            if self._read_around(table, key, values_of_one, values_of_one):
+                raise TablesDamaged(f"{table}: the row {values_of_one} is not in its place")
+
+    def _read_around(self, table: str, key: Sequence[str], first: Values, last: Values) -> int:
+        """Read, and so check, all from the row before `first` to the row behind `last`, in the order of an index whose
+        first columns are `key`; how many there are from one to the other.
+
+        A row whose key has changed where it lies is found by no look-up, and leads those for other rows astray; but
+        each of these ends beside it, so it is one of the rows that are read here, damaged or out of order. Raises
+        TablesDamaged.
+        """
+        names = ", ".join(f'"{each}"' for each in key)
+        backwards = ", ".join(f'"{each}" DESC' for each in key)
+        marks = ", ".join("?" * len(key))
+        before = self._connection.execute(
+            f"SELECT {names} FROM {table} WHERE ({names}) < ({marks}) ORDER BY {backwards} LIMIT 1", first
+        ).fetchone()
+        if before is not None and before >= first:
+            raise TablesDamaged(f"{table}: the row {before} is not in its place")
+        count, at = 0, first
+        following = f"SELECT {names} FROM {table} WHERE ({names}) >= ({marks}) ORDER BY {names}"
+        for row in self._connection.execute(following, first):
+            if row < at:
+                raise TablesDamaged(f"{table}: the row {row} is not in its place")
+            if row > last:
+                break
+            count, at = count + 1, row
+        return count
 
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
         """Those whose ids nobody has been given in what this sees: it lags behind the containers that hold them."""
@@ -325,7 +383,8 @@ class Reader:
 
     def retention(self, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
         """By stream number, how long and how much it keeps, and its topics that differ; those missing are deleted."""
-        wanted = json_list(streams)
+        streams = set(streams)
+        wanted = json_list(sorted(streams))
         held = {
             row.number: row
             for row in map(
@@ -333,6 +392,7 @@ class Reader:
                 self._connection.execute(f"{STREAM} WHERE number IN (SELECT value FROM json_each(?))", (wanted,)),
             )
         }
+        self._prove_absent("streams", ("number",), [(number,) for number in set(streams) - held.keys()])
         overrides: dict[StreamNumber, dict[int, Retention]] = {number: {} for number in held}
         rows = self._connection.execute(
             f"{TOPIC} WHERE t.own_retention = 1 AND t.stream IN (SELECT value FROM json_each(?))", (wanted,)
@@ -424,6 +484,8 @@ class Reader:
     def group(self, group: str) -> GroupRow | None:
         """One consumer group as stored."""
         row = self._connection.execute(f"{GROUP} WHERE name = ?", (group,)).fetchone()
+        if row is None:
+            self._prove_absent("groups", ("name",), [(group,)])
         return None if row is None else group_row(row)
 
     def groups(self, *, after: str = "", limit: int = -1) -> list[GroupRow]:
@@ -433,7 +495,20 @@ class Reader:
 
     def cursors(self, group: str, topics: Iterable[int] | None = None) -> list[CursorRow]:
         """A group's cursors, of these topic numbers or of all, in order of (topic number, partition)."""
-        return list(self._cursors(group, topics))
+        topics = None if topics is None else set(topics)
+        some = "" if topics is None else "AND c.topic IN (SELECT value FROM json_each(?)) "
+        parameters = (group,) if topics is None else (group, json_list(sorted(topics)))
+        rows = self._connection.execute(
+            'SELECT t.topic_id, s.path, t.name, c.partition, c."offset", c.leader_epoch, c.metadata, c.committed_at '
+            "FROM cursors c JOIN topics t ON t.number = c.topic JOIN streams s ON s.number = t.stream "
+            f'WHERE c."group" = ? {some}ORDER BY c.topic, c.partition',
+            parameters,
+        )
+        found = list(map(CursorRow._make, rows))
+        if self.checks and self._count_cursors(group, topics) > len(found):
+            listed = f'SELECT DISTINCT c.topic FROM cursors c WHERE c."group" = ? {some}'
+            self._prove_gone(topic for (topic,) in self._connection.execute(listed, parameters).fetchall())
+        return found
 
     def cursors_after(self, after: tuple[str, int, int], *, limit: int) -> list[tuple[str, CursorRow]]:
         """Cursors with their groups, those after (group, topic number, partition), in that order."""
@@ -446,36 +521,18 @@ class Reader:
         )
         return [(row[0], CursorRow._make(row[1:])) for row in rows]
 
-    def _prove_cursors(self, group: str, topics: Iterable[int] | None) -> None:
-        """A cursor that is not there has a consumer begin anew, and one whose key has changed looks like that. So all
-        that stands around is read, and checked: from the row before to the row behind."""
-        where = '("group", topic, partition)'
-        key = 'SELECT "group", topic, partition FROM cursors'
-        for first, last in ((0, _NEVER),) if topics is None else ((topic, topic) for topic in topics):
-            before = self._connection.execute(
-                f'{key} WHERE {where} < (?, ?, -1) ORDER BY "group" DESC, topic DESC, partition DESC LIMIT 1',
-                (group, first),
-            ).fetchone()
-            at = (group, first, -1)
-            if before is not None and before > at:
-                raise TablesDamaged(f"cursors: the row {before} is not in its place")
-            order = f'{key} WHERE {where} > (?, ?, -1) ORDER BY "group", topic, partition'
-            for row in self._connection.execute(order, (group, first)):
-                if row < at:
-                    raise TablesDamaged(f"cursors: the row {row} is not in its place")
-                at = row
-                if row > (group, last, _NEVER):
-                    break
-
-    def _cursors(self, group: str, topics: Iterable[int] | None) -> Iterator[CursorRow]:
-        topics = None if topics is None else list(topics)
-        if self.checks:
-            self._prove_cursors(group, topics)
-        some = "" if topics is None else "AND c.topic IN (SELECT value FROM json_each(?)) "
-        rows = self._connection.execute(
-            'SELECT t.topic_id, s.path, t.name, c.partition, c."offset", c.leader_epoch, c.metadata, c.committed_at '
-            "FROM cursors c JOIN topics t ON t.number = c.topic JOIN streams s ON s.number = t.stream "
-            f'WHERE c."group" = ? {some}ORDER BY c.topic, c.partition',
-            (group,) if topics is None else (group, json_list(topics)),
+    def _count_cursors(self, group: str, topics: Iterable[int] | None) -> int:
+        """How many there are, each proven: one that is not there has a consumer begin anew."""
+        return sum(
+            self._read_around("cursors", ("group", "topic", "partition"), (group, first, 0), (group, last, _NEVER))
+            for first, last in (((0, _NEVER),) if topics is None else ((topic, topic) for topic in topics))
         )
-        return map(CursorRow._make, rows)
+
+    def _prove_gone(self, topics: Iterable[int]) -> None:
+        """Of these topic numbers each is there, or was deleted, or was deleted with its stream."""
+        for topic in topics:
+            row = self._connection.execute("SELECT stream FROM topics WHERE number = ?", (topic,)).fetchone()
+            if row is None:
+                self._prove_absent("topics", ("number",), [(topic,)])
+            else:
+                self.stream_by_number(row[0])

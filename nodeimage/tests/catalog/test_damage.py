@@ -45,7 +45,7 @@ from headrace.catalog.service import Catalog
 from headrace.catalog.sqlite_errors import TablesDamaged, is_damage
 from headrace.catalog.tables import UNSUMMED_FORMAT, apply_all, open_tables
 from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, Epoch, LeaderEpoch, Offset, PartitionletId, Position
+from headrace.ids import ContainerId, Epoch, LeaderEpoch, Offset, PartitionletId, Position, StreamNumber
 
 TOPIC = b"t" * 16
 MOVED = b"m" * 16
@@ -135,6 +135,15 @@ MATTERS: list[Callable[[Reader, list[PartitionletId]], Any]] = [
     lambda reader, alive: reader.not_yet_made(alive),
     lambda reader, _: reader.cursors("g"),
     lambda reader, _: reader.cursors("g", [1]),
+    lambda reader, _: [reader.stream(path) for path in ("/s", "/none")],
+    lambda reader, _: [reader.stream_by_number(StreamNumber(number)) for number in (1, 77)],
+    lambda reader, _: [reader.topic("/s", name) for name in ("t", "m", "none")],
+    lambda reader, _: reader.topics_named("/s", ["m", "none", "t"]),
+    lambda reader, _: reader.topics_by_id([TOPIC, MOVED, b"n" * 16]),
+    lambda reader, _: [reader.group(name) for name in ("g", "none")],
+    lambda reader, _: [reader.chain(topic) for topic in (1, 2, 77)],
+    lambda reader, _: reader.log_starts([1, 2]),
+    lambda reader, _: reader.retention([StreamNumber(1), StreamNumber(77)]),
 ]
 """What is never to be answered as if a row were not there that is."""
 

@@ -56,8 +56,11 @@ def change_row(node: "Node", chance: random.Random) -> str:
             return ""
         row = chance.choice(rows)
         column = chance.randrange(len(columns) + 1)  # its sum, too
-        name = (*columns, "sum")[column]
         value = _other(row[column], chance)
+        if not _keeps_its_place(connection, table, rows, row, column, value):
+            column = len(columns)
+            value = _other(row[column], chance)
+        name = (*columns, "sum")[column]
         where = " AND ".join(f'"{each}" = ?' for each in columns[: KEYS.get(table, 1)])
         connection.execute(f'UPDATE {table} SET "{name}" = ? WHERE {where}', (value, *row[: KEYS.get(table, 1)]))
     except sqlite3.DatabaseError:  # damaged before, or there is such a row already
@@ -65,6 +68,32 @@ def change_row(node: "Node", chance: random.Random) -> str:
     finally:
         connection.close()
     return f"{name} of {table} {row[: KEYS.get(table, 1)]} is {value!r}, and was {row[column]!r}"
+
+
+def _keeps_its_place(
+    connection: sqlite3.Connection, table: str, rows: list[Any], row: Any, column: int, value: Any
+) -> bool:
+    """Whether an UPDATE leaves the row where it lies: a bit that flips moves no row, and SQLite would."""
+    columns = COLUMNS[table]
+    orders = [columns[: KEYS.get(table, 1)]]
+    for (index,) in connection.execute(f"SELECT name FROM pragma_index_list('{table}')").fetchall():
+        listed = connection.execute(f"SELECT name FROM pragma_index_info('{index}') ORDER BY seqno").fetchall()
+        orders.append(tuple(name for (name,) in listed))
+    changed = (*row[:column], value, *row[column + 1 :])
+    for order in orders:
+        if column == len(columns) or columns[column] not in order:
+            continue
+        at = [columns.index(each) for each in order]
+
+        def key(each: Any, at: list[int] = at) -> tuple[Any, ...]:
+            return tuple(each[number] for number in at)
+
+        try:
+            if any((key(each) < key(row)) != (key(each) < key(changed)) for each in rows if each is not row):
+                return False
+        except TypeError:  # other types, or NULL, have a place of their own
+            return False
+    return True
 
 
 def _other(value: Any, chance: random.Random) -> Any:

@@ -229,10 +229,21 @@ class ClusterView:
         self._tell(changed)
 
     def _is_of_another_line(self, changes: Changes) -> bool:
-        """Whether the store has a record in an older version than one that it must have had by that revision."""
+        """Whether what the store has by that revision cannot have come of what it had by the one that this view stands
+        at: a record in an older version, one of before that was not there then, or, where nothing else was written, one
+        less."""
         if not (changes.whole and changes.one_count) or changes.generation < self._generation:
             return False
-        return any(each.version < self._known.get(each.key, 0) <= changes.revision for each in changes.records)
+        if any(each.version < self._known.get(each.key, 0) <= changes.revision for each in changes.records):
+            return True
+        if changes.revision < self.revision:
+            return False  # a look that began before another
+        if any(self._known.get(each.key, 0) < each.version <= self.revision for each in changes.records):
+            return True
+        listed = {each.key for each in changes.records}
+        return changes.revision == self.revision and any(
+            key not in listed and version <= self.revision for key, version in self._known.items()
+        )
 
     def _fall(self, changes: Changes, changed: Changed) -> None:
         """Show what there is now, in place of all that was shown."""

@@ -17,7 +17,7 @@ from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.levels import NEWEST
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import change
-from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable
+from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable, Versioned
 from headrace.store.records import DELETED_KEY, ContainerRecord, DeletedContainers, LeaseRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView
@@ -255,6 +255,45 @@ async def test_a_store_that_went_on_past_what_was_seen_before_anybody_looked_is_
     assert view.containers[container.container_id] == changed, "it was put after that look"
     view._take(replace(whole, revision=revision + 20, records=older), threading.Event())
     assert view.containers[container.container_id] == container
+    assert view.fell_at > 0
+    await view.close()
+
+
+@pytest.mark.parametrize("written_since", [0, 3])
+async def test_a_removal_that_a_store_was_set_back_before_is_seen_whatever_was_written_since(
+    sqlite_store: ClusterStore, written_since: int
+) -> None:
+    """Who was cut off meanwhile asks for what came after a revision that the store has reached again."""
+    view = ClusterView(sqlite_store)
+    node = register(sqlite_store)
+    container = container_records.create_container(sqlite_store, kind="data", primary=node).container_id
+    for _ in range(9):
+        container_records.take_container_id(sqlite_store, "data")
+    await view.start()
+    whole = sqlite_store.watch("", since=0, timeout_s=0)
+    without = [each for each in whole.records if each.key != f"container/{container}"]
+    await until(lambda: view.revision == whole.revision)
+    earlier = replace(whole, revision=whole.revision - 1, records=without)
+    view._take(earlier, threading.Event())
+    assert container in view.containers, "it was made after that look"
+    view._take(replace(whole, revision=whole.revision + written_since, records=without), threading.Event())
+    assert container not in view.containers
+    await view.close()
+
+
+async def test_a_record_of_another_line_is_seen_though_its_version_is_one_of_before(sqlite_store: ClusterStore) -> None:
+    view = ClusterView(sqlite_store)
+    node = register(sqlite_store)
+    container = container_records.create_container(sqlite_store, kind="data", primary=node)
+    for _ in range(9):
+        container_records.take_container_id(sqlite_store, "data")
+    await view.start()
+    whole = sqlite_store.watch("", since=0, timeout_s=0)
+    await until(lambda: view.revision == whole.revision)
+    other = structs.replace(container, container_id=ContainerId(77))
+    made = Versioned("container/77", msgspec.json.encode(other), whole.revision - 2)
+    view._take(replace(whole, revision=whole.revision + 5, records=[*whole.records, made]), threading.Event())
+    assert view.containers[ContainerId(77)] == other
     assert view.fell_at > 0
     await view.close()
 

@@ -253,6 +253,11 @@ class Kube:
                 return
             params["continue"] = following
 
+    async def revision(self, api_version: str, kind: str, namespace: str | None) -> int:
+        """The API server's revision now, as a list of this kind tells it. Raises ApiError, ApiSilent, ValueError."""
+        listed = await self._api.call("GET", path(api_version, kind, namespace), params={"limit": "1"})
+        return int(listed["metadata"]["resourceVersion"])
+
     async def events_of(self, kind: str, namespace: str, name: str) -> Sequence[Manifest]:
         """What Kubernetes tells of an object; none where this operator may not ask. Raises ApiError, ApiSilent."""
         params = {"limit": str(PAGE), "fieldSelector": f"involvedObject.kind={kind},involvedObject.name={name}"}

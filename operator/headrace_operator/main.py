@@ -13,6 +13,7 @@ sets:
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kinds.users import Users
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import PodHttp
+from headrace_operator.revision_watch import RevisionWatch
 from headrace_operator.specs import API, GROUP, OWN_NAMESPACE, VERSION
 
 log = structlog.get_logger()
@@ -99,20 +101,25 @@ class Operator:
             others=["Namespace"] if cluster_rights else [],
             urgent=["StreamCluster"],
         )
+        self._revisions = RevisionWatch(self._revision)
         self.http = HttpPort(
-            stale=self.engine.stale, figures=self._figures, starting=lambda: not self.engine.has_looked
+            stale=lambda: self._revisions.set_back or self.engine.stale(),
+            figures=self._figures,
+            starting=lambda: not self.engine.has_looked,
         )
 
     async def start(self, port: int = PORT) -> None:
         """Work, and say how it goes. Raises OSError."""
         self.engine.start()
         self._watch.start()
+        self._revisions.start()
         await self.http.start("", port)
 
     async def close(self) -> None:
         """End what `start` began."""
         closing: list[Callable[[], Awaitable[None]]] = [
             self._watch.close,
+            self._revisions.close,
             self.engine.close,
             self.http.close,
             self._admin.close,
@@ -165,6 +172,15 @@ class Operator:
     def _wake_all(self, keys: Collection[Key]) -> None:
         for key in keys:
             self.engine.enqueue(key)
+
+    async def _revision(self) -> int:
+        """The API server's; of the namespaces that are looked after, the first that may be looked at tells it."""
+        everywhere: Sequence[str | None] = self._namespaces or [None]
+        *others, last = everywhere
+        for namespace in others:
+            with contextlib.suppress(ApiError):
+                return await self.kube.revision(API, "StreamCluster", namespace)
+        return await self.kube.revision(API, "StreamCluster", last)
 
     async def _listed(self, kind: str) -> AsyncIterator[Body]:
         if kind == "Namespace":

@@ -1,0 +1,62 @@
+"""Notices that the API server went back to an older state, as it does where etcd is restored from a backup.
+
+What the operator remembers is then of a state that is no more, and has higher versions than all that it is told from
+now on: watches go on from versions that the server has yet to reach, and are silent until it has, and what is listed
+seems to be older than what is known. So the operator says that it is not well, and Kubernetes starts it again, with
+nothing remembered.
+
+The revision of a list without a version is etcd's own: it rises with every write, and never falls otherwise.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from headrace.errors import HeadraceError
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 10.0
+
+
+class RevisionWatch:
+    """Of one API server, or of several over one etcd."""
+
+    def __init__(self, revision: Callable[[], Awaitable[int]], *, every_s: float = LOOK_S) -> None:
+        """`revision`: the server's, now. Raises HeadraceError where that cannot be told, ValueError where it is no
+        number."""
+        self.set_back = ""
+        """Why the operator has to start again; empty while it has not."""
+        self._revision = revision
+        self._every_s = every_s
+        self._highest = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="revision-watch")
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while not self.set_back:
+            try:
+                self._heed(await self._revision())
+            except (HeadraceError, ValueError) as error:
+                log.debug("the revision of the API server is not known", error=str(error))
+            await asyncio.sleep(self._every_s)
+
+    def _heed(self, revision: int) -> None:
+        if revision < self._highest:
+            self.set_back = (
+                f"the API server went back from revision {self._highest} to {revision} (etcd was restored from a "
+                "backup?): the operator has to start again, to look at everything anew"
+            )
+            log.error("the API server was set back", highest=self._highest, revision=revision, reason=self.set_back)
+        self._highest = max(self._highest, revision)

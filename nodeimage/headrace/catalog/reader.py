@@ -329,16 +329,17 @@ class Reader:
         before = self._connection.execute(
             f"SELECT {names} FROM {table} WHERE ({names}) < ({marks}) ORDER BY {backwards} LIMIT 1", first
         ).fetchone()
-        if before is not None and before >= first:
-            raise TablesDamaged(f"{table}: the row {before} is not in its place")
-        count, at = 0, first
-        following = f"SELECT {names} FROM {table} WHERE ({names}) >= ({marks}) ORDER BY {names}"
-        for row in self._connection.execute(following, first):
-            if row < at:
+        # From the row before on, or from the very first: no condition is in the way of what lies in between.
+        where, at = ("", ()) if before is None else (f"WHERE ({names}) >= ({marks}) ", before)
+        count = 0
+        for row in self._connection.execute(f"SELECT {names} FROM {table} {where}ORDER BY {names}", at):
+            if None in row or row < at:
                 raise TablesDamaged(f"{table}: the row {row} is not in its place")
             if row > last:
                 break
-            count, at = count + 1, row
+            count, at = count + (row >= first), row
+        if before is not None and before >= first:
+            raise TablesDamaged(f"{table}: the row {before} is not in its place")
         return count
 
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:

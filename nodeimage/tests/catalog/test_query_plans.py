@@ -39,20 +39,38 @@ def keys_of(table: str) -> str:
 
 SMALL: Final = ("counters", "retired", "links", "going", "json_each")
 """Tables of some hundred rows at most, or of as many as are asked for."""
-SCANS: Final = {
-    "SELECT name FROM groups WHERE changed <": "once an hour below level 1; from there on ExpireSomeCursors",
-    'UPDATE main.streams SET "next_serial"': "once in each unclean recovery of the catalog",
-    'UPDATE main.going SET "next_serial"': "the same",
-    'UPDATE main.free_streams SET "next_serial"': "the same",
-    "SELECT count(*), coalesce(sum(topics), 0), coalesce(sum(partitions), 0) FROM streams": "0.1 s for a million, by a "
-    "reader, when a status is asked for",
-    "SELECT turn, first, count, next_serial FROM free_streams ORDER BY turn LIMIT": "one row",
-    "SELECT turn FROM free_streams ORDER BY turn DESC LIMIT": "one row",
-    "SELECT 1 FROM going LIMIT": "one row",
-} | {
-    f"SELECT {keys_of(table)} FROM {table} ORDER BY {keys_of(table)} LIMIT": "the first page of a scrub"
-    for table in COLUMNS
-}
+SCANS: Final = (
+    {
+        "SELECT name FROM groups WHERE changed <": "once an hour below level 1; from there on ExpireSomeCursors",
+        'UPDATE main.streams SET "next_serial"': "once in each unclean recovery of the catalog",
+        'UPDATE main.going SET "next_serial"': "the same",
+        'UPDATE main.free_streams SET "next_serial"': "the same",
+        "SELECT count(*), coalesce(sum(topics), 0), coalesce(sum(partitions), 0) FROM streams": "0.1 s for a million, by a "
+        "reader, when a status is asked for",
+        "SELECT turn, first, count, next_serial FROM free_streams ORDER BY turn LIMIT": "one row",
+        "SELECT turn FROM free_streams ORDER BY turn DESC LIMIT": "one row",
+        "SELECT 1 FROM going LIMIT": "one row",
+    }
+    | {
+        f"SELECT {keys_of(table)} FROM {table} ORDER BY {keys_of(table)} LIMIT": "the first page of a scrub"
+        for table in COLUMNS
+    }
+    | {
+        f"SELECT {listed} FROM {table} ORDER BY {listed}": "up to the first row behind the one that is looked for"
+        for table, listed in (
+            ("streams", '"number"'),
+            ("streams", '"path"'),
+            ("topics", '"number"'),
+            ("topics", '"topic_id"'),
+            ("topics", '"stream", "name"'),
+            ("partitionlets", '"id"'),
+            ("partitionlets", '"topic", "state", "partition"'),
+            ("log_starts", '"topic", "partition"'),
+            ("groups", '"name"'),
+            ("cursors", '"group", "topic", "partition"'),
+        )
+    }
+)
 """Statements that scan what may grow, and why they may."""
 SCANNED_INDEXES: Final = ("partitionlets_intended",)
 """Of a few rows of a large table: a scan of it reads all that is asked for."""

@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import inspect
+import itertools
 import os
 import random
 import sys
+import tempfile
 import time
 import uuid
 from collections import deque
@@ -145,6 +147,7 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         mock.patch("headrace.store.compare_and_set.secrets", seeded),
         mock.patch("headrace.store.lineage.secrets", seeded),
         mock.patch.object(uuid, "uuid4", uuid4),
+        mock.patch.object(tempfile, "_name_sequence", (f"{number:08}" for number in itertools.count())),
         mock.patch.object(asyncio, "Event", Event),
         mock.patch.object(os, "fsync", _nothing),  # what must be synced is the disk's to know
         mock.patch.object(os, "fdatasync", _nothing),

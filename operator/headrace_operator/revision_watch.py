@@ -50,6 +50,8 @@ class RevisionWatch:
                 self._heed(await self._revision())
             except (HeadraceError, ValueError) as error:
                 log.debug("the revision of the API server is not known", error=str(error))
+            except Exception:
+                log.exception("looking for the revision of the API server went wrong")
             await asyncio.sleep(self._every_s)
 
     def _heed(self, revision: int) -> None:

@@ -30,15 +30,17 @@ class Told:
 
 
 async def test_a_revision_that_falls_is_told_once_with_what_to_do() -> None:
-    told = Told(5, 9, 9, ApiSilent("no answer"), ApiError(500, "not now"), ValueError("no number"), 7, 8)
+    trouble = [ApiSilent("no answer"), ApiError(500, "not now"), ValueError("no number"), KeyError("metadata")]
+    told = Told(5, 9, 9, *trouble, 7, 8)
     watch = RevisionWatch(told, every_s=0)
     with capture_logs() as logs:
         watch.start()
         await until(lambda: watch.set_back)
         await watch.close()
-    assert told.asked == 7
+    assert told.asked == 8
     assert "from revision 9 to 7" in watch.set_back
-    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["the API server was set back"]
+    errors = [each["event"] for each in logs if each["log_level"] == "error"]
+    assert errors == ["looking for the revision of the API server went wrong", "the API server was set back"]
 
 
 async def test_a_server_that_is_away_and_comes_back_was_not_set_back() -> None:

@@ -575,18 +575,24 @@ class Replicas:
         for container_id in lost:
             if container_id in unseen and not seen:
                 continue
-            kept = self._kept.get(container_id)
-            replica = None if kept is None else kept.replica
-            opened = None if replica is None else (replica.log.end, replica.history)
-            look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, opened=opened)
             try:
-                told = await self._loop.run_in_executor(self._env.executor, look)
+                told = await self._found(container_id)
             except CorruptLog as error:
                 warnings.append(f"node {self._env.node_id}: {error}; it is left out")
                 continue
             if told is not None:
                 found.append(told)
         return unseen, found, warnings
+
+    async def _found(self, container_id: ContainerId) -> FoundReplica | None:
+        """See found_replica. A log that is not open is opened for it, and must not be for a role meanwhile: of two that
+        open it, the one removes what the other is about to use."""
+        async with self._making_of(container_id):
+            kept = self._kept.get(container_id)
+            replica = None if kept is None else kept.replica
+            opened = None if replica is None else (replica.log.end, replica.history)
+            look = partial(found_replica, self._env.folder / str(container_id), self._env.node_id, opened=opened)
+            return await self._loop.run_in_executor(self._env.executor, look)
 
     def told(self, node: NodeId, changes: Iterable[Change], whole: bool) -> None:
         """Another node says what it knows; `whole`: all of it by now. Who leads by an old copy of the store learns of

@@ -71,16 +71,15 @@ class StoreRecovery:
     async def recover(self, *, apply: bool) -> dict[str, Any]:
         """What was put back, or would be; nothing is lost of what is there. Raises HeadraceError, OSError."""
         nodes = await self._store(records.nodes)
-        recorded = {each.container_id for each in await self._store(container_records.containers)}
-        answers = await self._look(nodes, Unrecorded(sorted(recorded)))
+        answers = await self._look(nodes, Unrecorded(sorted(await self._recorded())))
         set_back = {container for answer, _ in answers for container in answer.set_back}
         if set_back and apply:
             await self._store(lambda store: _withdraw(store, set_back))
-        asked = Unrecorded(sorted(recorded - set_back), seen=not apply)
         until = asyncio.get_running_loop().time() + (SEEN_S if set_back and apply else 0.0)
         looks = 0
         while looks < 2:  # the second tells what no longer grows
-            answers = await self._look(nodes, asked)
+            recorded = await self._recorded() - set_back  # containers are made meanwhile
+            answers = await self._look(nodes, Unrecorded(sorted(recorded), seen=not apply))
             behind = [node.node_id for node, (answer, _) in zip(nodes, answers, strict=True) if answer.unseen]
             if not behind or (not apply and set_back):
                 looks += 1
@@ -93,7 +92,7 @@ class StoreRecovery:
         for _, found in answers:
             for each in found:
                 by_container[each.record.container_id].append(each)
-        lacking = {key: found for key, found in by_container.items() if key not in recorded - set_back}
+        lacking = {key: found for key, found in by_container.items() if key not in recorded}
         deleted = await self._store(container_records.deleted_containers)
         lacking = {key: found for key, found in sorted(lacking.items()) if key not in deleted}
         self._check_all_known(lacking, nodes, await self._store(records.removed_nodes))
@@ -107,6 +106,9 @@ class StoreRecovery:
             "warnings": [warning for answer, _ in answers for warning in answer.warnings],
             "done": apply,
         }
+
+    async def _recorded(self) -> set[ContainerId]:
+        return {each.container_id for each in await self._store(container_records.containers)}
 
     def _check_all_known(
         self,

@@ -45,8 +45,8 @@ SCANS: Final = (
         'UPDATE main.streams SET "next_serial"': "once in each unclean recovery of the catalog",
         'UPDATE main.going SET "next_serial"': "the same",
         'UPDATE main.free_streams SET "next_serial"': "the same",
-        "SELECT count(*), coalesce(sum(topics), 0), coalesce(sum(partitions), 0) FROM streams": "0.1 s for a million, by a "
-        "reader, when a status is asked for",
+        "SELECT count(*), coalesce(sum(topics), 0), coalesce(sum(partitions), 0) FROM streams": "0.1 s for a million, "
+        "by a reader, when a status is asked for",
         "SELECT turn, first, count, next_serial FROM free_streams ORDER BY turn LIMIT": "one row",
         "SELECT turn FROM free_streams ORDER BY turn DESC LIMIT": "one row",
         "SELECT 1 FROM going LIMIT": "one row",

@@ -182,3 +182,30 @@ async def test_what_is_found_of_a_replica_that_is_being_cut_is_of_one_moment(
     monkeypatch.setattr(found.replica_folder, "read", of_later)
     _, (told,), _ = await three.nodes[1].replicas.unrecorded(set(), seen=True)
     assert (told.end, told.last_epoch) == (end, before)
+
+
+async def test_a_log_is_not_opened_to_be_looked_at_while_it_is_opened_for_a_role(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that open it, the one would remove files that the other is about to use."""
+    made = await changed_once(three)
+    await three.led(made)
+    replicas = three.nodes[1].replicas
+    kept = replicas._kept[made]
+    replica, kept.replica = kept.replica, None
+    opened: list[object] = []
+    look = found.found_replica
+
+    def looked(*arguments: Any, **more: Any) -> Any:
+        opened.append(more["opened"])
+        return look(*arguments, **more)
+
+    monkeypatch.setattr("headrace.container.replicas.found_replica", looked)
+    async with replicas._making_of(made):
+        looking = asyncio.create_task(replicas.unrecorded(set(), seen=True))
+        await asyncio.sleep(0.05)
+        assert not opened
+        kept.replica = replica
+    await looking
+    assert replica is not None
+    assert opened == [(replica.log.end, replica.history)]

@@ -278,6 +278,9 @@ class Cluster:
             return False  # nobody can say who is in sync
         if not all(each.is_up and not each.link.away and not each.link.unsure for each in self.nodes):
             return False
+        folders = {int(each.name) for each in node.folder.iterdir() if each.name.isdigit()}
+        if self.shape.min_in_sync == 1 and folders.difference(self.containers()):
+            return False  # a container that is being made may get a record that names this one folder
         for container_id in self.containers():
             record = self.record(container_id)
             assert record is not None

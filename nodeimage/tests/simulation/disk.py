@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.errors import OutOfDescriptors, StorageFull
+from headrace.errors import StorageFull
 from headrace.log.chunk import TRAILER_BYTES, read_trailer
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
@@ -95,14 +95,13 @@ class Writer:
             self._node.disk.fails = False
             self._done(job, OSError(5, "the simulated disk failed"))
             return
+        failure: Exception | None = None
         try:
             self._log.write_job(job)
-        except OutOfDescriptors as error:
-            self._job = None
-            self._done(job, error)
-            return
+        except Exception as error:  # as in the thread, whatever it is
+            failure = error
         self._job = None
-        self._done(job, None)
+        self._done(job, failure)
 
     def crash(self, chance: random.Random) -> str:
         """The process is gone; says what became of the job that was under way."""

@@ -5,7 +5,8 @@ reads is of one moment. Lists of names, ids and numbers may be of any length.
 """
 
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from functools import cache
 from pathlib import Path
 
 from headrace.catalog.apply_topics import check_new_topics
@@ -212,10 +213,13 @@ class Reader:
             (topic,) if partition is None else (topic, partition),
         )
         found = list(map(partitionlet_row, rows))
-        states = ((0, _NEVER),) if partition is None else ((INTENDED, INTENDED), (OPEN, OPEN), (SEALED, SEALED))
-        low, high = (0, _NEVER) if partition is None else (partition, partition)
-        for first, last in states if self.checks else ():
-            self._read_around("partitionlets", _CHAINS, (topic, first, low), (topic, last, high))
+        if self.checks and partition is None:
+            self._read_around("partitionlets", _CHAINS, (topic, 0, 0), (topic, _NEVER, 0))
+        elif self.checks and partition is not None:
+            # What has not begun holds nothing.
+            states = (SEALED,) if any(row.state == OPEN for row in found) else (SEALED, OPEN)
+            for state in states:
+                self._read_around("partitionlets", _CHAINS, (topic, state, partition), (topic, state, partition))
         return found
 
     def partitionlets(
@@ -308,14 +312,14 @@ class Reader:
         else:
             self._prove_absent("topics", ("number",), [topic])
 
-    def _prove_absent(self, table: str, key: Sequence[str], values: Iterable[Values]) -> None:
+    def _prove_absent(self, table: str, key: tuple[str, ...], values: Iterable[Values]) -> None:
         """There are no rows with these values, in the order of an index. Raises TablesDamaged where they may only look
         as if they were not there."""
         for values_of_one in values if self.checks else ():
             if self._read_around(table, key, values_of_one, values_of_one):
                 raise TablesDamaged(f"{table}: the row {values_of_one} is not in its place")
 
-    def _read_around(self, table: str, key: Sequence[str], first: Values, last: Values) -> int:
+    def _read_around(self, table: str, key: tuple[str, ...], first: Values, last: Values) -> int:
         """Read, and so check, all from the row before `first` to the row behind `last`, in the order of an index whose
         first columns are `key`; how many there are from one to the other.
 
@@ -323,16 +327,11 @@ class Reader:
         each of these ends beside it, so it is one of the rows that are read here, damaged or out of order. Raises
         TablesDamaged.
         """
-        names = ", ".join(f'"{each}"' for each in key)
-        backwards = ", ".join(f'"{each}" DESC' for each in key)
-        marks = ", ".join("?" * len(key))
-        before = self._connection.execute(
-            f"SELECT {names} FROM {table} WHERE ({names}) < ({marks}) ORDER BY {backwards} LIMIT 1", first
-        ).fetchone()
+        the_one_before, from_there, from_the_first = _around(table, key)
+        before = self._connection.execute(the_one_before, first).fetchone()
         # From the row before on, or from the very first: no condition is in the way of what lies in between.
-        where, at = ("", ()) if before is None else (f"WHERE ({names}) >= ({marks}) ", before)
-        count = 0
-        for row in self._connection.execute(f"SELECT {names} FROM {table} {where}ORDER BY {names}", at):
+        count, at = 0, before or ()
+        for row in self._connection.execute(from_there if at else from_the_first, at):
             if None in row or row < at:
                 raise TablesDamaged(f"{table}: the row {row} is not in its place")
             if row > last:
@@ -537,3 +536,17 @@ class Reader:
                 self._prove_absent("topics", ("number",), [(topic,)])
             else:
                 self.stream_by_number(row[0])
+
+
+@cache
+def _around(table: str, key: tuple[str, ...]) -> tuple[str, str, str]:
+    """SELECTs of the row before one, of all from one on, and of all."""
+    names = ", ".join(f'"{each}"' for each in key)
+    backwards = ", ".join(f'"{each}" DESC' for each in key)
+    marks = ", ".join("?" * len(key))
+    every = f"SELECT {names} FROM {table}"
+    return (
+        f"{every} WHERE ({names}) < ({marks}) ORDER BY {backwards} LIMIT 1",
+        f"{every} WHERE ({names}) >= ({marks}) ORDER BY {names}",
+        f"{every} ORDER BY {names}",
+    )

@@ -142,6 +142,7 @@ MATTERS: list[Callable[[Reader, list[PartitionletId]], Any]] = [
     lambda reader, _: reader.topics_by_id([TOPIC, MOVED, b"n" * 16]),
     lambda reader, _: [reader.group(name) for name in ("g", "none")],
     lambda reader, _: [reader.chain(topic) for topic in (1, 2, 77)],
+    lambda reader, _: [reader.chain(1, partition) for partition in (0, 1, 7)],
     lambda reader, _: reader.log_starts([1, 2]),
     lambda reader, _: reader.retention([StreamNumber(1), StreamNumber(77)]),
 ]

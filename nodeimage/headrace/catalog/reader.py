@@ -161,12 +161,8 @@ class Reader:
     def topics_by_id(self, topic_ids: Collection[bytes]) -> dict[bytes, TopicRow]:
         """By topic id, those of these topics that exist."""
         found = select_topics_by_id(self._connection, topic_ids)
-        for topic_id in set(topic_ids) - found.keys() if self.checks else ():
-            row = self._connection.execute("SELECT stream FROM topics WHERE topic_id = ?", (topic_id,)).fetchone()
-            if row is None:
-                self._prove_absent("topics", ("topic_id",), [(topic_id,)])
-            else:
-                self.stream_by_number(row[0])
+        if self.checks:
+            self._prove_gone("topic_id", set(topic_ids) - found.keys())
         return found
 
     def topic_by_id(self, topic_id: bytes) -> TopicRow | None:
@@ -392,7 +388,7 @@ class Reader:
                 self._connection.execute(f"{STREAM} WHERE number IN (SELECT value FROM json_each(?))", (wanted,)),
             )
         }
-        self._prove_absent("streams", ("number",), [(number,) for number in set(streams) - held.keys()])
+        self._prove_absent("streams", ("number",), [(number,) for number in streams - held.keys()])
         overrides: dict[StreamNumber, dict[int, Retention]] = {number: {} for number in held}
         rows = self._connection.execute(
             f"{TOPIC} WHERE t.own_retention = 1 AND t.stream IN (SELECT value FROM json_each(?))", (wanted,)
@@ -507,7 +503,7 @@ class Reader:
         found = list(map(CursorRow._make, rows))
         if self.checks and self._count_cursors(group, topics) > len(found):
             listed = f'SELECT DISTINCT c.topic FROM cursors c WHERE c."group" = ? {some}'
-            self._prove_gone(topic for (topic,) in self._connection.execute(listed, parameters).fetchall())
+            self._prove_gone("number", (topic for (topic,) in self._connection.execute(listed, parameters).fetchall()))
         return found
 
     def cursors_after(self, after: tuple[str, int, int], *, limit: int) -> list[tuple[str, CursorRow]]:
@@ -528,12 +524,12 @@ class Reader:
             for first, last in (((0, _NEVER),) if topics is None else ((topic, topic) for topic in topics))
         )
 
-    def _prove_gone(self, topics: Iterable[int]) -> None:
-        """Of these topic numbers each is there, or was deleted, or was deleted with its stream."""
+    def _prove_gone(self, key: str, topics: Iterable[int | bytes]) -> None:
+        """Of the topics with these values of a column each is there, or was deleted, or was deleted with its stream."""
         for topic in topics:
-            row = self._connection.execute("SELECT stream FROM topics WHERE number = ?", (topic,)).fetchone()
+            row = self._connection.execute(f"SELECT stream FROM topics WHERE {key} = ?", (topic,)).fetchone()
             if row is None:
-                self._prove_absent("topics", ("number",), [(topic,)])
+                self._prove_absent("topics", (key,), [(topic,)])
             else:
                 self.stream_by_number(row[0])
 

@@ -259,20 +259,26 @@ async def test_a_store_that_went_on_past_what_was_seen_before_anybody_looked_is_
     await view.close()
 
 
+async def seen_whole(store: ClusterStore) -> tuple[ClusterView, ContainerRecord, Changes]:
+    """A view of a store with a container that some revisions have come after, and all that there is in it."""
+    view = ClusterView(store)
+    container = container_records.create_container(store, kind="data", primary=register(store))
+    for _ in range(9):
+        container_records.take_container_id(store, "data")
+    await view.start()
+    whole = store.watch("", since=0, timeout_s=0)
+    await until(lambda: view.revision == whole.revision)
+    return view, container, whole
+
+
 @pytest.mark.parametrize("written_since", [0, 3])
 async def test_a_removal_that_a_store_was_set_back_before_is_seen_whatever_was_written_since(
     sqlite_store: ClusterStore, written_since: int
 ) -> None:
     """Who was cut off meanwhile asks for what came after a revision that the store has reached again."""
-    view = ClusterView(sqlite_store)
-    node = register(sqlite_store)
-    container = container_records.create_container(sqlite_store, kind="data", primary=node).container_id
-    for _ in range(9):
-        container_records.take_container_id(sqlite_store, "data")
-    await view.start()
-    whole = sqlite_store.watch("", since=0, timeout_s=0)
+    view, record, whole = await seen_whole(sqlite_store)
+    container = record.container_id
     without = [each for each in whole.records if each.key != f"container/{container}"]
-    await until(lambda: view.revision == whole.revision)
     earlier = replace(whole, revision=whole.revision - 1, records=without)
     view._take(earlier, threading.Event())
     assert container in view.containers, "it was made after that look"
@@ -282,14 +288,7 @@ async def test_a_removal_that_a_store_was_set_back_before_is_seen_whatever_was_w
 
 
 async def test_a_record_of_another_line_is_seen_though_its_version_is_one_of_before(sqlite_store: ClusterStore) -> None:
-    view = ClusterView(sqlite_store)
-    node = register(sqlite_store)
-    container = container_records.create_container(sqlite_store, kind="data", primary=node)
-    for _ in range(9):
-        container_records.take_container_id(sqlite_store, "data")
-    await view.start()
-    whole = sqlite_store.watch("", since=0, timeout_s=0)
-    await until(lambda: view.revision == whole.revision)
+    view, container, whole = await seen_whole(sqlite_store)
     other = structs.replace(container, container_id=ContainerId(77))
     made = Versioned("container/77", msgspec.json.encode(other), whole.revision - 2)
     view._take(replace(whole, revision=whole.revision + 5, records=[*whole.records, made]), threading.Event())

@@ -69,6 +69,8 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 MOST_PENDING_BYTES = 128 * 1024 * 1024
+PENDING_LOOK_BYTES = 1024 * 1024
+"""Of requests, between two looks at what waits for the disk."""
 """Bytes that wait for the disk; above this, producers wait."""
 SATURATED_S = 0.5
 COORDINATOR_S = 0.5
@@ -175,6 +177,9 @@ class Broker:
         """Admin calls that layers above bring (headrace_admin.add_methods)."""
         self._placing = Placing(cluster)
         self._led: set[Container] = set()
+        self._was_saturated = False
+        self._looked_at = 0
+        """So many bytes of requests had come when it was found out whether too much waits for the disk."""
         self._tasks: set[asyncio.Task[Any]] = set()
         limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
         self.coordination = Coordination(self, make=lambda: group_apis.make_service(self, limits))
@@ -193,10 +198,10 @@ class Broker:
         self.counters.requests += 1
         key, version = header.api_key, header.api_version
         span = SUPPORTED.get(key)  # type: ignore[call-overload]  # an int that may be no ApiKey
-        if key == ApiKey.API_VERSIONS:
-            self._api_versions(session, header, request, slot)
-            return
         if span is None or not span[0] <= version <= span[1]:
+            if key == ApiKey.API_VERSIONS:  # the answer says which are
+                self._api_versions(session, header, request, slot)
+                return
             raise KafkaError(Code.UNSUPPORTED_VERSION, f"api {key} version {version} is not supported")
         if key == ApiKey.PRODUCE:
             self.counters.bytes_in += len(request)
@@ -205,6 +210,8 @@ class Broker:
             fetch.handle(self, session, header, request, slot)
         elif key == ApiKey.METADATA:
             metadata.handle(self, session, header, request, slot)
+        elif key == ApiKey.API_VERSIONS:
+            self._api_versions(session, header, request, slot)
         elif key == ApiKey.HEADRACE_ADMIN:
             session.park(self._headrace_admin(session, bytes(request[header.body :]), slot))
         else:
@@ -409,6 +416,14 @@ class Broker:
         for container in self.containers.values():
             pending += container.log.pending_bytes
         return pending > MOST_PENDING_BYTES
+
+    @property
+    def was_saturated(self) -> bool:
+        """The same, as of the last MiB that came in requests: a node may lead very many containers."""
+        if self._was_saturated or self.counters.bytes_in - self._looked_at >= PENDING_LOOK_BYTES:
+            self._looked_at = self.counters.bytes_in
+            self._was_saturated = self.saturated
+        return self._was_saturated
 
     async def not_saturated(self) -> None:
         """Return when the disk has caught up."""

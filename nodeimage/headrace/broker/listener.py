@@ -77,9 +77,7 @@ class Slot:
         """Answer with `body`, as soon as all earlier requests are answered."""
         if self.done:
             return
-        length = 0
-        for piece in body:
-            length += len(piece)
+        length = len(body[0]) if len(body) == 1 else sum(map(len, body))
         head = framed_response_header(
             self.api_key, self.version if header_version is None else header_version, self.correlation_id, length
         )
@@ -330,10 +328,19 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def flush(self) -> None:
-        """Write what is ready at the head of the queue, at the end of this turn of the loop: many answers at once."""
-        if not self.flushing:
+        """Write what is ready at the head of the queue: at the end of this turn of the loop, many answers at once; but
+        the answer of a client that has sent nothing else right away."""
+        if self.flushing:
+            return
+        if len(self.slots) == 1 and not (self._processing or self._end > self._start or self._has_more):
+            self._flush()
+        else:
             self.flushing = True
             self._loop.call_soon(self._flush)
+
+    @property
+    def _has_more(self) -> bool:
+        return self._paused_reading or self._delayed is not None or self._ended
 
     def _flush(self) -> None:
         self.flushing = False
@@ -366,13 +373,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._processing = True
         try:
-            while not self.closed and self._may_start():
+            while not self.closed:
+                if self._end == self._start and self._large is None and self._delayed is None:
+                    break
+                if not self._may_start():
+                    break
                 if self._delayed is not None:
                     delayed, self._delayed = self._delayed, None
                     self._handler.handle(self, *delayed)
                     continue
-                if self._end == self._start and self._large is None:
-                    break
                 request = self._next_request()
                 if request is None:
                     break

@@ -40,7 +40,7 @@ class Append:
 
     __slots__ = ("_next_offset", "_partition", "_request")
 
-    def __init__(self, *, partition: "Partition", next_offset: int, request: Waiting) -> None:
+    def __init__(self, partition: "Partition", next_offset: int, request: Waiting) -> None:
         self._partition = partition
         self._next_offset = next_offset
         self._request = request
@@ -216,7 +216,7 @@ class Partition:
             last=last,
             max_timestamp=max_timestamp,
             batch=detached(batch),
-            waiting=Append(partition=self, next_offset=last + 1, request=request),
+            waiting=Append(self, last + 1, request),
         )
         self.next_offset = last + 1
         self.bytes += header.length
@@ -251,7 +251,7 @@ class Partition:
             last=last,
             max_timestamp=header.max_timestamp,
             batch=detached(batch),
-            waiting=Append(partition=self, next_offset=last + 1, request=request),
+            waiting=Append(self, last + 1, request),
         )
         self.next_offset = last + 1
         self.bytes += header.length

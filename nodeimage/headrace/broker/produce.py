@@ -51,6 +51,10 @@ MANY: Final = 1000
 """Partitions that are handled at once."""
 
 
+class _NoChunkReady(StorageFull):
+    """Nothing has been done for the batch, which waits for one."""
+
+
 def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
     """Start to answer a Produce request. Raises `MalformedRequest`."""
     produce = decode_request(request, header.body, header.api_version)
@@ -62,7 +66,15 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
             return
         if not session.refusals:
             session.refusals = None
-    if any(is_checked_first(part.records) for part in produce.partitions):
+    parts = produce.partitions
+    if (
+        len(parts) == 1
+        and session.refusals is None
+        and not is_checked_first(parts[0].records)
+        and _start_one(broker, produce, header.api_version, slot, session)
+    ):
+        return
+    if any(is_checked_first(part.records) for part in parts):
         produce, unchecked = _checked(produce)
         if unchecked:
             arrived = time.monotonic()
@@ -70,12 +82,12 @@ def handle(broker: "Broker", session: Connection, header: RequestHeader, request
             broker.counters.produce_requests += 1
             session.park(_start_later(broker, produce, session, pending, arrived), finish=True)
             return
-    if (
-        len(produce.partitions) == 1
-        and session.refusals is None
-        and _start_one(broker, produce, header.api_version, slot, session)
-    ):
-        return
+        if (
+            len(parts) == 1
+            and session.refusals is None
+            and _start_one(broker, produce, header.api_version, slot, session)
+        ):
+            return
     arrived = time.monotonic()
     pending = _pending(produce, header.api_version, slot)
     broker.counters.produce_requests += 1
@@ -127,14 +139,15 @@ def _start_one(broker: "Broker", produce: ProduceRequest, version: int, slot: Sl
         or partition.rolling
         or produce.acks not in (-1, 0, 1)
         or broker.rolls.due(partition)
-        or not partition.container.has_room(len(part.records or b""))
-        or broker.saturated
+        or broker.was_saturated
         or (topic.home is not None and must_wait(broker.forwards, topic))
     ):
         return False
     pending = Produce(slot=slot, version=version, acks=produce.acks, partitions=1, timeout_ms=produce.timeout_ms)
     try:
         _append(broker, session, pending, part, topic, partition, now=broker.now())
+    except _NoChunkReady:
+        return False
     except HeadraceError as error:
         pending.add(_refused(broker, session, part, error, topic, partition.log_start), settled=True)
     broker.counters.produce_requests += 1
@@ -338,20 +351,24 @@ def _append(
     header = read_batch(batch)
     if header.length != len(batch):
         raise KafkaError(Code.INVALID_RECORD, "more than one record batch for this partition")
+    producer_id = header.producer_id
     container = partition.container
     if container.lost:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
     foreign = None if topic.home is None else refusal(broker, topic, partition, name=part.topic)
-    if foreign is not None and header.producer_id >= 0:
-        partition.producers.calls(producer_id=header.producer_id, epoch=header.producer_epoch, name=part.topic)
-    if foreign is not None and not _is_stored(part, topic, partition):
-        if foreign.code is not Code.POLICY_VIOLATION or broker.forwards is None or not broker.forwards.accepts(topic):
-            raise foreign
-        _pass_on(broker, broker.forwards, session, pending, part, topic, partition)
-        return
+    if foreign is not None:
+        if producer_id >= 0:
+            partition.producers.calls(producer_id=producer_id, epoch=header.producer_epoch, name=part.topic)
+        if not _is_stored(part, topic, partition):
+            forwards = broker.forwards
+            if foreign.code is not Code.POLICY_VIOLATION or forwards is None or not forwards.accepts(topic):
+                raise foreign
+            _pass_on(broker, forwards, session, pending, part, topic, partition)
+            return
     limit = MOST_PAYLOAD_BYTES
-    if header.producer_id >= -1:  # else a task's rows in one batch (DESIGN section 12), whatever the topic's limit
-        limit = min(limit, topic.policy.max_message_bytes)
+    # A token stands for a task's rows, which are in one batch (DESIGN section 12), whatever the topic's limit.
+    if producer_id >= -1 and topic.policy.max_message_bytes < limit:
+        limit = topic.policy.max_message_bytes
     if header.length > limit:
         raise KafkaError(
             Code.MESSAGE_TOO_LARGE,
@@ -365,15 +382,15 @@ def _append(
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
     elif partition.seal is not None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
-    known = None if header.producer_id == -1 else partition.known(header, name=part.topic)
+    known = None if producer_id == -1 else partition.known(header, name=part.topic)
     if known is not None:
         if partition.is_doubtful(header, known):
             broker.repeats.compare(partition, header, batch, known, source=session.number, name=part.topic)
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"whether {part.topic} has this batch is looked up; try again")
-        partition.producers.heard(header.producer_id, source=session.number, name=part.topic)
+        partition.producers.heard(producer_id, source=session.number, name=part.topic)
         # Invariant 11: the answer to a duplicate waits until the original is committed.
         result = _result(part, known.base_offset, -1, partition)
-        if header.producer_id < -1:  # a token names a task, whose rows may be others now: who bears it has to know
+        if producer_id < -1:  # a token names a task, whose rows may be others now: who bears it has to know
             result = result._replace(error=Code.DUPLICATE_SEQUENCE_NUMBER)
         pending.add(result, settled=False)
         if partition.high_watermark > known.base_offset:
@@ -381,18 +398,19 @@ def _append(
         else:
             container.when_committed(Position(container.log.end), pending)
         return
-    producers = partition.producers
-    if producers.begins_late(producer_id=header.producer_id, base_sequence=header.base_sequence):
-        reason = f"producer {header.producer_id} is not known, and sequence {header.base_sequence} is not its first"
+    if producer_id >= 0 and partition.producers.begins_late(
+        producer_id=producer_id, base_sequence=header.base_sequence
+    ):
+        reason = f"producer {producer_id} is not known, and sequence {header.base_sequence} is not its first"
         if (early := _early(broker, session, part, None, reason)) is not None:
             raise early
     if container.refuses:
         raise StorageFull(container.refuses)
     if not container.has_room(len(batch)):
-        raise StorageFull("no chunk is ready for this batch")
-    if (why_not := why_not_committed(container)) is not None:
+        raise _NoChunkReady("no chunk is ready for this batch")
+    if container.is_hindered and (why_not := why_not_committed(container)) is not None:
         raise why_not
-    checked = part.checked or check_records(header, batch)
+    checked = part.checked or check_records(header, batch, keys=topic.policy.compacted)
     if isinstance(checked, InvalidBatch):
         raise checked
     if checked.keyless and topic.policy.compacted:

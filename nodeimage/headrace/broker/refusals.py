@@ -83,6 +83,8 @@ def why_not_committed(container: Container) -> KafkaError | None:
 
     NOT_LEADER_OR_FOLLOWER where another node may lead by now, so that clients ask others who does.
     """
+    if not container.is_hindered:
+        return None
     if outcast := container.outcast:
         text = f"{outcast}, and a replica in sync is out of touch: another node may lead container {container.id}"
         return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, text)

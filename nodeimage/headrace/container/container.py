@@ -169,6 +169,11 @@ class Container:
         return not self.lost and not self.handing_over and self.primary.in_touch(self._loop.time())
 
     @property
+    def is_hindered(self) -> bool:
+        """Whether there may be a reason for which nothing is committed: `outcast` or `stalled` is worth a look."""
+        return self.primary.stalled or bool(self.cut_off) or bool(self.undecided)
+
+    @property
     def outcast(self) -> str:
         """Why another node may lead by now, and nothing that is written here be committed; empty: not that we knew.
 

@@ -76,7 +76,7 @@ class Clocks:
     def now(self) -> Millis:
         """The cluster's time; this node's own where it has not read enough of the others' clocks."""
         if self._agreed is None or not self._shown:
-            return self.own()
+            return Millis(int(self.wall() * 1000))
         return Millis(int((self._agreed + self._monotonic()) * 1000))
 
     def own(self) -> Millis:

@@ -128,20 +128,52 @@ def read_batch(view: Buffer, *, check_crc: bool = True, from_client: bool = True
     if available < BATCH_HEADER_SIZE:
         raise CorruptBatch(f"{available} bytes are no record batch, whose header alone has {BATCH_HEADER_SIZE}")
     fields = _HEADER.unpack_from(view)
-    length = fields[1] + _LENGTH_PREFIX
+    (
+        base,
+        length,
+        epoch,
+        magic,
+        crc,
+        attributes,
+        last,
+        first_time,
+        max_time,
+        producer,
+        producer_epoch,
+        sequence,
+        count,
+    ) = fields
+    length += _LENGTH_PREFIX
     if length < BATCH_HEADER_SIZE or length > available:
         raise CorruptBatch(f"a record batch of {length} bytes, of which {available} are there")
     # The class's own constructor takes its thirteen arguments one by one, and most of the time of this function.
-    header = _new_tuple(BatchHeader, (fields[0], length, *fields[2:]))
-    if check_crc and crc32c(memoryview(view)[_ATTRIBUTES_AT:length]) != header.crc:
+    header = _new_tuple(
+        BatchHeader,
+        (
+            base,
+            length,
+            epoch,
+            magic,
+            crc,
+            attributes,
+            last,
+            first_time,
+            max_time,
+            producer,
+            producer_epoch,
+            sequence,
+            count,
+        ),
+    )
+    if check_crc and crc32c(view[_ATTRIBUTES_AT:length]) != crc:
         raise CorruptBatch(f"CRC of a record batch of {length} bytes does not match")
-    if header.attributes & COMPRESSION_BITS > ZSTD:
+    if attributes & COMPRESSION_BITS > ZSTD:
         raise InvalidBatch(f"compression {header.compression} is unknown")
     if from_client and (
-        header.record_count < 1
-        or header.last_offset_delta != header.record_count - 1
-        or header.attributes & _BROKERS_BITS
-        or (header.producer_id != -1 and (header.producer_epoch < 0 or header.base_sequence < 0))
+        count < 1
+        or last != count - 1
+        or attributes & _BROKERS_BITS
+        or (producer != -1 and (producer_epoch < 0 or sequence < 0))
     ):
         _refuse_client(header)
     return header
